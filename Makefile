@@ -1,0 +1,33 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup check test docs bench build clean
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,partition,benchmarks]'
+	touch .venv/.ready
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+test: setup
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.research_loop
+	$(BIN)/python -m benchmarks.scale
+
+build: setup
+	$(BIN)/python -m build
+
+clean:
+	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,58 @@
+"""Federated bilevel optimization: two losses in, a tuned model out.
+
+See `run` for the way in.
+"""
+
+from fedbilevel.algorithms.local_bsgm import LocalBSGM
+from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
+from fedbilevel.algorithms.warm_start import WarmStart
+from fedbilevel.data.devices import (
+    Devices,
+    InMemoryDevices,
+    LocalExamples,
+    OnDemandDevices,
+)
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.debug import DebugSimulation, DeviceError
+from fedbilevel.engines.participation import Everyone, Participation, UniformSample
+from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.rounds import Round, run
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics.hypergradients import (
+    ConjugateGradient,
+    Hypergradient,
+    NeumannSeries,
+    Samples,
+)
+from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.mathematics.schedules import CubeRootDecay, Schedule
+
+__all__ = [
+    "BilevelProblem",
+    "ConjugateGradient",
+    "Costs",
+    "CubeRootDecay",
+    "DebugSimulation",
+    "DeviceError",
+    "Devices",
+    "Engine",
+    "Everyone",
+    "FederatedAlgorithm",
+    "Hypergradient",
+    "InMemoryDevices",
+    "LocalBSGM",
+    "LocalBSGVRM",
+    "LocalExamples",
+    "NeumannSeries",
+    "OnDemandDevices",
+    "Participation",
+    "Phase",
+    "Round",
+    "Samples",
+    "Schedule",
+    "Simulation",
+    "UniformSample",
+    "WarmStart",
+    "run",
+]

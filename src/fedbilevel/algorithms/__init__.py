@@ -1,0 +1,1 @@
+"""Federated bilevel algorithms: pure, and unaware of what runs them."""

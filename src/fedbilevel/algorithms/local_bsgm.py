@@ -1,0 +1,112 @@
+"""LocalBSGM: local bilevel stochastic gradient descent with momentum (Algorithm 1)."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+from jaxtyping import PyTree
+
+from fedbilevel.algorithms.momentum import (
+    MomentumState,
+    draw_samples,
+    estimate,
+    initial_state,
+    local_phase,
+    opening_phase,
+)
+from fedbilevel.algorithms.protocol import Phase, Private
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.warm_start import WarmStart
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.hypergradients import Hypergradient
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LocalBSGM:
+    """Algorithm 1 of the paper: moving averages of both stochastic gradients.
+
+    It follows the mean of the devices' own hypergradients. That is the hypergradient of
+    the federated problem only where devices are homogeneous, as the paper assumes
+    (Lemma 1); elsewhere it settles at a biased point.
+
+    Attributes:
+        learning_rate: η, a number or a schedule of the global step.
+        hypergradient: the estimator; the paper's is `NeumannSeries`.
+        upper_rate: ρ_1, multiplies η for x.
+        lower_rate: ρ_2, multiplies η for y.
+        upper_mixing: α; αη is the weight of a fresh hypergradient, at most 1.
+        lower_mixing: β; βη is the weight of a fresh lower gradient, at most 1.
+        local_steps: p, steps between two exchanges.
+        batch_size: examples in each batch of a step; 1 in the paper.
+        warm_start: steps on y alone before the first round, if any.
+
+    References:
+        Gao, On the Convergence of Momentum-Based Algorithms for Federated Bilevel
+        Optimization Problems, Algorithm 1 and Theorem 1.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> algorithm = LocalBSGM(
+        ...     learning_rate=0.1,
+        ...     hypergradient=NeumannSeries(terms=5, scale=0.5),
+        ...     local_steps=10,
+        ... )
+        >>> algorithm.upper_rate
+        1.0
+    """
+
+    learning_rate: schedules.LearningRate
+    hypergradient: Hypergradient
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    upper_mixing: tree.Rate = 1.0
+    lower_mixing: tree.Rate = 1.0
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+    warm_start: WarmStart | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, mixing_power=1)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[MomentumState, Private]:
+        """Return the first state; devices keep nothing."""
+        return initial_state(x, y), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the first round, in which each device makes its first estimates."""
+        (phase,) = self.phases(problem)
+        first = opening_phase(
+            phase, partial(estimate, problem, self.hypergradient), self._draw
+        )
+        return (*(self.warm_start.phases(problem) if self.warm_start else ()), first)
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return p local steps and one average."""
+
+        def step(
+            state: MomentumState, data: DeviceData, key: RandomKey
+        ) -> MomentumState:
+            x, y, u, v, t = state
+            eta = schedules.rate_at(self.learning_rate, t)
+            x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 9
+            y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 9
+            hypergradient, gradient = estimate(
+                problem, self.hypergradient, x, y, self._draw(data, key)
+            )
+            u = _moving_average(u, self.upper_mixing * eta, hypergradient)  # line 6
+            v = _moving_average(v, self.lower_mixing * eta, gradient)  # line 7
+            return MomentumState(x, y, u, v, t + 1)
+
+        return (local_phase(self.local_steps, step),)
+
+    def _draw(self, data: DeviceData, key: RandomKey):
+        return draw_samples(data, key, self.batch_size, self.hypergradient)
+
+
+def _moving_average(old: PyTree, weight: tree.Rate, fresh: PyTree) -> PyTree:
+    return tree.add_scaled(tree.scale(1 - weight, old), weight, fresh)

@@ -1,0 +1,195 @@
+"""What the paper's two algorithms share: four variables, averaged every p steps."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Int
+
+from fedbilevel.algorithms.protocol import Info, Phase, Private
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class MomentumState(NamedTuple):
+    """(x_t, y_t, u_t, v_t) and t: the server's state, and a device's between steps.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        upper_direction: u, the estimate of the hypergradient.
+        lower_direction: v, the estimate of the lower gradient.
+        step: t, the number of steps taken.
+
+    Example:
+        >>> state = MomentumState(1.0, 2.0, 0.0, 0.0, step=0)
+        >>> state.y
+        2.0
+    """
+
+    x: Upper
+    y: Lower
+    upper_direction: Upper
+    lower_direction: Lower
+    step: int | Int[Array, "*devices"]
+
+
+class MomentumUplink(NamedTuple):
+    """What a device uploads after its p steps.
+
+    Example:
+        >>> MomentumUplink(x=1.0, y=2.0, upper_direction=0.0, lower_direction=0.0).x
+        1.0
+    """
+
+    x: Upper
+    y: Lower
+    upper_direction: Upper
+    lower_direction: Lower
+
+
+class Point(NamedTuple):
+    """What a device needs to open: no estimate exists yet.
+
+    Example:
+        >>> Point(x=1.0, y=2.0, step=0).step
+        0
+    """
+
+    x: Upper
+    y: Lower
+    step: int | Int[Array, ""]
+
+
+Estimate = Callable[[Upper, Lower, Samples], tuple[Upper, Lower]]
+"""The stochastic hypergradient and lower gradient at a point, from one sample."""
+
+
+def initial_state(x: Upper, y: Lower) -> MomentumState:
+    """Return the server's state before the first round, with no directions yet.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> initial_state(jnp.ones(2), jnp.ones(3)).upper_direction
+        Array([0., 0.], dtype=float32)
+    """
+    return MomentumState(x, y, tree.scale(0.0, x), tree.scale(0.0, y), step=0)
+
+
+def estimate(
+    problem: BilevelProblem,
+    hypergradient: Hypergradient,
+    x: Upper,
+    y: Lower,
+    samples: Samples,
+) -> tuple[Upper, Lower]:
+    """Return ∇̂Φ(x, y; ξ̂) and ∇y g(x, y; ζ).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem, NeumannSeries, Samples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> one = jnp.ones(1)
+        >>> u, v = estimate(
+        ...     problem,
+        ...     NeumannSeries(terms=1, scale=0.5),
+        ...     jnp.array(3.0),
+        ...     jnp.array(3.0),
+        ...     Samples(one, one, one, (one,)),
+        ... )
+        >>> float(u), float(v)
+        (4.0, 0.0)
+    """
+    return (
+        hypergradient(problem, x, y, samples),
+        problem.lower_gradient(x, y, samples.lower),
+    )
+
+
+def draw_samples(
+    data: DeviceData, key: RandomKey, batch_size: int, hypergradient: Hypergradient
+) -> Samples:
+    """Draw ξ, ζ, ζ_0 and ζ_1 … ζ_Q, all independent.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedbilevel import NeumannSeries
+        >>> from fedbilevel.data.examples import DeviceData, StoredExamples
+        >>> examples = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
+        >>> samples = draw_samples(
+        ...     DeviceData(examples, examples),
+        ...     jax.random.key(0),
+        ...     batch_size=2,
+        ...     hypergradient=NeumannSeries(terms=3, scale=0.5),
+        ... )
+        >>> len(samples.curvature), samples.cross.shape
+        (3, (2,))
+    """
+    upper_key, lower_key = jax.random.split(key)
+    (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
+    lower, cross, *curvature = data.lower.draw(
+        lower_key, batch_size, draws=2 + hypergradient.curvature_draws
+    )
+    return Samples(upper, lower, cross, tuple(curvature))
+
+
+def local_phase(
+    local_steps: int,
+    step: Callable[[MomentumState, DeviceData, RandomKey], MomentumState],
+) -> Phase:
+    """Return p local steps from the averaged state, then the average of all four.
+
+    Devices keep nothing between rounds, which is what makes an absent or restarted
+    device harmless.
+
+    Example:
+        >>> local_phase(3, lambda state, data, key: state).steps
+        3
+    """
+
+    def finish(state: MomentumState) -> tuple[MomentumUplink, Private, Info]:
+        return MomentumUplink(*state[:4]), (), {}
+
+    def server(server: MomentumState, mean: MomentumUplink) -> MomentumState:
+        return MomentumState(*mean, step=server.step + local_steps)
+
+    return Phase(
+        steps=local_steps,
+        broadcast=lambda server: server,
+        start=lambda downlink, private, data, key: downlink,
+        step=step,
+        finish=finish,
+        server=server,
+    )
+
+
+def opening_phase(
+    phase: Phase, first: Estimate, draw: Callable[[DeviceData, RandomKey], Samples]
+) -> Phase:
+    """Return the same phase for t = 0, begun with each device's own first estimates.
+
+    Example:
+        >>> phase = local_phase(3, lambda state, data, key: state)
+        >>> opening = opening_phase(
+        ...     phase,
+        ...     first=lambda x, y, samples: (samples, samples),
+        ...     draw=lambda data, key: 7.0,
+        ... )
+        >>> opening.start(Point(x=1.0, y=2.0, step=0), (), None, None).upper_direction
+        7.0
+    """
+
+    def start(
+        downlink: Point, private: Private, data: DeviceData, key: RandomKey
+    ) -> MomentumState:
+        x, y, step = downlink
+        return MomentumState(x, y, *first(x, y, draw(data, key)), step=step)
+
+    return phase._replace(
+        broadcast=lambda server: Point(server.x, server.y, server.step), start=start
+    )

@@ -1,0 +1,214 @@
+"""Where devices' data comes from: arrays in memory, or a loader asked by device id."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from fedbilevel.data.examples import DeviceData, StoredExamples
+from fedbilevel.mathematics.problem import Batch
+
+
+class Devices(Protocol):
+    """A federation's data, by device number 0 … device_count − 1."""
+
+    @property
+    def device_count(self) -> int:
+        """The number of enrolled devices, K."""
+
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
+        """Return the data of some devices, offsets and counts along a leading axis."""
+
+
+class LocalExamples(NamedTuple):
+    """What one device holds, as plain arrays.
+
+    Attributes:
+        upper: a tree of arrays with one row an example of the upper loss.
+        lower: a tree of arrays with one row an example of the lower loss.
+
+    Example:
+        >>> import numpy as np
+        >>> LocalExamples(upper=np.ones((5, 2)), lower=np.ones((20, 2))).upper.shape
+        (5, 2)
+    """
+
+    upper: Batch
+    lower: Batch
+
+
+class InMemoryDevices:
+    """All devices' examples, kept one after another in shared arrays.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> devices = InMemoryDevices(
+        ...     [
+        ...         LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2))),
+        ...         LocalExamples(upper=np.ones((1, 2)), lower=np.ones((4, 2))),
+        ...     ]
+        ... )
+        >>> devices.device_count, devices.lower_counts
+        (2, array([8, 4], dtype=int32))
+    """
+
+    def __init__(self, devices: Sequence[LocalExamples]) -> None:
+        if not devices:
+            raise ValueError("no device was given; a federation needs at least one.")
+        self._upper = _concatenate("upper", [device.upper for device in devices])
+        self._lower = _concatenate("lower", [device.lower for device in devices])
+
+    @classmethod
+    def sharing(cls, examples: LocalExamples, device_count: int) -> "InMemoryDevices":
+        """Return homogeneous devices that all draw from the same examples.
+
+        The arrays are stored once, whatever the number of devices.
+
+        Example:
+            >>> import numpy as np
+            >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+            >>> InMemoryDevices.sharing(examples, device_count=1000).device_count
+            1000
+        """
+        devices = cls([examples])
+        for stored in (devices._upper, devices._lower):
+            stored.offsets = np.repeat(stored.offsets, device_count)
+            stored.counts = np.repeat(stored.counts, device_count)
+        return devices
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices, K."""
+        return len(self._upper.offsets)
+
+    @property
+    def upper_counts(self) -> Int[np.ndarray, "devices"]:
+        """The number of upper examples of each device."""
+        return self._upper.counts
+
+    @property
+    def lower_counts(self) -> Int[np.ndarray, "devices"]:
+        """The number of lower examples of each device."""
+        return self._lower.counts
+
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
+        """Return the shared arrays, and where each of these devices stands in them."""
+        return DeviceData(self._upper.of(devices), self._lower.of(devices))
+
+
+@dataclass(frozen=True)
+class OnDemandDevices:
+    """Devices whose examples are loaded when they take part, and dropped after.
+
+    A chunk's examples are padded to the capacities, so that one compiled program serves
+    every chunk; the padding is never drawn.
+
+    Attributes:
+        device_count: the number of enrolled devices, K.
+        load: returns what a device holds, given its number; called on the host.
+        upper_capacity: the most upper examples that any device has.
+        lower_capacity: the most lower examples that any device has.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import LocalExamples, OnDemandDevices
+        >>> def load(device):
+        ...     mine = np.random.default_rng(device).normal(size=(8, 2))
+        ...     return LocalExamples(upper=mine[:3], lower=mine[3:])
+        >>> devices = OnDemandDevices(
+        ...     1_000_000, load, upper_capacity=3, lower_capacity=5
+        ... )
+        >>> devices.cohort(np.array([7, 999_999])).lower.arrays.shape
+        (10, 2)
+    """
+
+    device_count: int
+    load: Callable[[int], LocalExamples]
+    upper_capacity: int
+    lower_capacity: int
+
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
+        """Load these devices' examples and stack them, padded."""
+        loaded = [self.load(int(device)) for device in devices]
+        upper = [examples.upper for examples in loaded]
+        lower = [examples.lower for examples in loaded]
+        return DeviceData(
+            _stack("upper", devices, upper, self.upper_capacity),
+            _stack("lower", devices, lower, self.lower_capacity),
+        )
+
+
+@dataclass
+class _Stored:
+    arrays: Batch
+    offsets: Int[np.ndarray, "devices"]
+    counts: Int[np.ndarray, "devices"]
+
+    def of(self, devices: Int[np.ndarray, "cohort"]) -> StoredExamples:
+        return StoredExamples(self.arrays, self.offsets[devices], self.counts[devices])
+
+
+def _concatenate(level: str, batches: Sequence[Batch]) -> _Stored:
+    counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
+    structures = [jax.tree.structure(batch) for batch in batches]
+    for device, structure in enumerate(structures):
+        if structure != structures[0]:
+            raise ValueError(
+                f"the {level} examples of device {device} are structured as {structure}"
+                f", those of device 0 as {structures[0]}; give all the same structure."
+            )
+    arrays = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *batches)
+    ends = np.cumsum(counts)
+    return _Stored(
+        arrays, (ends - counts).astype(np.int32), np.asarray(counts, np.int32)
+    )
+
+
+def _stack(
+    level: str,
+    devices: Int[np.ndarray, "cohort"],
+    batches: Sequence[Batch],
+    capacity: int,
+) -> StoredExamples:
+    counts = [_count(level, int(k), b) for k, b in zip(devices, batches, strict=True)]
+    for device, count in zip(devices, counts, strict=True):
+        if count > capacity:
+            raise ValueError(
+                f"device {device} has {count} {level} examples, more than "
+                f"{level}_capacity={capacity}; raise the capacity."
+            )
+
+    def fill(*leaves: np.ndarray) -> np.ndarray:
+        rows = np.zeros((len(leaves), capacity, *leaves[0].shape[1:]), leaves[0].dtype)
+        for row, leaf in zip(rows, leaves, strict=True):
+            row[: len(leaf)] = leaf
+        return rows.reshape(-1, *leaves[0].shape[1:])
+
+    return StoredExamples(
+        jax.tree.map(fill, *batches),
+        np.arange(len(batches), dtype=np.int32) * capacity,
+        np.asarray(counts, np.int32),
+    )
+
+
+def _count(level: str, device: int, batch: Batch) -> int:
+    lengths = {
+        np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(batch)
+    }
+    if len(lengths) != 1:
+        raise ValueError(
+            f"the {level} examples of device {device} have arrays of {sorted(lengths)} "
+            "rows; give every array one row an example."
+        )
+    (length,) = lengths
+    if length == 0:
+        raise ValueError(
+            f"device {device} has no {level} examples; leave it out of the federation "
+            "or give it at least one."
+        )
+    return length

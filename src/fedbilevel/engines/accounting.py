@@ -1,0 +1,144 @@
+"""What an exchange costs, read off the phase's own functions and arrays."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+
+from fedbilevel.algorithms.protocol import Phase, Private, Server
+from fedbilevel.data.examples import DeviceData, Examples, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import Batch
+
+
+class Costs(NamedTuple):
+    """What has been spent, summed over devices.
+
+    Attributes:
+        upper_samples: examples drawn for the upper loss.
+        lower_samples: examples drawn for the lower loss, its curvature included.
+        exchanges: times that the server and the devices exchanged messages.
+        bytes_down: sent from the server to devices.
+        bytes_up: sent from devices to the server.
+
+    Example:
+        >>> Costs(upper_samples=3, exchanges=1).plus(Costs(lower_samples=4)).samples
+        7
+    """
+
+    upper_samples: int = 0
+    lower_samples: int = 0
+    exchanges: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def samples(self) -> int:
+        """All examples drawn, for either loss."""
+        return self.upper_samples + self.lower_samples
+
+    def plus(self, other: "Costs") -> "Costs":
+        """Return the sum.
+
+        Example:
+            >>> Costs(exchanges=2).plus(Costs(exchanges=1)).exchanges
+            3
+        """
+        return Costs(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class DeviceCosts(NamedTuple):
+    """What one device spends in one exchange.
+
+    Attributes:
+        upper_samples: examples drawn for the upper loss.
+        lower_samples: examples drawn for the lower loss.
+        bytes_down: the size of what it receives.
+        bytes_up: the size of what it sends.
+        working_bytes: the size of its working state and of the batches of one step.
+
+    Example:
+        >>> DeviceCosts(1, 2, 30, 40, 50).times(10)
+        Costs(upper_samples=10, lower_samples=20, exchanges=1, bytes_down=300,
+              bytes_up=400)
+    """
+
+    upper_samples: int
+    lower_samples: int
+    bytes_down: int
+    bytes_up: int
+    working_bytes: int
+
+    def times(self, devices: int) -> Costs:
+        """Return the costs of one exchange with so many devices.
+
+        Example:
+            >>> DeviceCosts(1, 2, 30, 40, 50).times(2).bytes_up
+            80
+        """
+        return Costs(
+            upper_samples=devices * self.upper_samples,
+            lower_samples=devices * self.lower_samples,
+            exchanges=1,
+            bytes_down=devices * self.bytes_down,
+            bytes_up=devices * self.bytes_up,
+        )
+
+
+def device_costs(
+    phase: Phase, server: Server, private: Private, data: DeviceData, key: RandomKey
+) -> DeviceCosts:
+    """Follow one device through a phase, with shapes in place of numbers.
+
+    Samples are counted where they are drawn and bytes on what is sent, so no algorithm
+    has to state, or can misstate, its own costs.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
+        >>> phase = local_phase(3, lambda state, data, key: state)
+        >>> state = initial_state(jnp.ones(2), jnp.ones(5))
+        >>> costs = device_costs(
+        ...     phase, state, (), DeviceData(None, None), jax.random.key(0)
+        ... )
+        >>> costs.bytes_up  # twice x and twice y, single precision
+        56
+    """
+    upper, lower = _Counted(data.upper), _Counted(data.lower)
+    counted = DeviceData(upper, lower)
+    server = jax.tree.map(jax.numpy.asarray, server)
+    downlink = jax.eval_shape(phase.broadcast, server)
+    carry = jax.eval_shape(
+        lambda *arguments: phase.start(*arguments[:2], counted, arguments[2]),
+        downlink,
+        private,
+        key,
+    )
+    upper_start, lower_start = upper.drawn, lower.drawn
+    batch_bytes = upper.bytes + lower.bytes
+    if phase.steps:
+        jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
+        batch_bytes = upper.bytes + lower.bytes - batch_bytes
+    uplink, _, _ = jax.eval_shape(phase.finish, carry)
+    return DeviceCosts(
+        upper_samples=upper_start + phase.steps * (upper.drawn - upper_start),
+        lower_samples=lower_start + phase.steps * (lower.drawn - lower_start),
+        bytes_down=tree.number_of_bytes(downlink),
+        bytes_up=tree.number_of_bytes(uplink),
+        working_bytes=tree.number_of_bytes(carry) + batch_bytes,
+    )
+
+
+@dataclass
+class _Counted:
+    """Examples that remember how many were drawn."""
+
+    examples: Examples
+    drawn: int = 0
+    bytes: int = 0
+
+    def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
+        batches = self.examples.draw(key, batch_size, draws)
+        self.drawn += batch_size * draws
+        self.bytes += tree.number_of_bytes(batches)
+        return batches

@@ -1,0 +1,88 @@
+"""Refusals of a run that cannot work, each naming cause and cure."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from fedbilevel.data.devices import Devices
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+def check_problem(
+    problem: BilevelProblem, x: Upper, y: Lower, devices: Devices
+) -> None:
+    """Refuse variables that cannot be differentiated and losses that are no scalars.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> loss = lambda x, y, batch: y - batch
+        >>> ones = np.ones(3)
+        >>> devices = InMemoryDevices([LocalExamples(ones, ones)])
+        >>> x = y = jnp.array(0.0)
+        >>> check_problem(BilevelProblem(loss, loss), x, y, devices)
+        Traceback (most recent call last):
+        ...
+        ValueError: upper_loss returned an array of shape (2,) for a batch of 2; return
+        the mean over the batch, a scalar.
+    """
+    for name, variable in (("x", x), ("y", y)):
+        leaves = jax.tree_util.tree_leaves_with_path(variable)
+        if not leaves:
+            raise ValueError(f"{name} holds no array; give it at least one.")
+        for path, leaf in leaves:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which "
+                    "cannot be differentiated; make it floating point."
+                )
+    data = devices.cohort(np.array([0]))
+    for name, loss, examples in (
+        ("upper_loss", problem.upper_loss, data.upper),
+        ("lower_loss", problem.lower_loss, data.lower),
+    ):
+        batch = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                (2, *leaf.shape[1:]), jnp.asarray(leaf[:0]).dtype
+            ),
+            examples.arrays,
+        )
+        value = jax.eval_shape(loss, x, y, batch)
+        shape = getattr(value, "shape", None)
+        if shape != ():
+            raise ValueError(
+                f"{name} returned an array of shape {shape} for a batch of 2; return "
+                "the mean over the batch, a scalar."
+            )
+
+
+def check_weights(
+    weights: ArrayLike | None, device_count: int
+) -> Float[np.ndarray, "devices"]:
+    """Return the weights as an array, equal ones by default.
+
+    Example:
+        >>> check_weights(None, 2)
+        array([1., 1.])
+        >>> check_weights([1.0, -1.0], 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: the weight of device 1 is -1.0; weights must be finite and at least
+        zero.
+    """
+    if weights is None:
+        return np.ones(device_count)
+    array = np.asarray(weights, float)
+    if array.shape != (device_count,):
+        raise ValueError(
+            f"weights has shape {array.shape}, but {device_count} devices are "
+            "enrolled; give one weight a device."
+        )
+    for device in np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1]:
+        raise ValueError(
+            f"the weight of device {device} is {array[device]}; weights must be finite "
+            "and at least zero."
+        )
+    return array

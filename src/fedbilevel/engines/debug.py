@@ -1,0 +1,126 @@
+"""Simulation for finding mistakes: nothing compiled, one device and step at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedbilevel.data.examples import DeviceData, StoredExamples
+from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
+from fedbilevel.engines.protocol import (
+    Job,
+    Participants,
+    PhaseReference,
+    Report,
+    RunState,
+    device_key,
+)
+
+
+class DeviceError(RuntimeError):
+    """A failure in one device's work; the message says where.
+
+    Example:
+        >>> str(DeviceError("device 3, round 0, phase 0, step 2: no data"))
+        'device 3, round 0, phase 0, step 2: no data'
+    """
+
+
+@dataclass(frozen=True)
+class DebugSimulation:
+    """Runs every device in turn without compilation, and says where a failure lies.
+
+    The numbers are those of `Simulation`. An error in a device's work, and any value
+    that is not finite, is raised as `DeviceError` naming device, round, phase and step.
+
+    Example:
+        >>> from fedbilevel import DebugSimulation
+        >>> DebugSimulation()
+        DebugSimulation()
+    """
+
+    def exchange(
+        self,
+        job: Job,
+        reference: PhaseReference,
+        round_number: int,
+        state: RunState,
+        participants: Participants,
+    ) -> tuple[RunState, Report]:
+        """Return the state after the exchange, and its report."""
+        phase = reference.of(job.algorithm, job.problem)
+        server, private = state
+        means: list[WeightedMean] = []
+        with jax.disable_jit():
+            for device, weight in zip(*participants, strict=True):
+                where = (
+                    f"device {device}, round {round_number}, phase {reference.index}"
+                )
+                mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
+                key = device_key(job.key, round_number, reference.index, device)
+                data = _only(job.devices.cohort(np.array([device])))
+                uplink, kept, info = _work(phase, server, mine, data, key, where)
+                private = jax.tree.map(
+                    lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
+                )
+                stacked = jax.tree.map(
+                    lambda leaf: jnp.asarray(leaf)[None], (uplink, info)
+                )
+                means.append(stacked_mean(*stacked, jnp.array([weight])))
+            server, report = conclude(phase, server, reduce(merge, means))
+        return RunState(server, private), report
+
+
+def _work(phase, server, private, data, key, where):
+    def call(function, *arguments, step: str):
+        with _named(f"{where}, {step}"):
+            return _finite(function(*arguments))
+
+    fold = jax.random.fold_in
+    carry = call(
+        phase.start,
+        phase.broadcast(server),
+        private,
+        data,
+        fold(key, 0),
+        step="start",
+    )
+    for number in range(phase.steps):
+        carry = call(
+            phase.step, carry, data, fold(key, number + 1), step=f"step {number}"
+        )
+    return call(phase.finish, carry, step="finish")
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise DeviceError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _finite(result: PyTree) -> PyTree:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        if not np.all(np.isfinite(leaf)):
+            name = jax.tree_util.keystr(path)
+            raise FloatingPointError(
+                f"{name} is not finite; look for a division by zero, a logarithm of "
+                "zero or a learning rate too large."
+            )
+    return result
+
+
+def _only(data: DeviceData) -> DeviceData:
+    def first(examples: StoredExamples) -> StoredExamples:
+        arrays = jax.tree.map(jnp.asarray, examples.arrays)
+        return StoredExamples(
+            arrays, jnp.asarray(examples.offset[0]), jnp.asarray(examples.count[0])
+        )
+
+    return DeviceData(first(data.upper), first(data.lower))

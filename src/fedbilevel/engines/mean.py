@@ -1,0 +1,132 @@
+"""The server's weighted mean, in pieces that can be merged in any number."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from fedbilevel.algorithms.protocol import Info, Phase, Server, Uplink
+from fedbilevel.engines.protocol import Report
+
+
+class WeightedMean(NamedTuple):
+    """The mean of some devices' uploads, and their spread about it.
+
+    Attributes:
+        weight: the sum of the devices' weights.
+        uplink: the mean upload, at no less than single precision.
+        deviation: a tree like the uplink with each leaf's weighted sum of squared
+            distances from that mean.
+        info: the mean of what devices reported.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> WeightedMean(jnp.array(1.0), jnp.ones(2), jnp.array(0.0), {}).info
+        {}
+    """
+
+    weight: Float[Array, ""]
+    uplink: Uplink
+    deviation: PyTree
+    info: Info
+
+
+def stacked_mean(
+    uplinks: Uplink, infos: Info, weights: Float[Array, "devices"]
+) -> WeightedMean:
+    """Return the mean of uploads stacked along a leading axis.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mean = stacked_mean(jnp.array([1.0, 5.0]), {}, jnp.array([0.75, 0.25]))
+        >>> float(mean.uplink), float(mean.deviation)
+        (2.0, 3.0)
+    """
+    weight = jnp.sum(weights)
+
+    def average(leaf: Array) -> Array:
+        dtype = _accumulator(leaf)
+        shares = (weights / weight).astype(dtype)
+        return jnp.tensordot(shares, leaf.astype(dtype), axes=1)
+
+    def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
+        distances = leaf.astype(mean.dtype) - mean[None]
+        squares = jnp.sum(distances.reshape(len(leaf), -1) ** 2, axis=1)
+        return jnp.dot(weights.astype(mean.dtype), squares)
+
+    mean = jax.tree.map(average, uplinks)
+    return WeightedMean(
+        weight=weight,
+        uplink=mean,
+        deviation=jax.tree.map(deviate, uplinks, mean),
+        info=jax.tree.map(average, infos),
+    )
+
+
+def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
+    """Return the mean over both sets of devices, without loss of precision.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one = stacked_mean(jnp.array([1.0]), {}, jnp.array([0.75]))
+        >>> two = stacked_mean(jnp.array([5.0]), {}, jnp.array([0.25]))
+        >>> mean = merge(one, two)
+        >>> float(mean.uplink), float(mean.deviation)
+        (2.0, 3.0)
+    """
+    weight = first.weight + second.weight
+    share = second.weight / weight
+
+    def average(a: Array, b: Array) -> Array:
+        return a + share.astype(a.dtype) * (b - a)
+
+    def deviate(
+        a: Float[Array, ""], b: Float[Array, ""], mean_a: Array, mean_b: Array
+    ) -> Float[Array, ""]:
+        between = jnp.sum((mean_b - mean_a) ** 2)
+        return a + b + (first.weight * share).astype(a.dtype) * between
+
+    return WeightedMean(
+        weight=weight,
+        uplink=jax.tree.map(average, first.uplink, second.uplink),
+        deviation=jax.tree.map(
+            deviate, first.deviation, second.deviation, first.uplink, second.uplink
+        ),
+        info=jax.tree.map(average, first.info, second.info),
+    )
+
+
+def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, Report]:
+    """Return the server's next state, in the types of its last, and the report.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
+        >>> from fedbilevel.algorithms.momentum import MomentumUplink
+        >>> mean = stacked_mean(MomentumUplink(*jnp.ones((4, 2, 3))), {}, jnp.ones(2))
+        >>> phase = local_phase(5, lambda state, data, key: state)
+        >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
+        >>> server, report = conclude(phase, server._replace(step=jnp.array(0)), mean)
+        >>> server.x, float(report.dispersion.x)
+        (Array([1., 1., 1.], dtype=float32), 0.0)
+    """
+    following = jax.tree.map(
+        lambda new, old: new.astype(old.dtype),
+        phase.server(server, mean.uplink),
+        server,
+    )
+    dispersion = jax.tree.map(
+        lambda leaf: leaf / mean.weight.astype(leaf.dtype), mean.deviation
+    )
+    return following, Report(mean.info, dispersion)
+
+
+def _accumulator(leaf: Array) -> np.dtype:
+    # A mean of many half-precision uploads would lose what distinguishes them.
+    return (
+        np.promote_types(leaf.dtype, np.float32)
+        if leaf.dtype.itemsize > 2
+        else np.dtype(np.float32)
+    )

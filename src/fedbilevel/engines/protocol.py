@@ -1,0 +1,147 @@
+"""What an engine is: it carries out one exchange, and knows no algorithm by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+
+from fedbilevel.algorithms.protocol import (
+    FederatedAlgorithm,
+    Info,
+    Phase,
+    Private,
+    Server,
+)
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import RandomKey
+from fedbilevel.engines.accounting import DeviceCosts
+from fedbilevel.mathematics.problem import BilevelProblem
+
+
+class PhaseReference(NamedTuple):
+    """Where in an algorithm a phase stands; static in compiled code.
+
+    Attributes:
+        opening: whether it belongs to the first round.
+        index: its place in the round.
+
+    Example:
+        >>> PhaseReference(opening=True, index=0).opening
+        True
+    """
+
+    opening: bool
+    index: int
+
+    def of(self, algorithm: FederatedAlgorithm, problem: BilevelProblem) -> Phase:
+        """Return the phase itself."""
+        phases = algorithm.opening if self.opening else algorithm.phases
+        return phases(problem)[self.index]
+
+
+class Participants(NamedTuple):
+    """The devices of one round and their weights in its means.
+
+    Attributes:
+        devices: device numbers, none twice.
+        weights: positive, and summing to 1.
+
+    Example:
+        >>> import numpy as np
+        >>> Participants(np.array([3, 1]), np.array([0.5, 0.5])).devices
+        array([3, 1])
+    """
+
+    devices: Int[np.ndarray, "cohort"]
+    weights: Float[np.ndarray, "cohort"]
+
+
+class RunState(NamedTuple):
+    """All that a run carries from one exchange to the next.
+
+    Attributes:
+        server: the server's state.
+        private: every device's private state, stacked by device number.
+
+    Example:
+        >>> RunState(server=1.0, private=()).server
+        1.0
+    """
+
+    server: Server
+    private: Private
+
+
+class Report(NamedTuple):
+    """What one exchange tells about itself.
+
+    Attributes:
+        info: the weighted mean of what devices reported.
+        dispersion: a tree like the uplink, with each leaf's weighted mean squared
+            distance from the average: how far devices had drifted apart.
+
+    Example:
+        >>> Report(info={}, dispersion=0.0).dispersion
+        0.0
+    """
+
+    info: Info
+    dispersion: PyTree
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same throughout a run.
+
+    Attributes:
+        problem: the two losses and their oracles.
+        algorithm: the phases of a round.
+        devices: the data.
+        key: the source of all random draws.
+        costs: what a device spends in each phase.
+
+    Example:
+        >>> import jax
+        >>> Job(None, None, None, jax.random.key(0), {}).costs
+        {}
+    """
+
+    problem: BilevelProblem
+    algorithm: FederatedAlgorithm
+    devices: Devices
+    key: RandomKey
+    costs: Mapping[PhaseReference, DeviceCosts]
+
+
+class Engine(Protocol):
+    """Carries out exchanges: on one machine, on many, or in a real federation."""
+
+    def exchange(
+        self,
+        job: Job,
+        reference: PhaseReference,
+        round_number: int,
+        state: RunState,
+        participants: Participants,
+    ) -> tuple[RunState, Report]:
+        """Return the state after the exchange, and its report."""
+
+
+def device_key(key: RandomKey, round_number: Int, phase: int, device: Int) -> RandomKey:
+    """Return the key of a device's work in an exchange.
+
+    Every engine derives keys this way, and so draws the same samples: first the round,
+    then the phase, then the device. The start of the work folds in 0, local step s
+    folds in s + 1.
+
+    Example:
+        >>> import jax
+        >>> device_key(jax.random.key(0), 3, 0, 5).shape
+        ()
+    """
+    for number in (round_number, phase, device):
+        key = jax.random.fold_in(key, number)
+    return key

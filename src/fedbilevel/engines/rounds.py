@@ -1,0 +1,213 @@
+"""Running an algorithm: an iterator of rounds, the same for every engine."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.data.devices import Devices
+from fedbilevel.engines.accounting import Costs, DeviceCosts, device_costs
+from fedbilevel.engines.checks import check_problem, check_weights
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.protocol import (
+    Engine,
+    Job,
+    Participants,
+    PhaseReference,
+    Report,
+    RunState,
+)
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class Round(NamedTuple):
+    """A finished round.
+
+    Attributes:
+        number: counted from 0.
+        server: the server's state after it.
+        participants: the devices that took part.
+        reports: what each of its exchanges told.
+        costs: all that has been spent since the run began.
+
+    Example:
+        >>> from fedbilevel import Costs
+        >>> from fedbilevel.algorithms.momentum import initial_state
+        >>> import jax.numpy as jnp
+        >>> Round(0, initial_state(jnp.ones(1), jnp.ones(2)), [0], (), Costs()).y
+        Array([1., 1.], dtype=float32)
+    """
+
+    number: int
+    server: Server
+    participants: Int[np.ndarray, "cohort"]
+    reports: tuple[Report, ...]
+    costs: Costs
+
+    @property
+    def x(self) -> Upper:
+        """The upper variable."""
+        return self.server.x
+
+    @property
+    def y(self) -> Lower:
+        """The lower variable."""
+        return self.server.y
+
+
+def run(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    rounds: int,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+) -> Iterator[Round]:
+    """Run an algorithm and yield each round as it is done.
+
+    Args:
+        problem: the two losses.
+        algorithm: what devices and server do in a round.
+        devices: the data.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        rounds: how many rounds to run.
+        seed: of every random choice; the same seed gives the same bits.
+        participation: who takes part in a round.
+        weights: of the devices in every mean, in any unit; all alike by default, as in
+            the paper. A device of weight zero is absent.
+        engine: where the devices' work is done.
+
+    Returns:
+        An iterator of rounds.
+
+    Raises:
+        ValueError: if the arguments do not fit together.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, InMemoryDevices, LocalBSGM, LocalExamples,
+        ...     NeumannSeries, run,
+        ... )
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> algorithm = LocalBSGM(
+        ...     learning_rate=0.1,
+        ...     upper_mixing=10.0,
+        ...     lower_mixing=10.0,
+        ...     hypergradient=NeumannSeries(terms=10, scale=0.4),
+        ...     local_steps=5,
+        ... )
+        >>> *_, last = run(problem, algorithm, devices, 3.0, 0.0, rounds=40)
+        >>> round(float(last.x), 3)  # Φ(x) = (x − 1)²
+        1.0
+    """
+    if rounds < 1:
+        raise ValueError(f"run needs at least 1 round, but rounds={rounds}.")
+    x, y = _canonical(x), _canonical(y)
+    everyone = check_weights(weights, devices.device_count)
+    check_problem(problem, x, y, devices)
+    server, private = algorithm.init(problem, x, y)
+    server, private = _canonical(server), _canonical(private)
+    key = jax.random.key(seed)
+    job = Job(
+        problem,
+        algorithm,
+        devices,
+        key,
+        _phase_costs(problem, algorithm, devices, server, private, key),
+    )
+    state = RunState(server, _replicate(private, devices.device_count))
+    return _rounds(job, state, rounds, seed, participation, everyone, engine)
+
+
+def _rounds(
+    job: Job,
+    state: RunState,
+    rounds: int,
+    seed: int,
+    participation: Participation,
+    weights: Float[np.ndarray, "devices"],
+    engine: Engine,
+) -> Iterator[Round]:
+    spent = Costs()
+    for number in range(rounds):
+        chosen = participation(seed, number, job.devices.device_count)
+        participants = _present(number, chosen, weights)
+        reports = []
+        for reference in _references(job, opening=number == 0):
+            state, report = engine.exchange(job, reference, number, state, participants)
+            reports.append(report)
+            costs = job.costs[reference].times(len(participants.devices))
+            spent = spent.plus(costs)
+        yield Round(number, state.server, participants.devices, tuple(reports), spent)
+
+
+def _references(job: Job, opening: bool) -> Iterator[PhaseReference]:
+    return (reference for reference in job.costs if reference.opening == opening)
+
+
+def _present(
+    number: int,
+    chosen: Int[np.ndarray, "chosen"],
+    weights: Float[np.ndarray, "devices"],
+) -> Participants:
+    devices = chosen[weights[chosen] > 0]
+    if not len(devices):
+        raise ValueError(
+            f"no device with a weight above zero takes part in round {number}; choose "
+            "more devices a round or give more of them a weight."
+        )
+    return Participants(devices, weights[devices] / weights[devices].sum())
+
+
+def _phase_costs(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    server: Server,
+    private: Private,
+    key: jax.Array,
+) -> dict[PhaseReference, DeviceCosts]:
+    data = devices.cohort(np.array([0]))
+    one = data._replace(
+        **{
+            level: examples._replace(offset=examples.offset[0], count=examples.count[0])
+            for level, examples in data._asdict().items()
+        }
+    )
+    return {
+        PhaseReference(opening, index): device_costs(phase, server, private, one, key)
+        for opening, phases in (
+            (True, algorithm.opening(problem)),
+            (False, algorithm.phases(problem)),
+        )
+        for index, phase in enumerate(phases)
+    }
+
+
+def _canonical(state: PyTree) -> PyTree:
+    # A weakly typed leaf would come back strongly typed and compile everything again.
+    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)
+
+
+def _replicate(private: Private, device_count: int) -> Private:
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (device_count, *leaf.shape)), private
+    )

@@ -1,0 +1,1 @@
+"""Problems, hypergradients, tree arithmetic and the paper's constants."""

@@ -1,0 +1,166 @@
+"""A bilevel problem: two losses and the four derivative oracles they imply."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+from jaxtyping import Array, Float, PyTree
+
+Upper: TypeAlias = PyTree
+"""The outer variable x, or anything of its structure."""
+Lower: TypeAlias = PyTree
+"""The inner variable y, or anything of its structure."""
+Batch: TypeAlias = PyTree
+"""Examples: a pytree whose leaves share their leading axis."""
+
+
+class Loss(Protocol):
+    """A scalar loss of both variables, the mean over the examples of a batch."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Float[Array, ""]:
+        """Return the mean loss."""
+
+
+class UpperGradients(Protocol):
+    """∇x f and ∇y f."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> tuple[Upper, Lower]:
+        """Return both gradients of the upper loss."""
+
+
+class LowerGradient(Protocol):
+    """∇y g."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Lower:
+        """Return the gradient of the lower loss in y."""
+
+
+class HessianProduct(Protocol):
+    """∇²yy g · vector."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, vector: Lower, /) -> Lower:
+        """Return the product with the lower loss's Hessian in y."""
+
+
+class CrossProduct(Protocol):
+    """∇²xy g · vector."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, vector: Lower, /) -> Upper:
+        """Return the product with the mixed second derivative of the lower loss."""
+
+
+@dataclass(frozen=True, init=False)
+class BilevelProblem:
+    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1).
+
+    A user states the two losses; automatic differentiation supplies the four oracles,
+    none of which forms a matrix. Estimators and algorithms use the oracles only, so any
+    of them may be replaced by a closed form.
+
+    Attributes:
+        upper_loss: f, the mean over a batch, strongly smooth in both variables.
+        lower_loss: g, the mean over a batch, strongly convex in y.
+        upper_gradients: ∇x f and ∇y f.
+        lower_gradient: ∇y g.
+        hessian_product: ∇²yy g · vector.
+        cross_product: ∇²xy g · vector.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> x, y, batch = jnp.array(1.0), jnp.array(2.0), jnp.array([1.0, 3.0])
+        >>> float(problem.hessian_product(x, y, batch, jnp.array(1.0)))
+        2.0
+        >>> float(problem.cross_product(x, y, batch, jnp.array(1.0)))
+        -4.0
+    """
+
+    upper_loss: Loss
+    lower_loss: Loss
+    upper_gradients: UpperGradients
+    lower_gradient: LowerGradient
+    hessian_product: HessianProduct
+    cross_product: CrossProduct
+
+    def __init__(
+        self,
+        upper_loss: Loss,
+        lower_loss: Loss,
+        *,
+        upper_gradients: UpperGradients | None = None,
+        lower_gradient: LowerGradient | None = None,
+        hessian_product: HessianProduct | None = None,
+        cross_product: CrossProduct | None = None,
+    ) -> None:
+        gradient = lower_gradient or _Gradient(lower_loss)
+        fields = {
+            "upper_loss": upper_loss,
+            "lower_loss": lower_loss,
+            "upper_gradients": upper_gradients or _Gradients(upper_loss),
+            "lower_gradient": gradient,
+            "hessian_product": hessian_product or _HessianProduct(gradient),
+            "cross_product": cross_product or _CrossProduct(lower_loss),
+        }
+        for name, function in fields.items():
+            _require_callable(name, function)
+            object.__setattr__(self, name, function)
+
+
+# The derived oracles are frozen dataclasses and not closures, so that two problems made
+# of the same losses are equal and share one compiled program.
+@dataclass(frozen=True)
+class _Gradients:
+    loss: Loss
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> tuple[Upper, Lower]:
+        gradients: tuple[Upper, Lower] = jax.grad(self.loss, argnums=(0, 1))(
+            x, y, batch
+        )
+        return gradients
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    loss: Loss
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Lower:
+        return jax.grad(self.loss, argnums=1)(x, y, batch)
+
+
+@dataclass(frozen=True)
+class _HessianProduct:
+    gradient: LowerGradient
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, vector: Lower, /) -> Lower:
+        def gradient(y: Lower) -> Lower:
+            return self.gradient(x, y, batch)
+
+        return jax.jvp(gradient, (y,), (vector,))[1]
+
+
+@dataclass(frozen=True)
+class _CrossProduct:
+    loss: Loss
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, vector: Lower, /) -> Upper:
+        # ∇x ⟨∇y g, vector⟩: the inner product is one forward-mode derivative of g.
+        def slope(x: Upper) -> Float[Array, ""]:
+            def loss(y: Lower) -> Float[Array, ""]:
+                return self.loss(x, y, batch)
+
+            derivative: Float[Array, ""] = jax.jvp(loss, (y,), (vector,))[1]
+            return derivative
+
+        return jax.grad(slope)(x)
+
+
+def _require_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(
+            f"{name} must be a function, but it is a {type(value).__name__}; "
+            "write it as a function of (x, y, batch)."
+        )

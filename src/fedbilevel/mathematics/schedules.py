@@ -1,0 +1,80 @@
+"""Learning rates: a number, or a function of the global step t."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedbilevel.mathematics.tree import Rate
+
+
+class Schedule(Protocol):
+    """A learning rate that depends on the global step t, as optax's schedules do."""
+
+    def __call__(self, step: Int[Array, ""], /) -> Rate:
+        """Return η_t."""
+
+
+LearningRate: TypeAlias = Rate | Schedule
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CubeRootDecay:
+    """η_t = scale / max(t + 2, plateau)^(1/3): the decaying rate of Theorem 3.
+
+    The paper writes η_t = (K^(2/3) / L̂) / (w_t + t)^(1/3) with a w_t that holds the
+    denominator constant until t reaches it: `plateau` is that constant.
+
+    Attributes:
+        scale: K^(2/3) / L̂ in the theorem.
+        plateau: the step until which the rate stays constant.
+
+    Example:
+        >>> from fedbilevel import CubeRootDecay
+        >>> rate = CubeRootDecay(scale=1.0, plateau=8.0)
+        >>> [round(float(rate(t)), 3) for t in (0, 6, 62)]
+        [0.5, 0.5, 0.25]
+    """
+
+    scale: Rate
+    plateau: Rate = 2.0
+
+    def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
+        """Return η_t."""
+        return self.scale / jnp.cbrt(
+            jnp.maximum(jnp.asarray(step, float) + 2, self.plateau)
+        )
+
+
+def rate_at(learning_rate: LearningRate, step: Int[Array, ""]) -> Rate:
+    """Return η_t of a number or a schedule.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rate_at(0.5, jnp.array(3))
+        0.5
+    """
+    return learning_rate(step) if callable(learning_rate) else learning_rate
+
+
+def as_tree(learning_rate: LearningRate) -> LearningRate:
+    """Return the same rate as a pytree, so that it may be an argument of compiled code.
+
+    A schedule that is a plain function, as optax makes them, becomes part of the tree's
+    structure.
+
+    Example:
+        >>> import jax
+        >>> jax.tree.leaves(as_tree(lambda step: 0.1))
+        []
+    """
+    if callable(learning_rate) and _is_leaf(learning_rate):
+        return jax.tree_util.Partial(learning_rate)
+    return learning_rate
+
+
+def _is_leaf(value: Any) -> bool:
+    return jax.tree.structure(value) == jax.tree.structure(0)

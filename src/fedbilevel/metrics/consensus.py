@@ -1,0 +1,29 @@
+"""How far devices drift apart between two averages."""
+
+import jax
+
+from fedbilevel.engines.rounds import Round
+
+
+def consensus_error(finished: Round) -> float:
+    """Return 1/K Σ_k ‖x_k − x̄‖² + ‖y_k − ȳ‖², as uploaded in the round's last exchange.
+
+    Raises:
+        ValueError: if the algorithm's devices upload no x and y.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import Costs, Round
+        >>> from fedbilevel.algorithms.momentum import MomentumUplink
+        >>> from fedbilevel.engines.protocol import Report
+        >>> report = Report(info={}, dispersion=MomentumUplink(1.0, 2.0, 0.0, 0.0))
+        >>> consensus_error(Round(0, None, [0, 1], (report,), Costs()))
+        3.0
+    """
+    dispersion = finished.reports[-1].dispersion
+    if not (hasattr(dispersion, "x") and hasattr(dispersion, "y")):
+        raise ValueError(
+            "the consensus error needs devices that upload x and y, which this "
+            "algorithm's do not; read round.reports[-1].dispersion instead."
+        )
+    return float(sum(jax.tree.leaves((dispersion.x, dispersion.y))))
