@@ -1,0 +1,112 @@
+"""What the package costs over a bare JAX program of the same algorithm.
+
+`python -m benchmarks.overhead` times a round of each beside the other. Both draw the
+same samples, and `tests/test_benchmarks.py` holds them to the same numbers.
+"""
+
+import argparse
+from collections.abc import Callable
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import bare, softmax
+from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from fedbilevel import (
+    FederatedAlgorithm,
+    InMemoryDevices,
+    LocalBSGM,
+    LocalBSGVRM,
+    NeumannSeries,
+    run,
+)
+
+LIMIT = 1.10
+CASES = ((8, 1, 8), (8, 32, 8), (64, 32, 8))
+"""Devices, batch size, and the group that the bare program ran fastest with."""
+
+
+def algorithm(number: int, settings: bare.Settings) -> FederatedAlgorithm:
+    make = {1: LocalBSGM, 2: LocalBSGVRM}[number]
+    return make(
+        learning_rate=settings.eta,
+        hypergradient=NeumannSeries(settings.q, settings.theta),
+        upper_rate=settings.rho1,
+        lower_rate=settings.rho2,
+        upper_mixing=settings.alpha,
+        lower_mixing=settings.beta,
+        local_steps=settings.p,
+        batch_size=settings.batch,
+    )
+
+
+def package_rounds(
+    number: int, settings: bare.Settings, devices: InMemoryDevices
+) -> Callable[[], object]:
+    """Return a call that runs the next round."""
+    rounds = run(
+        softmax.problem(),
+        algorithm(number, settings),
+        devices,
+        *softmax.start(),
+        rounds=1_000_000,
+    )
+    next(rounds)
+    return lambda: jax.block_until_ready(next(rounds))
+
+
+def bare_rounds(
+    number: int, settings: bare.Settings, devices: InMemoryDevices
+) -> Callable[[], object]:
+    """Return a call that runs the next round of the bare program."""
+    data = devices.cohort(np.arange(settings.devices))
+    arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
+    offsets, counts = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.count)
+    round_program = bare.program(settings, number)
+    x, y = softmax.start()
+    state = x, y, jnp.zeros_like(x), jnp.zeros_like(y)
+    key, rounds = jax.random.key(0), 0
+
+    def call() -> object:
+        nonlocal state, rounds
+        rounds += 1
+        round_key = jax.random.fold_in(jax.random.fold_in(key, rounds), 0)
+        state = round_program(state, arrays, offsets, counts, round_key)
+        return jax.block_until_ready(state)
+
+    return call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--fast", action="store_true", help="the smallest case only, as in CI"
+    )
+    rows, bounds = [], []
+    for count, batch, group in CASES[: 1 if parser.parse_args().fast else None]:
+        settings = bare.Settings(count, batch, group)
+        devices = softmax.devices(count)
+        for number in (1, 2):
+            seconds = interleave(
+                {
+                    "package": package_rounds(number, settings, devices),
+                    "bare": bare_rounds(number, settings, devices),
+                }
+            )
+            figure = ratio(seconds["package"], seconds["bare"])
+            name = algorithm(number, settings).__class__.__name__
+            milliseconds = [
+                f"{1e3 * median(seconds[k]):.1f}" for k in ("package", "bare")
+            ]
+            rows.append((name, count, batch, *milliseconds, f"{figure:.3f}"))
+            bounds.append(Bound(f"{name}({count},{batch})", figure, LIMIT))
+    print_table(
+        ("algorithm", "devices", "batch", "package ms", "bare ms", "ratio"), rows
+    )
+    conclude(bounds)
+
+
+if __name__ == "__main__":
+    main()

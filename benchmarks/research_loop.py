@@ -1,0 +1,68 @@
+"""How much faster a round is than in research code.
+
+`python -m benchmarks.research_loop` times LocalBSGVRM beside the same algorithm written
+as a Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`).
+"""
+
+import argparse
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+import torch
+
+from benchmarks import bare, softmax, torch_loop
+from benchmarks.overhead import package_rounds
+from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from fedbilevel import InMemoryDevices
+
+CASES = ((8, 1, 30.0), (8, 32, 8.0), (64, 32, 7.0))
+"""Devices, batch size, and the least speed-up."""
+
+
+def torch_rounds(
+    settings: bare.Settings, devices: InMemoryDevices
+) -> Callable[[], object]:
+    """Return a call that runs the next round of the research loop."""
+    stored = devices.cohort(np.arange(settings.devices))
+
+    def held(device: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        levels = []
+        for level in stored:
+            rows = slice(
+                level.offset[device], level.offset[device] + level.count[device]
+            )
+            features, labels = (np.array(array[rows]) for array in level.arrays)
+            levels.append((torch.tensor(features), torch.tensor(labels).long()))
+        return levels
+
+    data = [held(device) for device in range(settings.devices)]
+    return torch_loop.Loop(settings, 2, data).round
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--fast", action="store_true", help="the smallest case only, as in CI"
+    )
+    rows, bounds = [], []
+    for count, batch, limit in CASES[: 1 if parser.parse_args().fast else None]:
+        settings = bare.Settings(count, batch, count)
+        devices = softmax.devices(count)
+        seconds = interleave(
+            {
+                "package": package_rounds(2, settings, devices),
+                "loop": torch_rounds(settings, devices),
+            },
+            repeats=7,
+        )
+        figure = ratio(seconds["loop"], seconds["package"])
+        milliseconds = [f"{1e3 * median(seconds[k]):.1f}" for k in ("package", "loop")]
+        rows.append((count, batch, *milliseconds, f"{figure:.1f}"))
+        bounds.append(Bound(f"({count},{batch})", figure, limit, at_least=True))
+    print_table(("devices", "batch", "package ms", "loop ms", "times as fast"), rows)
+    conclude(bounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""From a thousand devices to a million.
+
+`python -m benchmarks.scale` runs LocalBSGVRM on 64 × 10 softmax regression:
+
+- all of 100,000 devices in a round beside all of 1,000, by time a device-step, with the
+  data in memory and loaded on demand, and the process's peak memory;
+- 1,000 devices a round sampled out of 1,000,000 beside the same out of 1,000.
+"""
+
+import argparse
+import resource
+from collections.abc import Callable
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import softmax
+from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from fedbilevel import (
+    Devices,
+    Everyone,
+    InMemoryDevices,
+    LocalBSGVRM,
+    LocalExamples,
+    NeumannSeries,
+    OnDemandDevices,
+    Participation,
+    UniformSample,
+    run,
+)
+
+FEATURES, EXAMPLES = 64, 8
+ALGORITHM = LocalBSGVRM(
+    learning_rate=0.1,
+    hypergradient=NeumannSeries(terms=3, scale=0.1),
+    local_steps=5,
+    batch_size=2,
+)
+
+
+def local_examples(device: int) -> LocalExamples:
+    generator = np.random.default_rng(device)
+    return softmax.local_examples(generator, EXAMPLES, FEATURES)
+
+
+def in_memory(count: int) -> Devices:
+    return InMemoryDevices([local_examples(device) for device in range(count)])
+
+
+def on_demand(count: int) -> Devices:
+    return OnDemandDevices(
+        count, local_examples, upper_capacity=EXAMPLES, lower_capacity=EXAMPLES
+    )
+
+
+def rounds(
+    devices: Devices, participation: Participation = Everyone()
+) -> Callable[[], object]:
+    """Return a call that runs the next round."""
+    x = jnp.full(FEATURES, -3.0)
+    y = jnp.zeros((softmax.CLASSES, FEATURES))
+    iterator = run(
+        softmax.problem(),
+        ALGORITHM,
+        devices,
+        x,
+        y,
+        rounds=1_000_000,
+        participation=participation,
+    )
+    return lambda: jax.block_until_ready(next(iterator).server)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--fast", action="store_true", help="a tenth of the devices, as in CI"
+    )
+    part = 10 if parser.parse_args().fast else 1
+    few, many, enrolled = 1_000 // part, 100_000 // part, 1_000_000 // part
+    rows, bounds = [], []
+
+    def compare(
+        name: str, calls: dict[int, Callable[[], object]], per_device: bool
+    ) -> float:
+        seconds = interleave({str(n): call for n, call in calls.items()}, repeats=7)
+        small, large = calls
+        scale = small / large if per_device else 1.0
+        for n in calls:
+            active = n if per_device else few
+            steps = active * ALGORITHM.local_steps
+            spent = median(seconds[str(n)])
+            rows.append((name, n, active, f"{spent:.3f}", f"{1e6 * spent / steps:.1f}"))
+        return scale * ratio(seconds[str(large)], seconds[str(small)])
+
+    for name, make in (("on demand", on_demand), ("in memory", in_memory)):
+        figure = compare(name, {n: rounds(make(n)) for n in (few, many)}, True)
+        bounds.append(Bound(f"device-step, {name}", figure, 1.25))
+    sample = UniformSample(few)
+    figure = compare(
+        "sampled", {n: rounds(on_demand(n), sample) for n in (few, enrolled)}, False
+    )
+    bounds.append(Bound("sampled round", figure, 1.10))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    bounds.append(Bound("peak GB", peak, 3.0))
+    header = ("data", "enrolled", "a round", "s a round", "µs a device-step")
+    print_table(header, rows)
+    conclude(bounds)
+
+
+if __name__ == "__main__":
+    main()
