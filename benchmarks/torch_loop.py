@@ -55,6 +55,7 @@ class Loop:
         self.state = (x, y, torch.zeros_like(x), torch.zeros_like(y))
 
     def draw(self, device: int) -> Any:
+        """Return ξ, ζ, ζ_0 and ζ_1 … ζ_Q."""
         upper, lower = self.data[device]
 
         def batch(level: Any) -> Any:
@@ -66,6 +67,7 @@ class Loop:
         return batch(upper), batch(lower), batch(lower), curvature
 
     def step(self, state: Any, device: int) -> Any:
+        """Return a device's next state."""
         _, _, _, _, _, theta, eta, rho1, rho2, alpha, beta = self.settings
         x, y, u, v = state
         x_new, y_new = x - rho1 * eta * u, y - rho2 * eta * v
@@ -82,6 +84,7 @@ class Loop:
         return x_new, y_new, u, v
 
     def round(self) -> None:
+        """Run all devices and average."""
         ends = []
         for device in range(self.settings.devices):
             state = self.state

@@ -1,4 +1,4 @@
-"""x64, strict promotion and no implicit rank promotion, in every test of mathematics."""
+"""x64, strict dtype promotion and no rank promotion, in every test of mathematics."""
 
 from collections.abc import Iterator
 

@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.algorithms.momentum import draw_samples
-from fedbilevel.data.examples import DeviceData
+from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import device_key
 from fedbilevel.metrics.consensus import consensus_error
 from tests import quadratic
@@ -60,16 +59,7 @@ def test_both_algorithms_equal_their_transcription(devices, local_steps, number,
 
     @partial(jax.jit, static_argnames="batch_size")
     def compiled_draw(round_number, device, i, batch_size):
-        data = source.cohort(np.arange(devices))
-        data = DeviceData(
-            *(
-                e._replace(
-                    offset=jnp.asarray(e.offset)[device],
-                    count=jnp.asarray(e.count)[device],
-                )
-                for e in data
-            )
-        )
+        data = one_device(source.cohort(np.arange(devices)), device)
         step_key = jax.random.fold_in(device_key(key, round_number, 0, device), i)
         return draw_samples(data, step_key, batch_size, SERIES)
 

@@ -97,7 +97,9 @@ def run(
             following.append(State(x_new, y_new, u_new, v_new))
         states = following
         if (t + 1) % p == 0:
-            average = State(*(np.mean(field, axis=0) for field in zip(*states)))
+            average = State(
+                *(np.mean(field, axis=0) for field in zip(*states, strict=True))
+            )
             trace.averages.append(average)
             trace.consensus_errors.append(
                 float(

@@ -3,6 +3,7 @@
 from typing import NamedTuple, Protocol, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from fedbilevel.mathematics.problem import Batch
@@ -72,6 +73,26 @@ class StoredExamples(NamedTuple):
 
 def _rows(array: Array, rows: Int[Array, "batch"]) -> Array:
     return array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def one_device(cohort: DeviceData, index: int = 0) -> DeviceData:
+    """Return the data of one device of a cohort.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = StoredExamples(np.arange(6.0), np.array([0, 4]), np.array([4, 2]))
+        >>> int(one_device(DeviceData(rows, rows), index=1).lower.count)
+        2
+    """
+
+    def only(examples: StoredExamples) -> StoredExamples:
+        return StoredExamples(
+            jax.tree.map(jnp.asarray, examples.arrays),
+            jnp.asarray(examples.offset)[index],
+            jnp.asarray(examples.count)[index],
+        )
+
+    return DeviceData(only(cohort.upper), only(cohort.lower))
 
 
 SHARED_ARRAYS = DeviceData(

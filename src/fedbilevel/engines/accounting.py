@@ -55,7 +55,7 @@ class DeviceCosts(NamedTuple):
         lower_samples: examples drawn for the lower loss.
         bytes_down: the size of what it receives.
         bytes_up: the size of what it sends.
-        working_bytes: the size of its working state and of the batches of one step.
+        working_bytes: the size of its working state and of one batch.
 
     Example:
         >>> DeviceCosts(1, 2, 30, 40, 50).times(10)
@@ -115,17 +115,16 @@ def device_costs(
         key,
     )
     upper_start, lower_start = upper.drawn, lower.drawn
-    batch_bytes = upper.bytes + lower.bytes
     if phase.steps:
         jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
-        batch_bytes = upper.bytes + lower.bytes - batch_bytes
     uplink, _, _ = jax.eval_shape(phase.finish, carry)
     return DeviceCosts(
         upper_samples=upper_start + phase.steps * (upper.drawn - upper_start),
         lower_samples=lower_start + phase.steps * (lower.drawn - lower_start),
         bytes_down=tree.number_of_bytes(downlink),
         bytes_up=tree.number_of_bytes(uplink),
-        working_bytes=tree.number_of_bytes(carry) + batch_bytes,
+        working_bytes=tree.number_of_bytes(carry)
+        + max(upper.batch_bytes, lower.batch_bytes),
     )
 
 
@@ -135,10 +134,10 @@ class _Counted:
 
     examples: Examples
     drawn: int = 0
-    bytes: int = 0
+    batch_bytes: int = 0
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
-        self.bytes += tree.number_of_bytes(batches)
+        self.batch_bytes = tree.number_of_bytes(batches[0])
         return batches

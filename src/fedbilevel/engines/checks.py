@@ -7,6 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import one_device
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -38,15 +39,13 @@ def check_problem(
                     f"{name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which "
                     "cannot be differentiated; make it floating point."
                 )
-    data = devices.cohort(np.array([0]))
+    data = one_device(devices.cohort(np.array([0])))
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),
     ):
         batch = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (2, *leaf.shape[1:]), jnp.asarray(leaf[:0]).dtype
-            ),
+            lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype),
             examples.arrays,
         )
         value = jax.eval_shape(loss, x, y, batch)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.data.examples import DeviceData, StoredExamples
+from fedbilevel.data.examples import one_device
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
@@ -63,7 +63,7 @@ class DebugSimulation:
                 )
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, round_number, reference.index, device)
-                data = _only(job.devices.cohort(np.array([device])))
+                data = one_device(job.devices.cohort(np.array([device])))
                 uplink, kept, info = _work(phase, server, mine, data, key, where)
                 private = jax.tree.map(
                     lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
@@ -114,13 +114,3 @@ def _finite(result: PyTree) -> PyTree:
                 "zero or a learning rate too large."
             )
     return result
-
-
-def _only(data: DeviceData) -> DeviceData:
-    def first(examples: StoredExamples) -> StoredExamples:
-        arrays = jax.tree.map(jnp.asarray, examples.arrays)
-        return StoredExamples(
-            arrays, jnp.asarray(examples.offset[0]), jnp.asarray(examples.count[0])
-        )
-
-    return DeviceData(first(data.upper), first(data.lower))

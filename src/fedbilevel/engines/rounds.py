@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import Costs, DeviceCosts, device_costs
 from fedbilevel.engines.checks import check_problem, check_weights
 from fedbilevel.engines.participation import Everyone, Participation
@@ -185,13 +186,7 @@ def _phase_costs(
     private: Private,
     key: jax.Array,
 ) -> dict[PhaseReference, DeviceCosts]:
-    data = devices.cohort(np.array([0]))
-    one = data._replace(
-        **{
-            level: examples._replace(offset=examples.offset[0], count=examples.count[0])
-            for level, examples in data._asdict().items()
-        }
-    )
+    one = one_device(devices.cohort(np.array([0])))
     return {
         PhaseReference(opening, index): device_costs(phase, server, private, one, key)
         for opening, phases in (

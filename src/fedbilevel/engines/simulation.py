@@ -22,8 +22,8 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.mathematics.problem import BilevelProblem
 
-CHUNK_BYTES = 16_000_000
-"""What a chunk works on at once: near a CPU's cache, where chunks ran fastest."""
+CHUNK_BYTES = 1_500_000
+"""What a chunk's devices hold at once: about a core's cache, where it ran fastest."""
 
 
 @dataclass(frozen=True)
