@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check test docs bench build clean
+.PHONY: setup check test bench build clean
 
 setup: .venv/.ready
 
@@ -16,10 +16,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 bench: setup
 	$(BIN)/python -m benchmarks.overhead

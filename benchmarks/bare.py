@@ -64,7 +64,7 @@ def hypergradient(x, y, upper, cross, curvature, theta):
 
 
 def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
-    """Return the round: (x, y, u, v), data, round key → (x, y, u, v)."""
+    """Return the round: (x, y, u, v), data, key, number → (x, y, u, v)."""
     devices, batch, group, p, q, theta, eta, rho1, rho2, alpha, beta = settings
 
     def draw(data, offset, count, key):
@@ -105,7 +105,8 @@ def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
         return jax.tree.map(lambda a: a.mean(0), carry)
 
     @partial(jax.jit, donate_argnums=0)
-    def round_program(server, data, offsets, counts, key):
+    def round_program(server, data, offsets, counts, key, number):
+        key = jax.random.fold_in(jax.random.fold_in(key, number), 0)
         keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(devices))
         if group == devices:
             return work(server, data, offsets, counts, keys)

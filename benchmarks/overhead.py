@@ -29,7 +29,7 @@ CASES = ((8, 1, 8), (8, 32, 8), (64, 32, 8))
 
 
 def algorithm(number: int, settings: bare.Settings) -> FederatedAlgorithm:
-    make = {1: LocalBSGM, 2: LocalBSGVRM}[number]
+    make = LocalBSGM if number == 1 else LocalBSGVRM
     return make(
         learning_rate=settings.eta,
         hypergradient=NeumannSeries(settings.q, settings.theta),
@@ -63,7 +63,7 @@ def bare_rounds(
     """Return a call that runs the next round of the bare program."""
     data = devices.cohort(np.arange(settings.devices))
     arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
-    offsets, counts = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.count)
+    offsets, sizes = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.size)
     round_program = bare.program(settings, number)
     x, y = softmax.start()
     state = x, y, jnp.zeros_like(x), jnp.zeros_like(y)
@@ -72,8 +72,7 @@ def bare_rounds(
     def call() -> object:
         nonlocal state, rounds
         rounds += 1
-        round_key = jax.random.fold_in(jax.random.fold_in(key, rounds), 0)
-        state = round_program(state, arrays, offsets, counts, round_key)
+        state = round_program(state, arrays, offsets, sizes, key, np.int32(rounds))
         return jax.block_until_ready(state)
 
     return call

@@ -30,7 +30,7 @@ def torch_rounds(
         levels = []
         for level in stored:
             rows = slice(
-                level.offset[device], level.offset[device] + level.count[device]
+                level.offset[device], level.offset[device] + level.size[device]
             )
             features, labels = (np.array(array[rows]) for array in level.arrays)
             levels.append((torch.tensor(features), torch.tensor(labels).long()))

@@ -19,8 +19,8 @@ FEATURES, CLASSES = 784, 10
 class Batch(NamedTuple):
     """Images and their labels."""
 
-    features: Float[Array, "batch features"]
-    labels: Int[Array, "batch"]
+    features: Float[Array | np.ndarray, "batch features"]
+    labels: Int[Array | np.ndarray, "batch"]
 
 
 def cross_entropy(

@@ -1,6 +1,10 @@
 """x64, strict dtype promotion and no rank promotion, in every test of mathematics."""
 
+import os
 from collections.abc import Iterator
+
+# Tests run a program once or twice: compiling it in half the time is what counts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest

@@ -101,16 +101,17 @@ class Mean(NamedTuple):
         return cls(*lower, *upper)
 
     def lower_solution(self, x: np.ndarray) -> np.ndarray:
-        return np.linalg.solve(self.matrix, self.coupling @ x + self.offset)
+        right = self.coupling @ x + self.offset
+        return np.asarray(np.linalg.solve(self.matrix, right))
 
     def hypergradient(self, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
         y = self.lower_solution(x) if y is None else y
         inverse_product = np.linalg.solve(self.matrix, y - self.target)
-        return self.shift + RIDGE * x + self.coupling.T @ inverse_product
+        return np.asarray(self.shift + RIDGE * x + self.coupling.T @ inverse_product)
 
     def solution(self) -> np.ndarray:
         inverse = np.linalg.inv(self.matrix)
         map_x = inverse @ self.coupling
         left = RIDGE * np.eye(X_SIZE) + map_x.T @ map_x
         right = -self.shift - map_x.T @ (inverse @ self.offset - self.target)
-        return np.linalg.solve(left, right)
+        return np.asarray(np.linalg.solve(left, right))

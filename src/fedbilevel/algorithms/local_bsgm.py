@@ -19,7 +19,7 @@ from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
-from fedbilevel.mathematics.hypergradients import Hypergradient
+from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -104,7 +104,7 @@ class LocalBSGM:
 
         return (local_phase(self.local_steps, step),)
 
-    def _draw(self, data: DeviceData, key: RandomKey):
+    def _draw(self, data: DeviceData, key: RandomKey) -> Samples:
         return draw_samples(data, key, self.batch_size, self.hypergradient)
 
 

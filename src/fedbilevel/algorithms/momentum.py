@@ -119,10 +119,10 @@ def draw_samples(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from fedbilevel import NeumannSeries
-        >>> from fedbilevel.data.examples import DeviceData, StoredExamples
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
         >>> examples = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
         >>> samples = draw_samples(
-        ...     DeviceData(examples, examples),
+        ...     StoredData(examples, examples),
         ...     jax.random.key(0),
         ...     batch_size=2,
         ...     hypergradient=NeumannSeries(terms=3, scale=0.5),

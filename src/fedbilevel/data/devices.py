@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from fedbilevel.data.examples import DeviceData, StoredExamples
+from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.mathematics.problem import Batch
 
 
@@ -20,8 +20,8 @@ class Devices(Protocol):
     def device_count(self) -> int:
         """The number of enrolled devices, K."""
 
-    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
-        """Return the data of some devices, offsets and counts along a leading axis."""
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
+        """Return the data of some devices, offsets and sizes along a leading axis."""
 
 
 class LocalExamples(NamedTuple):
@@ -53,7 +53,7 @@ class InMemoryDevices:
         ...         LocalExamples(upper=np.ones((1, 2)), lower=np.ones((4, 2))),
         ...     ]
         ... )
-        >>> devices.device_count, devices.lower_counts
+        >>> devices.device_count, devices.lower_sizes
         (2, array([8, 4], dtype=int32))
     """
 
@@ -78,7 +78,7 @@ class InMemoryDevices:
         devices = cls([examples])
         for stored in (devices._upper, devices._lower):
             stored.offsets = np.repeat(stored.offsets, device_count)
-            stored.counts = np.repeat(stored.counts, device_count)
+            stored.sizes = np.repeat(stored.sizes, device_count)
         return devices
 
     @property
@@ -87,18 +87,18 @@ class InMemoryDevices:
         return len(self._upper.offsets)
 
     @property
-    def upper_counts(self) -> Int[np.ndarray, "devices"]:
+    def upper_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of upper examples of each device."""
-        return self._upper.counts
+        return self._upper.sizes
 
     @property
-    def lower_counts(self) -> Int[np.ndarray, "devices"]:
+    def lower_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of lower examples of each device."""
-        return self._lower.counts
+        return self._lower.sizes
 
-    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the shared arrays, and where each of these devices stands in them."""
-        return DeviceData(self._upper.of(devices), self._lower.of(devices))
+        return StoredData(self._upper.of(devices), self._lower.of(devices))
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ class OnDemandDevices:
     upper_capacity: int
     lower_capacity: int
 
-    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> DeviceData:
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Load these devices' examples and stack them, padded."""
         loaded = [self.load(int(device)) for device in devices]
         upper = [examples.upper for examples in loaded]
         lower = [examples.lower for examples in loaded]
-        return DeviceData(
+        return StoredData(
             _stack("upper", devices, upper, self.upper_capacity),
             _stack("lower", devices, lower, self.lower_capacity),
         )
@@ -147,15 +147,15 @@ class OnDemandDevices:
 class _Stored:
     arrays: Batch
     offsets: Int[np.ndarray, "devices"]
-    counts: Int[np.ndarray, "devices"]
+    sizes: Int[np.ndarray, "devices"]
 
     def of(self, devices: Int[np.ndarray, "cohort"]) -> StoredExamples:
-        return StoredExamples(self.arrays, self.offsets[devices], self.counts[devices])
+        return StoredExamples(self.arrays, self.offsets[devices], self.sizes[devices])
 
 
 def _concatenate(level: str, batches: Sequence[Batch]) -> _Stored:
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
-    structures = [jax.tree.structure(batch) for batch in batches]
+    structures = [str(jax.tree.structure(batch)) for batch in batches]
     for device, structure in enumerate(structures):
         if structure != structures[0]:
             raise ValueError(

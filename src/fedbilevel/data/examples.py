@@ -1,9 +1,10 @@
 """What one device sees of its data: two sets of examples to draw batches from."""
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Key
 
 from fedbilevel.mathematics.problem import Batch
@@ -18,26 +19,20 @@ class Examples(Protocol):
         """Return `draws` independent batches of `batch_size` examples each."""
 
 
-class DeviceData(NamedTuple):
-    """The data of one device, or of several along a leading axis.
+class DeviceData(Protocol):
+    """What one device sees of its own data, and all that an algorithm sees of it."""
 
-    Attributes:
-        upper: the examples ξ of the upper loss, often a validation set.
-        lower: the examples ζ of the lower loss, often a training set.
+    @property
+    def upper(self) -> Examples:
+        """The examples ξ of the upper loss, often a validation set."""
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> examples = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
-        >>> DeviceData(upper=examples, lower=examples).lower.count
-        Array(6, dtype=int32, weak_type=True)
-    """
-
-    upper: Examples
-    lower: Examples
+    @property
+    def lower(self) -> Examples:
+        """The examples ζ of the lower loss, often a training set."""
 
 
 class StoredExamples(NamedTuple):
-    """Rows `offset` to `offset + count` of arrays that devices may share.
+    """Rows `offset` to `offset + size` of arrays that devices may share.
 
     Devices of any size stand one after another in the same arrays, so ragged devices
     need no padding, and drawing for many devices at once is a single flat gather.
@@ -45,7 +40,7 @@ class StoredExamples(NamedTuple):
     Attributes:
         arrays: a tree of arrays with the same leading axis.
         offset: where the device's rows begin.
-        count: how many rows it has.
+        size: how many rows it has.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -55,15 +50,14 @@ class StoredExamples(NamedTuple):
     """
 
     arrays: Batch
-    offset: Int[Array, "*devices"]
-    # A tuple has a method of this name; a set of examples has the number instead.
-    count: Int[Array, "*devices"]  # type: ignore[assignment]
+    offset: Int[Array | np.ndarray, "*devices"]
+    size: Int[Array | np.ndarray, "*devices"]
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches, uniform with replacement."""
-        rows = self.offset + jax.random.randint(
-            key, (draws, batch_size), 0, self.count, dtype=self.offset.dtype
-        )
+        shape = draws, batch_size
+        numbers = jax.random.randint(key, shape, 0, self.size, self.offset.dtype)
+        rows = jnp.asarray(self.offset) + numbers
         # One gather a batch: a batch cut out of a larger gather is copied once more.
         return tuple(
             jax.tree.map(lambda array, i=i: _rows(array, rows[i]), self.arrays)
@@ -71,17 +65,35 @@ class StoredExamples(NamedTuple):
         )
 
 
+class StoredData(NamedTuple):
+    """The stored examples of one device, or of a cohort along a leading axis.
+
+    Attributes:
+        upper: the examples of the upper loss.
+        lower: the examples of the lower loss.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rows = StoredExamples(jnp.arange(6.0), jnp.array([0, 4]), jnp.array([4, 2]))
+        >>> StoredData(upper=rows, lower=rows).lower.size
+        Array([4, 2], dtype=int32)
+    """
+
+    upper: StoredExamples
+    lower: StoredExamples
+
+
 def _rows(array: Array, rows: Int[Array, "batch"]) -> Array:
     return array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def one_device(cohort: DeviceData, index: int = 0) -> DeviceData:
+def one_device(cohort: StoredData, index: int = 0) -> StoredData:
     """Return the data of one device of a cohort.
 
     Example:
         >>> import numpy as np
         >>> rows = StoredExamples(np.arange(6.0), np.array([0, 4]), np.array([4, 2]))
-        >>> int(one_device(DeviceData(rows, rows), index=1).lower.count)
+        >>> int(one_device(StoredData(rows, rows), index=1).lower.size)
         2
     """
 
@@ -89,14 +101,12 @@ def one_device(cohort: DeviceData, index: int = 0) -> DeviceData:
         return StoredExamples(
             jax.tree.map(jnp.asarray, examples.arrays),
             jnp.asarray(examples.offset)[index],
-            jnp.asarray(examples.count)[index],
+            jnp.asarray(examples.size)[index],
         )
 
-    return DeviceData(only(cohort.upper), only(cohort.lower))
+    return StoredData(only(cohort.upper), only(cohort.lower))
 
 
-SHARED_ARRAYS = DeviceData(
-    upper=StoredExamples(arrays=None, offset=0, count=0),  # type: ignore[arg-type]
-    lower=StoredExamples(arrays=None, offset=0, count=0),  # type: ignore[arg-type]
-)
-"""The axes of a cohort's data: shared arrays, an offset and a count a device."""
+_AXES: Any = StoredExamples(arrays=None, offset=0, size=0)  # type: ignore[arg-type]
+COHORT_AXES = StoredData(upper=_AXES, lower=_AXES)
+"""The axes of a cohort's data: shared arrays, an offset and a size a device."""

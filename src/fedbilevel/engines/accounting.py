@@ -96,20 +96,21 @@ def device_costs(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
+        >>> from fedbilevel.data.examples import StoredData
         >>> phase = local_phase(3, lambda state, data, key: state)
         >>> state = initial_state(jnp.ones(2), jnp.ones(5))
         >>> costs = device_costs(
-        ...     phase, state, (), DeviceData(None, None), jax.random.key(0)
+        ...     phase, state, (), StoredData(None, None), jax.random.key(0)
         ... )
         >>> costs.bytes_up  # twice x and twice y, single precision
         56
     """
     upper, lower = _Counted(data.upper), _Counted(data.lower)
-    counted = DeviceData(upper, lower)
+    counted = _CountedData(upper, lower)
     server = jax.tree.map(jax.numpy.asarray, server)
     downlink = jax.eval_shape(phase.broadcast, server)
     carry = jax.eval_shape(
-        lambda *arguments: phase.start(*arguments[:2], counted, arguments[2]),
+        lambda downlink, private, key: phase.start(downlink, private, counted, key),
         downlink,
         private,
         key,
@@ -126,6 +127,11 @@ def device_costs(
         working_bytes=tree.number_of_bytes(carry)
         + max(upper.batch_bytes, lower.batch_bytes),
     )
+
+
+class _CountedData(NamedTuple):
+    upper: "_Counted"
+    lower: "_Counted"
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Simulation for finding mistakes: nothing compiled, one device and step at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.data.examples import one_device
+from fedbilevel.algorithms.protocol import Info, Phase, Private, Server, Uplink
+from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
@@ -58,6 +59,8 @@ class DebugSimulation:
         means: list[WeightedMean] = []
         with jax.disable_jit():
             for device, weight in zip(*participants, strict=True):
+                if not weight:
+                    continue
                 where = (
                     f"device {device}, round {round_number}, phase {reference.index}"
                 )
@@ -68,16 +71,23 @@ class DebugSimulation:
                 private = jax.tree.map(
                     lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
                 )
-                stacked = jax.tree.map(
+                uplinks, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None], (uplink, info)
                 )
-                means.append(stacked_mean(*stacked, jnp.array([weight])))
+                means.append(stacked_mean(uplinks, infos, jnp.array([weight])))
             server, report = conclude(phase, server, reduce(merge, means))
         return RunState(server, private), report
 
 
-def _work(phase, server, private, data, key, where):
-    def call(function, *arguments, step: str):
+def _work(
+    phase: Phase,
+    server: Server,
+    private: Private,
+    data: DeviceData,
+    key: RandomKey,
+    where: str,
+) -> tuple[Uplink, Private, Info]:
+    def call(function: Callable[..., PyTree], *arguments: PyTree, step: str) -> PyTree:
         with _named(f"{where}, {step}"):
             return _finite(function(*arguments))
 
@@ -94,7 +104,8 @@ def _work(phase, server, private, data, key, where):
         carry = call(
             phase.step, carry, data, fold(key, number + 1), step=f"step {number}"
         )
-    return call(phase.finish, carry, step="finish")
+    result: tuple[Uplink, Private, Info] = call(phase.finish, carry, step="finish")
+    return result
 
 
 @contextmanager

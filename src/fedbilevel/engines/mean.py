@@ -34,9 +34,11 @@ class WeightedMean(NamedTuple):
 
 
 def stacked_mean(
-    uplinks: Uplink, infos: Info, weights: Float[Array, "devices"]
+    uplinks: Uplink, infos: Info, weights: Float[Array | np.ndarray, "devices"]
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
+
+    An upload of weight zero counts for nothing, even where it is not finite.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,18 +46,23 @@ def stacked_mean(
         >>> float(mean.uplink), float(mean.deviation)
         (2.0, 3.0)
     """
+    weights = jnp.asarray(weights)
     weight = jnp.sum(weights)
+    shares = weights / _divisor(weight)
+
+    def present(leaf: Array) -> Array:
+        mask = (weights > 0).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.where(mask, leaf, 0).astype(_accumulator(leaf))
 
     def average(leaf: Array) -> Array:
-        dtype = _accumulator(leaf)
-        shares = (weights / weight).astype(dtype)
-        return jnp.tensordot(shares, leaf.astype(dtype), axes=1)
+        return jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1)
 
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
-        distances = leaf.astype(mean.dtype) - mean[None]
+        distances = leaf - mean[None]
         squares = jnp.sum(distances.reshape(len(leaf), -1) ** 2, axis=1)
         return jnp.dot(weights.astype(mean.dtype), squares)
 
+    uplinks, infos = jax.tree.map(present, (uplinks, infos))
     mean = jax.tree.map(average, uplinks)
     return WeightedMean(
         weight=weight,
@@ -77,7 +84,7 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
         (2.0, 3.0)
     """
     weight = first.weight + second.weight
-    share = second.weight / weight
+    share = second.weight / _divisor(weight)
 
     def average(a: Array, b: Array) -> Array:
         return a + share.astype(a.dtype) * (b - a)
@@ -123,10 +130,11 @@ def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, 
     return following, Report(mean.info, dispersion)
 
 
+def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:
+    # A group of absent devices has no mean, and must not turn others' into NaN.
+    return jnp.where(weight > 0, weight, 1)
+
+
 def _accumulator(leaf: Array) -> np.dtype:
     # A mean of many half-precision uploads would lose what distinguishes them.
-    return (
-        np.promote_types(leaf.dtype, np.float32)
-        if leaf.dtype.itemsize > 2
-        else np.dtype(np.float32)
-    )
+    return np.dtype(np.float64 if leaf.dtype == np.float64 else np.float32)

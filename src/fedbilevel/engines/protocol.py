@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
@@ -21,7 +21,8 @@ from fedbilevel.engines.accounting import DeviceCosts
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
-class PhaseReference(NamedTuple):
+@dataclass(frozen=True)
+class PhaseReference:
     """Where in an algorithm a phase stands; static in compiled code.
 
     Attributes:
@@ -47,7 +48,7 @@ class Participants(NamedTuple):
 
     Attributes:
         devices: device numbers, none twice.
-        weights: positive, and summing to 1.
+        weights: summing to 1; a device of weight zero is absent.
 
     Example:
         >>> import numpy as np
@@ -130,7 +131,12 @@ class Engine(Protocol):
         """Return the state after the exchange, and its report."""
 
 
-def device_key(key: RandomKey, round_number: Int, phase: int, device: Int) -> RandomKey:
+def device_key(
+    key: RandomKey,
+    round_number: int | Int[Array, ""],
+    phase: int,
+    device: int | Int[Array, ""],
+) -> RandomKey:
     """Return the key of a device's work in an exchange.
 
     Every engine derives keys this way, and so draws the same samples: first the round,

@@ -150,32 +150,37 @@ def _rounds(
     spent = Costs()
     for number in range(rounds):
         chosen = participation(seed, number, job.devices.device_count)
-        participants = _present(number, chosen, weights)
+        participants = _participants(number, chosen, weights)
+        present = participants.devices[participants.weights > 0]
         reports = []
         for reference in _references(job, opening=number == 0):
             state, report = engine.exchange(job, reference, number, state, participants)
             reports.append(report)
-            costs = job.costs[reference].times(len(participants.devices))
-            spent = spent.plus(costs)
-        yield Round(number, state.server, participants.devices, tuple(reports), spent)
+            spent = spent.plus(job.costs[reference].times(len(present)))
+        yield Round(number, state.server, present, tuple(reports), spent)
 
 
 def _references(job: Job, opening: bool) -> Iterator[PhaseReference]:
     return (reference for reference in job.costs if reference.opening == opening)
 
 
-def _present(
+def _participants(
     number: int,
     chosen: Int[np.ndarray, "chosen"],
     weights: Float[np.ndarray, "devices"],
 ) -> Participants:
-    devices = chosen[weights[chosen] > 0]
-    if not len(devices):
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError(
+            f"a device was chosen twice for round {number}; let participation return "
+            "each device at most once."
+        )
+    total = weights[chosen].sum()
+    if not total:
         raise ValueError(
             f"no device with a weight above zero takes part in round {number}; choose "
             "more devices a round or give more of them a weight."
         )
-    return Participants(devices, weights[devices] / weights[devices].sum())
+    return Participants(chosen, weights[chosen] / total)
 
 
 def _phase_costs(

@@ -7,10 +7,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from fedbilevel.algorithms.protocol import Carry, FederatedAlgorithm, Private, Server
-from fedbilevel.data.examples import SHARED_ARRAYS, DeviceData, RandomKey
+from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
@@ -68,7 +68,7 @@ class Simulation:
                 server,
                 private,
                 job.devices.cohort(chunk.devices),
-                chunk,
+                *chunk,
                 job.key,
                 np.int32(round_number),
                 problem=job.problem,
@@ -99,8 +99,9 @@ def _work(
     algorithm: FederatedAlgorithm,
     server: Server,
     private: Private,
-    data: DeviceData,
-    chunk: Participants,
+    data: StoredData,
+    devices: Int[Array, "chunk"],
+    weights: Float[Array, "chunk"],
     key: RandomKey,
     round_number: Int[Array, ""],
     *,
@@ -110,30 +111,30 @@ def _work(
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(
         lambda device: device_key(key, round_number, reference.index, device)
-    )(chunk.devices)
+    )(devices)
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
 
     def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:
-        return jax.vmap(phase.step, in_axes=(0, SHARED_ARRAYS, 0))(
+        return jax.vmap(phase.step, in_axes=(0, COHORT_AXES, 0))(
             carry, data, fold(keys, number + 1)
         ), None
 
-    mine = jax.tree.map(lambda leaf: leaf[chunk.devices], private)
+    mine = jax.tree.map(lambda leaf: leaf[devices], private)
     carry = jax.vmap(
-        phase.start, in_axes=(None, 0, SHARED_ARRAYS, 0), axis_size=len(keys)
+        phase.start, in_axes=(None, 0, COHORT_AXES, 0), axis_size=len(keys)
     )(phase.broadcast(server), mine, data, fold(keys, 0))
     carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
     uplinks, kept, infos = jax.vmap(phase.finish)(carry)
-    return stacked_mean(uplinks, infos, chunk.weights), _store(private, kept, chunk)
 
-
-def _store(private: Private, kept: Private, chunk: Participants) -> Private:
-    def put(leaf: Array, new: Array) -> Array:
+    def keep(leaf: Array, new: Array) -> Array:
         # A filler's row lies beyond the end, where a write is dropped.
-        rows = jnp.where(chunk.weights > 0, chunk.devices, len(leaf))
+        rows = jnp.where(weights > 0, devices, len(leaf))
         return leaf.at[rows].set(new, mode="drop")
 
-    return jax.tree.map(put, private, kept)
+    return (
+        stacked_mean(uplinks, infos, weights),
+        jax.tree.map(keep, private, kept),
+    )
 
 
 _merge = jax.jit(merge)

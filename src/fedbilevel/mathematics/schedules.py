@@ -13,7 +13,7 @@ from fedbilevel.mathematics.tree import Rate
 class Schedule(Protocol):
     """A learning rate that depends on the global step t, as optax's schedules do."""
 
-    def __call__(self, step: Int[Array, ""], /) -> Rate:
+    def __call__(self, step: int | Int[Array, ""], /) -> Rate:
         """Return η_t."""
 
 
@@ -49,7 +49,7 @@ class CubeRootDecay:
         )
 
 
-def rate_at(learning_rate: LearningRate, step: Int[Array, ""]) -> Rate:
+def rate_at(learning_rate: LearningRate, step: int | Int[Array, ""]) -> Rate:
     """Return η_t of a number or a schedule.
 
     Example:
@@ -77,4 +77,4 @@ def as_tree(learning_rate: LearningRate) -> LearningRate:
 
 
 def _is_leaf(value: Any) -> bool:
-    return jax.tree.structure(value) == jax.tree.structure(0)
+    return bool(jax.tree_util.treedef_is_leaf(jax.tree.structure(value)))

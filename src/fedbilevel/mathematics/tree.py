@@ -55,8 +55,8 @@ def squared_norm(tree: PyTree) -> Float[Array, ""]:
         >>> float(squared_norm({"a": jnp.array([3.0]), "b": jnp.array([4.0])}))
         25.0
     """
-    leaves = jax.tree.leaves(jax.tree.map(lambda a: jnp.vdot(a, a), tree))
-    return sum(leaves[1:], leaves[0]) if leaves else jnp.zeros(())
+    squares = [jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)]
+    return jnp.sum(jnp.stack(squares))
 
 
 def number_of_bytes(tree: PyTree) -> int:

@@ -1,0 +1,173 @@
+"""The truth to compare with: y*(x) and ∇Φ(x) on all the data, solved to tolerance."""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+
+from fedbilevel.data.devices import Devices
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.hypergradients import ConjugateGradient, Samples
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
+
+POLISHING_STEPS = 10
+CONJUGATE_GRADIENT_STEPS = 10_000
+
+
+class LowerSolution(Protocol):
+    """y*(x)."""
+
+    def __call__(self, x: Upper, near: Lower, /) -> Lower:
+        """Return the lower problem's solution; `near` is a guess it may start from."""
+
+
+class TrueHypergradient(Protocol):
+    """∇Φ(x)."""
+
+    def __call__(self, x: Upper, near: Lower, /) -> Upper:
+        """Return the hypergradient; `near` is a guess of y*(x) it may start from."""
+
+
+class Reference(NamedTuple):
+    """The two functions that stationarity is measured with.
+
+    Where a problem has closed forms, make a reference of them; elsewhere
+    `newton_reference` makes one from the losses.
+
+    Attributes:
+        lower_solution: y*(x).
+        hypergradient: ∇Φ(x).
+
+    Example:
+        >>> reference = Reference(
+        ...     lower_solution=lambda x, near: x,
+        ...     hypergradient=lambda x, near: 2 * (x - 1),
+        ... )
+        >>> reference.hypergradient(3.0, 0.0)
+        4.0
+    """
+
+    lower_solution: LowerSolution
+    hypergradient: TrueHypergradient
+
+
+def newton_reference(
+    problem: BilevelProblem,
+    devices: Devices,
+    *,
+    weights: ArrayLike | None = None,
+    tolerance: float = 1e-9,
+    block_size: int = 4096,
+) -> Reference:
+    """Return a reference that solves on all devices' data, in double precision.
+
+    y*(x) is found by SciPy's trust-region Newton-CG method and ∇Φ(x) by conjugate
+    gradients. The losses must be means over their batches.
+
+    Args:
+        problem: the two losses.
+        devices: all of them are loaded at once.
+        weights: of the devices, as given to `run`.
+        tolerance: the largest norm of ∇y g at a solution.
+        block_size: examples evaluated at once; memory grows with it.
+
+    Raises:
+        ValueError: if a loss is not the mean over its batch.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> from fedbilevel.metrics import newton_reference
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(4)
+        >>> devices = InMemoryDevices([LocalExamples(ones, ones)])
+        >>> reference = newton_reference(problem, devices)
+        >>> round(float(reference.hypergradient(3.0, 0.0)), 6)  # Φ(x) = (x − 1)²
+        4.0
+    """
+    with jax.enable_x64(True):
+        upper, lower = full_data(devices, weights, block_size)
+        whole = full_data_problem(problem)
+        value_and_gradient = jax.jit(jax.value_and_grad(whole.lower_loss, argnums=1))
+        product = jax.jit(whole.hessian_product)
+
+    def lower_solution(x: Upper, near: Lower, /) -> Lower:
+        with jax.enable_x64(True):
+            x, near = _double(x), _double(near)
+            start, unravel = ravel_pytree(near)
+
+            def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+                value, gradient = value_and_gradient(
+                    x, unravel(jnp.asarray(flat)), lower
+                )
+                return float(value), np.asarray(ravel_pytree(gradient)[0])
+
+            def hessian(flat: np.ndarray, vector: np.ndarray) -> np.ndarray:
+                y, tree_vector = (
+                    unravel(jnp.asarray(flat)),
+                    unravel(jnp.asarray(vector)),
+                )
+                return np.asarray(ravel_pytree(product(x, y, lower, tree_vector))[0])
+
+            found = minimize(
+                loss,
+                np.asarray(start),
+                jac=True,
+                hessp=hessian,
+                method="trust-ncg",
+                # Below this, rounding of the loss hides whether a step improves it.
+                options={"gtol": max(tolerance, 1e-7)},
+            )
+            y = unravel(jnp.asarray(found.x))
+            for _ in range(POLISHING_STEPS):
+                if float(residual(x, y, lower)) <= tolerance:
+                    return y
+                y = newton_step(x, y, lower)
+            raise ArithmeticError(
+                f"the lower problem was not solved: ∇y g has norm "
+                f"{float(residual(x, y, lower)):.2g}, above tolerance={tolerance:.2g}; "
+                "check that lower_loss is strongly convex in y, or raise the tolerance."
+            )
+
+    @jax.jit
+    def residual(x: Upper, y: Lower, lower: FullData) -> Float[Array, ""]:
+        return jnp.sqrt(tree.squared_norm(whole.lower_gradient(x, y, lower)))
+
+    @jax.jit
+    def newton_step(x: Upper, y: Lower, lower: FullData) -> Lower:
+        gradient = whole.lower_gradient(x, y, lower)
+        step, _ = cg(
+            lambda vector: whole.hessian_product(x, y, lower, vector),
+            gradient,
+            tol=1e-4,
+            maxiter=CONJUGATE_GRADIENT_STEPS,
+        )
+        return tree.subtract(y, step)
+
+    estimator = ConjugateGradient(CONJUGATE_GRADIENT_STEPS, tolerance)
+
+    @jax.jit
+    def solve(x: Upper, y: Lower, upper: FullData, lower: FullData) -> Upper:
+        samples = Samples(upper, lower, cross=lower, curvature=(lower,))
+        return estimator(whole, x, y, samples)
+
+    def hypergradient(x: Upper, near: Lower, /) -> Upper:
+        y = lower_solution(x, near)
+        with jax.enable_x64(True):
+            return solve(_double(x), y, upper, lower)
+
+    return Reference(lower_solution, hypergradient)
+
+
+def _double(variable: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)

@@ -1,0 +1,109 @@
+"""All algorithms, for tests of what holds for every one of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from fedbilevel import (
+    ConjugateGradient,
+    CubeRootDecay,
+    FederatedAlgorithm,
+    LocalBSGM,
+    LocalBSGVRM,
+    NeumannSeries,
+    Phase,
+    WarmStart,
+)
+
+SERIES = NeumannSeries(terms=2, scale=0.15)
+RATES: dict[str, Any] = {
+    "upper_rate": 0.3,
+    "lower_rate": 0.5,
+    "upper_mixing": 2.0,
+    "lower_mixing": 3.0,
+    "local_steps": 2,
+}
+
+ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
+    "LocalBSGM": lambda: LocalBSGM(0.2, SERIES, **RATES),
+    "LocalBSGM, optax schedule, conjugate gradient": lambda: LocalBSGM(
+        optax.exponential_decay(0.2, transition_steps=4, decay_rate=0.5),
+        ConjugateGradient(iterations=5),
+        **RATES,
+        batch_size=2,
+    ),
+    "LocalBSGVRM": lambda: LocalBSGVRM(0.2, SERIES, **RATES, opening_batch_size=4),
+    "LocalBSGVRM, decaying, warm start": lambda: LocalBSGVRM(
+        CubeRootDecay(0.3, plateau=3.0),
+        SERIES,
+        **RATES,
+        warm_start=WarmStart(learning_rate=0.1, exchanges=2, local_steps=3),
+    ),
+    "two exchanges, private state": lambda: TwoExchanges(0.1),
+}
+
+
+class TwoExchangesServer(NamedTuple):
+    x: Any
+    y: Any
+    gradient: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TwoExchanges:
+    """A made-up algorithm that uses what the paper's two do not.
+
+    Its rounds have two exchanges, the second depending on what the first averaged; its
+    devices keep how often they took part, and report it.
+    """
+
+    rate: float
+    local_steps: int = field(default=2, metadata={"static": True})
+
+    def init(self, problem, x, y):
+        zero = jax.tree.map(lambda leaf: 0 * leaf, y)
+        return TwoExchangesServer(x, y, zero), {"rounds": 0}
+
+    def opening(self, problem):
+        return self.phases(problem)
+
+    def phases(self, problem):
+        def average_start(downlink, private, data, key):
+            (batch,) = data.lower.draw(key, 3, draws=1)
+            return problem.lower_gradient(downlink.x, downlink.y, batch), private
+
+        def descend(carry, data, key):
+            (x, y, gradient), private = carry
+            (batch,) = data.upper.draw(key, 1, draws=1)
+            slope, _ = problem.upper_gradients(x, y, batch)
+            x = jax.tree.map(lambda a, b: a - self.rate * b, x, slope)
+            y = jax.tree.map(lambda a, b: a - self.rate * b, y, gradient)
+            return TwoExchangesServer(x, y, gradient), private
+
+        def descend_finish(carry):
+            (x, y, _), private = carry
+            rounds = private["rounds"] + 1
+            return (x, y), {"rounds": rounds}, {"rounds": rounds}
+
+        return (
+            Phase(
+                steps=0,
+                broadcast=lambda server: server,
+                start=average_start,
+                step=lambda carry, data, key: carry,
+                finish=lambda carry: (*carry, {}),
+                server=lambda server, mean: server._replace(gradient=mean),
+            ),
+            Phase(
+                steps=self.local_steps,
+                broadcast=lambda server: server,
+                start=lambda downlink, private, data, key: (downlink, private),
+                step=descend,
+                finish=descend_finish,
+                server=lambda server, mean: server._replace(x=mean[0], y=mean[1]),
+            ),
+        )

@@ -1,0 +1,135 @@
+"""One table: every algorithm × what must hold for all of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    DebugSimulation,
+    InMemoryDevices,
+    LocalExamples,
+    Simulation,
+    run,
+)
+from fedbilevel.engines import simulation
+from tests import quadratic
+from tests.algorithms.table import ALGORITHMS
+
+ROUNDS = 3
+WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def ragged_devices() -> InMemoryDevices:
+    generator = np.random.default_rng(7)
+    return InMemoryDevices(
+        [quadratic.examples(generator, size, 0.3) for size in (3, 8, 5, 1, 6)]
+    )
+
+
+def last_server(name, *, problem=None, devices=None, **settings):
+    x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
+    y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
+    *_, last = run(
+        problem or quadratic.problem(),
+        ALGORITHMS[name](),
+        devices or ragged_devices(),
+        x,
+        y,
+        **{"rounds": ROUNDS, "weights": WEIGHTS, **settings},
+    )
+    assert not np.allclose(last.x, x)
+    return last.server
+
+
+def assert_same(one, other, atol=1e-10):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), one, other
+    )
+
+
+@every_algorithm
+def test_jit_equals_no_jit(name):
+    assert_same(last_server(name), last_server(name, engine=DebugSimulation()))
+
+
+@every_algorithm
+@pytest.mark.parametrize("chunk_size", [1, 3])
+def test_chunk_size_changes_nothing(name, chunk_size):
+    chunked = last_server(name, engine=Simulation(chunk_size))
+    assert_same(last_server(name, engine=Simulation(5)), chunked)
+
+
+@every_algorithm
+def test_permuting_devices_changes_nothing(name):
+    def permuted(seed, round_number, device_count):
+        return np.random.default_rng(round_number).permutation(device_count)
+
+    assert_same(last_server(name), last_server(name, participation=permuted))
+
+
+@every_algorithm
+def test_rescaling_weights_changes_nothing(name):
+    assert_same(last_server(name), last_server(name, weights=7.3 * WEIGHTS))
+
+
+@every_algorithm
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(name):
+    one, same, other = (last_server(name, seed=seed) for seed in (3, 3, 4))
+    jax.tree.map(np.testing.assert_array_equal, one, same)
+    assert not np.allclose(one.x, other.x, atol=1e-6)
+
+
+@every_algorithm
+def test_an_absent_device_counts_for_nothing_whatever_it_holds(name):
+    poisoned = np.random.default_rng(7)
+    held = [quadratic.examples(poisoned, size, 0.3) for size in (3, 8, 5, 1, 6)]
+    held[1] = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), held[1])
+    assert_same(last_server(name), last_server(name, devices=InMemoryDevices(held)))
+
+
+@every_algorithm
+def test_rounds_after_the_second_and_new_numbers_trace_nothing(name):
+    def traces():
+        return simulation._work._cache_size()
+
+    jax.clear_caches()
+    last_server(name, rounds=5)
+    phases = ALGORITHMS[name]()
+    problem = quadratic.problem()
+    limit = max(2, len(phases.opening(problem)) + len(phases.phases(problem)))
+    assert traces() <= limit
+    before = traces()
+    # Numbers are arguments of the compiled program: other ones need no other program.
+    algorithm = jax.tree.map(lambda rate: 0.5 * rate, ALGORITHMS[name]())
+    x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
+    y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
+    list(run(problem, algorithm, ragged_devices(), x, y, rounds=2, weights=WEIGHTS))
+    assert traces() == before
+
+
+@every_algorithm
+@pytest.mark.single_precision
+def test_dtypes_and_structure_are_kept(name):
+    def loss(x, y, batch):
+        low, high = y["low"].astype(jnp.float32), y["high"][0]
+        pull = x["scale"] * jnp.mean(batch) + x["nested"][0].astype(jnp.float32)
+        return jnp.sum((low - pull) ** 2) + jnp.sum((high - 2 * pull) ** 2)
+
+    x = {"scale": jnp.array(1.0), "nested": (jnp.array(0.5, jnp.bfloat16),)}
+    y = {"low": jnp.ones(2, jnp.float16), "high": [jnp.zeros(3)]}
+    ones = np.ones(4, np.float32)
+    devices = InMemoryDevices([LocalExamples(ones, ones)] * 3)
+    problem = BilevelProblem(loss, loss)
+    algorithm = ALGORITHMS[name]()
+    *_, last = run(problem, algorithm, devices, x, y, rounds=2)
+
+    def types(state):
+        return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+
+    assert types((last.x, last.y)) == types((x, y))
+    assert str(jax.tree.structure(last.x)) == str(jax.tree.structure(x))
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(last.server))
