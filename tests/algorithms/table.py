@@ -19,6 +19,7 @@ from fedbilevel import (
 )
 
 SERIES = NeumannSeries(terms=2, scale=0.15)
+SCHEDULE = optax.exponential_decay(0.2, transition_steps=4, decay_rate=0.5)
 RATES: dict[str, Any] = {
     "upper_rate": 0.3,
     "lower_rate": 0.5,
@@ -30,7 +31,7 @@ RATES: dict[str, Any] = {
 ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     "LocalBSGM": lambda: LocalBSGM(0.2, SERIES, **RATES),
     "LocalBSGM, optax schedule, conjugate gradient": lambda: LocalBSGM(
-        optax.exponential_decay(0.2, transition_steps=4, decay_rate=0.5),
+        SCHEDULE,
         ConjugateGradient(iterations=5),
         **RATES,
         batch_size=2,

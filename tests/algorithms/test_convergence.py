@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +61,7 @@ def test_variance_reduction_lowers_the_tail_error_at_equal_samples():
     held = LocalExamples(held.upper, lower)
     devices = InMemoryDevices.sharing(held, device_count=4)
     mean = quadratic.Mean.of([held])
-    settings = {
+    settings: dict[str, Any] = {
         "learning_rate": 0.1,
         "hypergradient": NeumannSeries(terms=20, scale=0.2),
         "local_steps": 5,

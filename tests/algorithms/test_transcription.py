@@ -1,6 +1,7 @@
 """The package against the plain-NumPy transcription of the paper's pseudo-code."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from fedbilevel import (
 )
 from fedbilevel.algorithms.momentum import draw_samples
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.protocol import device_key
+from fedbilevel.engines.protocol import Moment, device_key
 from fedbilevel.metrics.consensus import consensus_error
 from tests import quadratic
 from tests.algorithms import transcription
@@ -40,7 +41,7 @@ def decaying(t: int) -> float:
 def test_both_algorithms_equal_their_transcription(devices, local_steps, number, eta):
     held = quadratic.devices(devices, per_device=9, noise=0.3)
     source = InMemoryDevices(held)
-    settings = {
+    settings: dict[str, Any] = {
         "learning_rate": 0.2 if eta is fixed else CubeRootDecay(0.4, plateau=4.0),
         "hypergradient": SERIES,
         "upper_rate": 0.3,
@@ -60,7 +61,9 @@ def test_both_algorithms_equal_their_transcription(devices, local_steps, number,
     @partial(jax.jit, static_argnames="batch_size")
     def compiled_draw(round_number, device, i, batch_size):
         data = one_device(source.cohort(np.arange(devices)), device)
-        step_key = jax.random.fold_in(device_key(key, round_number, 0, device), i)
+        step_key = jax.random.fold_in(
+            device_key(key, Moment(round_number, 0), device), i
+        )
         return draw_samples(data, step_key, batch_size, SERIES)
 
     def draw(round_number, device, i):

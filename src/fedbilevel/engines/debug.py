@@ -15,6 +15,7 @@ from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
+    Moment,
     Participants,
     PhaseReference,
     Report,
@@ -49,7 +50,7 @@ class DebugSimulation:
         self,
         job: Job,
         reference: PhaseReference,
-        round_number: int,
+        moment: Moment,
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
@@ -61,11 +62,9 @@ class DebugSimulation:
             for device, weight in zip(*participants, strict=True):
                 if not weight:
                     continue
-                where = (
-                    f"device {device}, round {round_number}, phase {reference.index}"
-                )
+                where = f"device {device}, round {moment.round_number}, phase {moment.exchange}"
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
-                key = device_key(job.key, round_number, reference.index, device)
+                key = device_key(job.key, moment, device)
                 data = one_device(job.devices.cohort(np.array([device])))
                 uplink, kept, info = _work(phase, server, mine, data, key, where)
                 private = jax.tree.map(

@@ -23,11 +23,11 @@ from fedbilevel.mathematics.problem import BilevelProblem
 
 @dataclass(frozen=True)
 class PhaseReference:
-    """Where in an algorithm a phase stands; static in compiled code.
+    """Which phase of an algorithm to run; static in compiled code.
 
     Attributes:
         opening: whether it belongs to the first round.
-        index: its place in the round.
+        index: its place in the round, the first one where a phase is repeated.
 
     Example:
         >>> PhaseReference(opening=True, index=0).opening
@@ -41,6 +41,22 @@ class PhaseReference:
         """Return the phase itself."""
         phases = algorithm.opening if self.opening else algorithm.phases
         return phases(problem)[self.index]
+
+
+class Moment(NamedTuple):
+    """When in a run an exchange takes place.
+
+    Attributes:
+        round_number: counted from 0.
+        exchange: its place in the round, counted from 0.
+
+    Example:
+        >>> Moment(round_number=3, exchange=0).round_number
+        3
+    """
+
+    round_number: int | np.int32 | Int[Array, ""]
+    exchange: int | np.int32 | Int[Array, ""]
 
 
 class Participants(NamedTuple):
@@ -102,11 +118,13 @@ class Job:
         algorithm: the phases of a round.
         devices: the data.
         key: the source of all random draws.
+        opening: the phases of the first round.
+        phases: the phases of every later round.
         costs: what a device spends in each phase.
 
     Example:
         >>> import jax
-        >>> Job(None, None, None, jax.random.key(0), {}).costs
+        >>> Job(None, None, None, jax.random.key(0), (), (), {}).costs
         {}
     """
 
@@ -114,6 +132,8 @@ class Job:
     algorithm: FederatedAlgorithm
     devices: Devices
     key: RandomKey
+    opening: tuple[PhaseReference, ...]
+    phases: tuple[PhaseReference, ...]
     costs: Mapping[PhaseReference, DeviceCosts]
 
 
@@ -124,7 +144,7 @@ class Engine(Protocol):
         self,
         job: Job,
         reference: PhaseReference,
-        round_number: int,
+        moment: Moment,
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
@@ -132,22 +152,19 @@ class Engine(Protocol):
 
 
 def device_key(
-    key: RandomKey,
-    round_number: int | Int[Array, ""],
-    phase: int,
-    device: int | Int[Array, ""],
+    key: RandomKey, moment: Moment, device: int | Int[Array, ""]
 ) -> RandomKey:
     """Return the key of a device's work in an exchange.
 
     Every engine derives keys this way, and so draws the same samples: first the round,
-    then the phase, then the device. The start of the work folds in 0, local step s
+    then the exchange, then the device. The start of the work folds in 0, local step s
     folds in s + 1.
 
     Example:
         >>> import jax
-        >>> device_key(jax.random.key(0), 3, 0, 5).shape
+        >>> device_key(jax.random.key(0), Moment(3, 0), device=5).shape
         ()
     """
-    for number in (round_number, phase, device):
+    for number in (*moment, device):
         key = jax.random.fold_in(key, number)
     return key

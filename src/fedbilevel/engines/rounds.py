@@ -9,15 +9,16 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.accounting import Costs, DeviceCosts, device_costs
+from fedbilevel.engines.accounting import Costs, device_costs
 from fedbilevel.engines.checks import check_problem, check_weights
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.protocol import (
     Engine,
     Job,
+    Moment,
     Participants,
     PhaseReference,
     Report,
@@ -127,13 +128,16 @@ def run(
     server, private = algorithm.init(problem, x, y)
     server, private = _canonical(server), _canonical(private)
     key = jax.random.key(seed)
-    job = Job(
-        problem,
-        algorithm,
-        devices,
-        key,
-        _phase_costs(problem, algorithm, devices, server, private, key),
-    )
+    one = one_device(devices.cohort(np.array([0])))
+    opening = _references(True, algorithm.opening(problem))
+    phases = _references(False, algorithm.phases(problem))
+    costs = {
+        reference: device_costs(
+            reference.of(algorithm, problem), server, private, one, key
+        )
+        for reference in dict.fromkeys((*opening, *phases))
+    }
+    job = Job(problem, algorithm, devices, key, opening, phases, costs)
     state = RunState(server, _replicate(private, devices.device_count))
     return _rounds(job, state, rounds, seed, participation, everyone, engine)
 
@@ -153,15 +157,13 @@ def _rounds(
         participants = _participants(number, chosen, weights)
         present = participants.devices[participants.weights > 0]
         reports = []
-        for reference in _references(job, opening=number == 0):
-            state, report = engine.exchange(job, reference, number, state, participants)
+        for exchange, reference in enumerate(job.phases if number else job.opening):
+            state, report = engine.exchange(
+                job, reference, Moment(number, exchange), state, participants
+            )
             reports.append(report)
             spent = spent.plus(job.costs[reference].times(len(present)))
         yield Round(number, state.server, present, tuple(reports), spent)
-
-
-def _references(job: Job, opening: bool) -> Iterator[PhaseReference]:
-    return (reference for reference in job.costs if reference.opening == opening)
 
 
 def _participants(
@@ -183,23 +185,9 @@ def _participants(
     return Participants(chosen, weights[chosen] / total)
 
 
-def _phase_costs(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
-    server: Server,
-    private: Private,
-    key: jax.Array,
-) -> dict[PhaseReference, DeviceCosts]:
-    one = one_device(devices.cohort(np.array([0])))
-    return {
-        PhaseReference(opening, index): device_costs(phase, server, private, one, key)
-        for opening, phases in (
-            (True, algorithm.opening(problem)),
-            (False, algorithm.phases(problem)),
-        )
-        for index, phase in enumerate(phases)
-    }
+def _references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
+    # A phase that is repeated refers to its first place, and so is compiled once.
+    return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
 
 
 def _canonical(state: PyTree) -> PyTree:

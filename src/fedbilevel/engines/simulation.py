@@ -14,6 +14,7 @@ from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
+    Moment,
     Participants,
     PhaseReference,
     Report,
@@ -53,7 +54,7 @@ class Simulation:
         self,
         job: Job,
         reference: PhaseReference,
-        round_number: int,
+        moment: Moment,
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
@@ -70,7 +71,7 @@ class Simulation:
                 job.devices.cohort(chunk.devices),
                 *chunk,
                 job.key,
-                np.int32(round_number),
+                Moment(*map(np.int32, moment)),
                 problem=job.problem,
                 reference=reference,
             )
@@ -103,15 +104,13 @@ def _work(
     devices: Int[Array, "chunk"],
     weights: Float[Array, "chunk"],
     key: RandomKey,
-    round_number: Int[Array, ""],
+    moment: Moment,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[WeightedMean, Private]:
     phase = reference.of(algorithm, problem)
-    keys = jax.vmap(
-        lambda device: device_key(key, round_number, reference.index, device)
-    )(devices)
+    keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
 
     def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:

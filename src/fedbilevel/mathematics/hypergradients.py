@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import jax
+from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Float
 
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
@@ -169,13 +171,14 @@ class ConjugateGradient:
         """Return ∇x f(ξ) − ∇²xy g(ζ_0) [∇²yy g(ζ_1)]⁻¹ ∇y f(ξ)."""
         gradient_x, gradient_y = problem.upper_gradients(x, y, samples.upper)
         (batch,) = samples.curvature
+        # Flat, because the solver wants one dtype where y may have several.
+        right, unravel = ravel_pytree(gradient_y)
 
-        def hessian(vector: Lower) -> Lower:
-            return problem.hessian_product(x, y, batch, vector)
+        def hessian(vector: Float[Array, "y"]) -> Float[Array, "y"]:
+            product = problem.hessian_product(x, y, batch, unravel(vector))
+            flat: Float[Array, "y"] = ravel_pytree(product)[0]
+            return flat
 
-        inverse_product, _ = cg(
-            hessian, gradient_y, tol=self.tolerance, maxiter=self.iterations
-        )
-        return tree.subtract(
-            gradient_x, problem.cross_product(x, y, samples.cross, inverse_product)
-        )
+        solution, _ = cg(hessian, right, tol=self.tolerance, maxiter=self.iterations)
+        mixed = problem.cross_product(x, y, samples.cross, unravel(solution))
+        return tree.subtract(gradient_x, mixed)

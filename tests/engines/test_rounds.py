@@ -1,0 +1,204 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    ConjugateGradient,
+    DebugSimulation,
+    InMemoryDevices,
+    LocalBSGM,
+    LocalBSGVRM,
+    NeumannSeries,
+    OnDemandDevices,
+    Simulation,
+    UniformSample,
+    WarmStart,
+    run,
+)
+from fedbilevel.algorithms import momentum
+from fedbilevel.data.examples import StoredExamples
+from fedbilevel.engines import debug
+from fedbilevel.mathematics import tree
+from tests import quadratic
+from tests.algorithms.table import TwoExchanges
+
+START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
+SERIES = NeumannSeries(terms=3, scale=0.1)
+
+
+def start_run(algorithm, devices=None, **settings):
+    devices = devices or InMemoryDevices(quadratic.devices(4, 3, 0.1))
+    return run(quadratic.problem(), algorithm, devices, *START, **settings)
+
+
+def test_samples_are_those_that_the_algorithm_states():
+    # Per step and device: 1 upper batch; ζ, ζ_0 and ζ_1 … ζ_3 of the lower set.
+    algorithm = LocalBSGVRM(
+        0.1, SERIES, local_steps=2, batch_size=3, opening_batch_size=7
+    )
+    first, second = start_run(algorithm, rounds=2)
+    assert first.costs.upper_samples == 4 * (7 + 2 * 3)
+    assert first.costs.lower_samples == 4 * 5 * (7 + 2 * 3)
+    assert second.costs.samples == first.costs.samples + 4 * 6 * 2 * 3
+    assert second.costs.exchanges == 2
+
+
+def test_conjugate_gradient_draws_one_curvature_batch():
+    algorithm = LocalBSGM(0.1, ConjugateGradient(iterations=4))
+    first, second = start_run(algorithm, rounds=2)
+    assert second.costs.lower_samples - first.costs.lower_samples == 4 * 3
+
+
+def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
+    """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
+    seen = {"down": 0, "up": 0, "samples": 0}
+    work, draw = debug._work, StoredExamples.draw
+
+    def watched_work(phase, server, private, *rest):
+        def finish(carry):
+            uplink, kept, info = phase.finish(carry)
+            seen["up"] += tree.number_of_bytes(uplink)
+            return uplink, kept, info
+
+        seen["down"] += tree.number_of_bytes(phase.broadcast(server))
+        return work(phase._replace(finish=finish), server, private, *rest)
+
+    def watched_draw(self, key, batch_size, draws):
+        batches = draw(self, key, batch_size, draws)
+        if not any(
+            isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(batches)
+        ):
+            seen["samples"] += sum(len(jax.tree.leaves(batch)[0]) for batch in batches)
+        return batches
+
+    monkeypatch.setattr(debug, "_work", watched_work)
+    monkeypatch.setattr(StoredExamples, "draw", watched_draw)
+    warm = WarmStart(learning_rate=0.1, exchanges=2, local_steps=3)
+    for algorithm in (
+        LocalBSGVRM(0.1, SERIES, local_steps=2, opening_batch_size=5, warm_start=warm),
+        TwoExchanges(0.1),
+    ):
+        seen.update(down=0, up=0, samples=0)
+        *_, last = start_run(algorithm, rounds=2, engine=DebugSimulation())
+        assert last.costs.bytes_down == seen["down"]
+        assert last.costs.bytes_up == seen["up"]
+        assert last.costs.samples == seen["samples"]
+
+
+def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in():
+    times = np.zeros(9)
+    for done in start_run(
+        TwoExchanges(0.1),
+        InMemoryDevices(quadratic.devices(9, 3, 0.1)),
+        rounds=6,
+        participation=UniformSample(4),
+        engine=Simulation(chunk_size=3),
+    ):
+        times[done.participants] += 1
+        # The report is the mean over participants of what each counted for itself.
+        expected = times[done.participants].mean()
+        np.testing.assert_allclose(done.reports[1].info["rounds"], expected)
+    assert times.min() < times.max()
+
+
+def test_data_loaded_on_demand_gives_the_same_numbers():
+    generator = np.random.default_rng(3)
+    held = [quadratic.examples(generator, size, 0.3) for size in (2, 5, 3, 1, 4)]
+    loaded: list[int] = []
+
+    def load(device):
+        loaded.append(device)
+        return held[device]
+
+    on_demand = OnDemandDevices(5, load, upper_capacity=6, lower_capacity=5)
+    algorithm = LocalBSGVRM(0.1, SERIES, local_steps=2)
+    settings = {"rounds": 3, "participation": UniformSample(3)}
+    stored = list(start_run(algorithm, InMemoryDevices(held), **settings))
+    rounds = start_run(algorithm, on_demand, **settings)
+    loaded.clear()
+    for one, other in zip(stored, rounds, strict=True):
+        np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(one.y, other.y, rtol=0, atol=1e-12)
+        # Only who takes part is loaded.
+        assert set(loaded) == set(other.participants.tolist())
+        loaded.clear()
+
+
+def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
+    sample = UniformSample(3)
+    chosen = [sample(0, number, 10) for number in range(2000)]
+    counts = np.bincount(np.concatenate(chosen), minlength=10)
+    # 600 expected a device; binomial deviation 20.5, so 5 deviations are safe.
+    assert np.abs(counts - 600).max() < 103
+    assert any((a != b).any() for a, b in zip(chosen, chosen[1:], strict=False))
+    assert any((sample(1, n, 10) != chosen[n]).any() for n in range(10))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "at least 1 round"),
+        ({"weights": [1.0]}, "one weight a device"),
+        ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weight of device 1"),
+        ({"weights": np.zeros(4)}, "takes part in round 0"),
+        ({"participation": UniformSample(5)}, "4 are enrolled"),
+        ({"participation": lambda *_: np.array([1, 1])}, "chosen twice"),
+    ],
+)
+def test_mistakes_are_refused_with_cause_and_cure(settings, message):
+    algorithm = LocalBSGM(0.1, SERIES)
+    with pytest.raises(ValueError, match=message):
+        next(start_run(algorithm, **{"rounds": 1, **settings}))
+
+
+def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_for():
+    with pytest.raises(ValueError, match="at least 1 round"):
+        start_run(LocalBSGM(0.1, SERIES), rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros(3), np.zeros(4, int), "y has dtype int64"),
+        ({"a": np.zeros(3, int)}, np.zeros(4), r"x\['a'\] has dtype int64"),
+        ({}, np.zeros(4), "x holds no array"),
+    ],
+)
+def test_variables_that_cannot_be_differentiated_are_refused(x, y, message):
+    devices = InMemoryDevices(quadratic.devices(1, 1, 0.0))
+    with pytest.raises(ValueError, match=message):
+        run(quadratic.problem(), LocalBSGM(0.1, SERIES), devices, x, y, rounds=1)
+
+
+def test_a_loss_that_is_no_mean_is_refused():
+    problem = BilevelProblem(
+        quadratic.upper_loss, lambda x, y, batch: jnp.sum(batch.offset, axis=1)
+    )
+    devices = InMemoryDevices(quadratic.devices(1, 1, 0.0))
+    with pytest.raises(ValueError, match=r"lower_loss returned .* shape \(2,\)"):
+        run(problem, LocalBSGM(0.1, SERIES), devices, *START, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": -0.1}, "learning_rate above 0"),
+        ({"local_steps": 0}, "local_steps at least 1"),
+        ({"batch_size": 0}, "batch_size at least 1"),
+        ({"learning_rate": 0.5, "lower_mixing": 5.0}, "lower_mixing"),
+    ],
+)
+def test_impossible_hyperparameters_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LocalBSGM(**{"learning_rate": 0.1, "hypergradient": SERIES, **settings})
+
+
+def test_the_first_estimates_are_each_devices_own():
+    """Averaging u_0 at once, the other reading of the paper, gives other numbers."""
+    devices = InMemoryDevices(quadratic.devices(3, 1, 0.5))
+    algorithm = LocalBSGM(0.1, SERIES, local_steps=3)
+    (ours,) = start_run(algorithm, devices, rounds=1)
+    assert ours.reports[0].dispersion.x > 1e-8
+    assert isinstance(ours.server, momentum.MomentumState)

@@ -1,0 +1,135 @@
+"""The constants against the paper's formulas, written out again from its print."""
+
+from fractions import Fraction as F
+from math import isclose, sqrt
+
+import numpy as np
+import pytest
+
+from fedbilevel import NeumannSeries
+from fedbilevel.mathematics import theory
+from fedbilevel.mathematics.theory import Assumptions
+
+MU, L0, L1, L21, L22, SIGMA = F(1, 2), F(3), F(2), F(5, 4), F(7, 3), F(3, 2)
+THETA, Q = F(1, 4), 6
+ASSUMPTIONS = Assumptions(*map(float, (MU, L0, L1, L21, L22, SIGMA)))
+SERIES = NeumannSeries(Q, float(THETA))
+
+L_PHI = (
+    L1
+    + (2 * L1**2 + L21 * L0**2) / MU
+    + (L22 * L1 * L0 + L1**3 + L21 * L0 * L1) / MU**2
+    + (L22 * L1**2 * L0) / MU**3
+)
+L_HAT_SQUARED = (
+    2 * L1**2
+    + 4 * THETA**2 * L0**2 * L21**2 * (Q + 1) ** 2
+    + 8 * THETA**2 * L1**4 * (Q + 1) ** 2
+    + 2 * THETA**4 * L0**2 * L1**2 * L22**2 * Q**2 * (Q + 1) ** 2
+)
+L_TILDE = L1 + L1**2 / MU + L0 * L21 / MU + L0 * L1 * L22 / MU**2
+G_SQUARED = (
+    2 * L0**2
+    + 12 * THETA**2 * L0**2 * L1**2 * (Q + 1) ** 2
+    + 4 * THETA**4 * L0**2 * L1**2 * (Q + 2) * (Q + 1) ** 2 * SIGMA**2
+)
+DELTA = (1 - THETA * MU) ** (Q + 1) * L0 * L1 / MU
+
+
+def test_constants_equal_exact_fractions():
+    assert isclose(theory.objective_smoothness(ASSUMPTIONS), L_PHI)
+    l_hat = theory.estimator_lipschitz(ASSUMPTIONS, SERIES)
+    assert isclose(l_hat**2, L_HAT_SQUARED)
+    assert isclose(theory.lower_error_factor(ASSUMPTIONS), L_TILDE)
+    assert isclose(theory.estimator_variance(ASSUMPTIONS, SERIES), G_SQUARED)
+    assert isclose(theory.series_bias(ASSUMPTIONS, SERIES), DELTA)
+
+
+def test_theorem_1_ceilings():
+    alpha, beta, p = F(3, 2), F(2), 4
+    inner = 4 * L_HAT_SQUARED / alpha**2
+    rho2 = min(
+        (6 * L_TILDE**2 / MU)
+        / (inner + 400 * L1**2 * L_TILDE**2 / (3 * beta**2 * MU**2)),
+        1 / (6 * L1),
+    )
+    root = sqrt(inner + 500 * L1**2 * L_TILDE**2 / (3 * beta**2 * MU**2))
+    rho1 = min(3 * rho2 * MU**2 / (50 * L1 * L_TILDE), 0.25 / root)
+    eta = min(
+        1 / alpha,
+        1 / beta,
+        1 / (2 * rho1 * L_PHI),
+        1
+        / (
+            3
+            * p
+            * float(alpha**2 + beta**2) ** 0.25
+            * float(rho1**2 + rho2**2) ** 0.25
+            * float(L_HAT_SQUARED) ** 0.25
+        ),
+        1,
+    )
+    got = theory.local_bsgm_ceilings(
+        ASSUMPTIONS, SERIES, upper_mixing=1.5, lower_mixing=2.0, local_steps=4
+    )
+    np.testing.assert_allclose(got, [float(rho1), float(rho2), float(eta)], rtol=1e-12)
+
+
+def test_theorem_2_ceilings():
+    alpha, beta, p, k = F(3, 2), F(2), 4, 8
+    one = 16 * L_HAT_SQUARED / (alpha * k)
+    two = 2000 * L1**2 * L_TILDE**2 / (3 * beta * MU**2 * k)
+    total = one + two + F(12, 25) * (4 + 1000 * L_TILDE**2 / (3 * MU**2) + one + two)
+    rho2 = min(1 / (6 * L1), (15 * L_TILDE**2 / MU) / total, 10)
+    rho1 = min(rho2 * MU**2 / (20 * L_TILDE * L1), 0.5 / sqrt(total), 10)
+    eta = min(
+        1 / sqrt(alpha), 1 / sqrt(beta), 1 / (200 * p * sqrt(float(L_HAT_SQUARED)))
+    )
+    got = theory.local_bsgvrm_ceilings(
+        ASSUMPTIONS,
+        SERIES,
+        upper_mixing=1.5,
+        lower_mixing=2.0,
+        local_steps=4,
+        devices=8,
+    )
+    np.testing.assert_allclose(got, [float(rho1), float(rho2), eta], rtol=1e-12)
+
+
+def test_theorem_3_settings():
+    p, k = 3, 5
+    l_hat = sqrt(float(L_HAT_SQUARED))
+    got = theory.local_bsgvrm_decay(ASSUMPTIONS, SERIES, local_steps=p, devices=k)
+    rho2 = min(15 * MU / 1174, 1 / (6 * L1), 10)
+    rho1 = min(rho2 * MU**2 / (60 * L1**2), MU / (100 * L_TILDE), 10)
+    assert isclose(got.lower_rate, rho2)
+    assert isclose(got.upper_rate, rho1)
+    assert isclose(got.mixing, l_hat**2 / (3 * p * k**2) + l_hat**2 / k)
+    for t in (0, 10, 10**10):
+        third = 8 * float(rho1) ** 3 * float(L_PHI) ** 3 * k**2 / l_hat**3
+        w = max(2, 200**3 * k**2 * p**3 - t, third - t)
+        eta = (k ** (2 / 3) / l_hat) / (w + t) ** (1 / 3)
+        assert isclose(float(got.learning_rate(t)), eta, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Assumptions(0.0, 1.0, 1.0), "strong_convexity"),
+        (lambda: theory.series_bias(ASSUMPTIONS, NeumannSeries(3, 0.5)), "below 1/L_1"),
+        (
+            lambda: theory.local_bsgvrm_ceilings(
+                ASSUMPTIONS,
+                SERIES,
+                upper_mixing=1e9,
+                lower_mixing=1.0,
+                local_steps=1,
+                devices=1,
+            ),
+            "upper_mixing at most",
+        ),
+    ],
+)
+def test_what_the_theorems_do_not_cover_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
