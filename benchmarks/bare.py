@@ -70,8 +70,12 @@ def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
     def draw(data, offset, count, key):
         upper_data, lower_data = data
         upper_key, lower_key = jax.random.split(key)
-        i = offset + jax.random.randint(upper_key, (1, batch), 0, count)
-        j = offset + jax.random.randint(lower_key, (2 + q, batch), 0, count)
+
+        def randint(key, shape):
+            return jax.random.randint(key, shape, 0, count, jnp.int32)
+
+        i = offset + randint(upper_key, (1, batch))
+        j = offset + randint(lower_key, (2 + q, batch))
         get = partial(_rows, lower_data)
         return _rows(upper_data, i[0]), get(j[0]), get(j[1]), [get(k) for k in j[2:]]
 

@@ -1,3 +1,6 @@
+from itertools import pairwise
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,7 +117,7 @@ def test_data_loaded_on_demand_gives_the_same_numbers():
 
     on_demand = OnDemandDevices(5, load, upper_capacity=6, lower_capacity=5)
     algorithm = LocalBSGVRM(0.1, SERIES, local_steps=2)
-    settings = {"rounds": 3, "participation": UniformSample(3)}
+    settings: dict[str, Any] = {"rounds": 3, "participation": UniformSample(3)}
     stored = list(start_run(algorithm, InMemoryDevices(held), **settings))
     rounds = start_run(algorithm, on_demand, **settings)
     loaded.clear()
@@ -132,7 +135,7 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
     counts = np.bincount(np.concatenate(chosen), minlength=10)
     # 600 expected a device; binomial deviation 20.5, so 5 deviations are safe.
     assert np.abs(counts - 600).max() < 103
-    assert any((a != b).any() for a, b in zip(chosen, chosen[1:], strict=False))
+    assert any((a != b).any() for a, b in pairwise(chosen))
     assert any((sample(1, n, 10) != chosen[n]).any() for n in range(10))
 
 

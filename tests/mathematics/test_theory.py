@@ -1,6 +1,9 @@
 """The constants against the paper's formulas, written out again from its print."""
 
-from fractions import Fraction as F
+# The checker has no type for a mixture of fractions and floats.
+# mypy: disable-error-code="operator, arg-type, call-overload, type-var"
+
+from fractions import Fraction
 from math import isclose, sqrt
 
 import numpy as np
@@ -10,8 +13,15 @@ from fedbilevel import NeumannSeries
 from fedbilevel.mathematics import theory
 from fedbilevel.mathematics.theory import Assumptions
 
-MU, L0, L1, L21, L22, SIGMA = F(1, 2), F(3), F(2), F(5, 4), F(7, 3), F(3, 2)
-THETA, Q = F(1, 4), 6
+MU, L0, L1, L21, L22, SIGMA = (
+    Fraction(1, 2),
+    Fraction(3),
+    Fraction(2),
+    Fraction(5, 4),
+    Fraction(7, 3),
+    Fraction(3, 2),
+)
+THETA, Q = Fraction(1, 4), 6
 ASSUMPTIONS = Assumptions(*map(float, (MU, L0, L1, L21, L22, SIGMA)))
 SERIES = NeumannSeries(Q, float(THETA))
 
@@ -46,7 +56,7 @@ def test_constants_equal_exact_fractions():
 
 
 def test_theorem_1_ceilings():
-    alpha, beta, p = F(3, 2), F(2), 4
+    alpha, beta, p = Fraction(3, 2), Fraction(2), 4
     inner = 4 * L_HAT_SQUARED / alpha**2
     rho2 = min(
         (6 * L_TILDE**2 / MU)
@@ -76,10 +86,12 @@ def test_theorem_1_ceilings():
 
 
 def test_theorem_2_ceilings():
-    alpha, beta, p, k = F(3, 2), F(2), 4, 8
+    alpha, beta, p, k = Fraction(3, 2), Fraction(2), 4, 8
     one = 16 * L_HAT_SQUARED / (alpha * k)
     two = 2000 * L1**2 * L_TILDE**2 / (3 * beta * MU**2 * k)
-    total = one + two + F(12, 25) * (4 + 1000 * L_TILDE**2 / (3 * MU**2) + one + two)
+    total = (
+        one + two + Fraction(12, 25) * (4 + 1000 * L_TILDE**2 / (3 * MU**2) + one + two)
+    )
     rho2 = min(1 / (6 * L1), (15 * L_TILDE**2 / MU) / total, 10)
     rho1 = min(rho2 * MU**2 / (20 * L_TILDE * L1), 0.5 / sqrt(total), 10)
     eta = min(

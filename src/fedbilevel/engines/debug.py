@@ -62,7 +62,8 @@ class DebugSimulation:
             for device, weight in zip(*participants, strict=True):
                 if not weight:
                     continue
-                where = f"device {device}, round {moment.round_number}, phase {moment.exchange}"
+                number, exchange = moment
+                where = f"device {device}, round {number}, phase {exchange}"
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, moment, device)
                 data = one_device(job.devices.cohort(np.array([device])))
