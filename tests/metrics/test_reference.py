@@ -115,6 +115,16 @@ def test_a_loss_without_a_minimum_is_reported():
         newton_reference(problem, devices).lower_solution(1.0, np.zeros(2))
 
 
+def test_a_loss_that_sums_over_its_batch_is_refused():
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        lower_loss=lambda x, y, batch: jnp.sum((y - batch) ** 2),
+    )
+    devices = InMemoryDevices([LocalExamples(np.arange(2.0), np.arange(2.0))])
+    with pytest.raises(ValueError, match="lower_loss of 2 examples"):
+        newton_reference(problem, devices).hypergradient(1.0, 0.0)
+
+
 def test_a_reference_may_be_closed_forms():
     mean = quadratic.Mean.of(ragged())
     reference = Reference(

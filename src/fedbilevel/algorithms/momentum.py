@@ -180,8 +180,8 @@ def opening_phase(
         ...     first=lambda x, y, samples: (samples, samples),
         ...     draw=lambda data, key: 7.0,
         ... )
-        >>> opening.start(Point(x=1.0, y=2.0, step=0), (), None, None).upper_direction
-        7.0
+        >>> opening.broadcast(MomentumState(1.0, 2.0, 0.0, 0.0, step=0))
+        Point(x=1.0, y=2.0, step=0)
     """
 
     def start(

@@ -1,7 +1,7 @@
 """What a federated algorithm is: rounds made of phases, a phase being one exchange."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import PyTree
 
@@ -59,6 +59,7 @@ class Phase(NamedTuple):
     server: Callable[[Server, Uplink], Server]
 
 
+@runtime_checkable
 class FederatedAlgorithm(Protocol):
     """Hyperparameters that know how to turn a problem into rounds.
 

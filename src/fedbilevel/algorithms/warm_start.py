@@ -22,8 +22,10 @@ class WarmStart:
         batch_size: examples in a step's batch.
 
     Example:
-        >>> from fedbilevel import WarmStart
-        >>> len(WarmStart(learning_rate=0.1, exchanges=5, local_steps=10).phases(None))
+        >>> from fedbilevel import BilevelProblem, WarmStart
+        >>> loss = lambda x, y, batch: y**2
+        >>> warm_start = WarmStart(learning_rate=0.1, exchanges=5, local_steps=10)
+        >>> len(warm_start.phases(BilevelProblem(loss, loss)))
         5
     """
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.mathematics.problem import Batch
 
 
+@runtime_checkable
 class Devices(Protocol):
     """A federation's data, by device number 0 … device_count − 1."""
 

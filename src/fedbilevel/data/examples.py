@@ -1,6 +1,6 @@
 """What one device sees of its data: two sets of examples to draw batches from."""
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from fedbilevel.mathematics.problem import Batch
 RandomKey: TypeAlias = Key[Array, ""]
 
 
+@runtime_checkable
 class Examples(Protocol):
     """A set of examples that batches are drawn from, inside compiled code."""
 
@@ -19,6 +20,7 @@ class Examples(Protocol):
         """Return `draws` independent batches of `batch_size` examples each."""
 
 
+@runtime_checkable
 class DeviceData(Protocol):
     """What one device sees of its own data, and all that an algorithm sees of it."""
 
@@ -87,7 +89,7 @@ def _rows(array: Array, rows: Int[Array, "batch"]) -> Array:
     return array.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def one_device(cohort: StoredData, index: int = 0) -> StoredData:
+def one_device(cohort: StoredData, index: int | Int[Array, ""] = 0) -> StoredData:
     """Return the data of one device of a cohort.
 
     Example:

@@ -96,11 +96,12 @@ def device_costs(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
-        >>> from fedbilevel.data.examples import StoredData
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
+        >>> rows = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
         >>> phase = local_phase(3, lambda state, data, key: state)
         >>> state = initial_state(jnp.ones(2), jnp.ones(5))
         >>> costs = device_costs(
-        ...     phase, state, (), StoredData(None, None), jax.random.key(0)
+        ...     phase, state, (), StoredData(rows, rows), jax.random.key(0)
         ... )
         >>> costs.bytes_up  # twice x and twice y, single precision
         56

@@ -65,7 +65,7 @@ class DebugSimulation:
                 number, exchange = moment
                 where = f"device {device}, round {number}, phase {exchange}"
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
-                key = device_key(job.key, moment, device)
+                key = device_key(job.key, moment, int(device))
                 data = one_device(job.devices.cohort(np.array([device])))
                 uplink, kept, info = _work(phase, server, mine, data, key, where)
                 private = jax.tree.map(

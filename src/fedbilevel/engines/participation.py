@@ -1,12 +1,13 @@
 """Who takes part in a round."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
 
+@runtime_checkable
 class Participation(Protocol):
     """Chooses the devices of a round; the same arguments give the same devices."""
 

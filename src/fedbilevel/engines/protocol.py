@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -123,9 +123,9 @@ class Job:
         costs: what a device spends in each phase.
 
     Example:
-        >>> import jax
-        >>> Job(None, None, None, jax.random.key(0), (), (), {}).costs
-        {}
+        >>> from dataclasses import fields
+        >>> [field.name for field in fields(Job)][:3]
+        ['problem', 'algorithm', 'devices']
     """
 
     problem: BilevelProblem
@@ -137,6 +137,7 @@ class Job:
     costs: Mapping[PhaseReference, DeviceCosts]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Carries out exchanges: on one machine, on many, or in a real federation."""
 

@@ -7,7 +7,7 @@ the devices are homogeneous, as the paper assumes.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jax.flatten_util import ravel_pytree
@@ -40,6 +40,7 @@ class Samples(NamedTuple):
     curvature: tuple[Batch, ...]
 
 
+@runtime_checkable
 class Hypergradient(Protocol):
     """An estimator of ∇Φ at (x, y) from one step's samples."""
 

@@ -1,7 +1,7 @@
 """A bilevel problem: two losses and the four derivative oracles they imply."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 from jaxtyping import Array, Float, PyTree
@@ -14,6 +14,7 @@ Batch: TypeAlias = PyTree
 """Examples: a pytree whose leaves share their leading axis."""
 
 
+@runtime_checkable
 class Loss(Protocol):
     """A scalar loss of both variables, the mean over the examples of a batch."""
 
@@ -21,6 +22,7 @@ class Loss(Protocol):
         """Return the mean loss."""
 
 
+@runtime_checkable
 class UpperGradients(Protocol):
     """∇x f and ∇y f."""
 
@@ -28,6 +30,7 @@ class UpperGradients(Protocol):
         """Return both gradients of the upper loss."""
 
 
+@runtime_checkable
 class LowerGradient(Protocol):
     """∇y g."""
 
@@ -35,6 +38,7 @@ class LowerGradient(Protocol):
         """Return the gradient of the lower loss in y."""
 
 
+@runtime_checkable
 class HessianProduct(Protocol):
     """∇²yy g · vector."""
 
@@ -42,6 +46,7 @@ class HessianProduct(Protocol):
         """Return the product with the lower loss's Hessian in y."""
 
 
+@runtime_checkable
 class CrossProduct(Protocol):
     """∇²xy g · vector."""
 

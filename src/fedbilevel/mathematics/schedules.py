@@ -1,7 +1,7 @@
 """Learning rates: a number, or a function of the global step t."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from fedbilevel.mathematics.tree import Rate
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """A learning rate that depends on the global step t, as optax's schedules do."""
 

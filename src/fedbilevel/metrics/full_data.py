@@ -68,6 +68,33 @@ def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
     return BilevelProblem(_whole(problem.upper_loss), _whole(problem.lower_loss))
 
 
+def require_mean(name: str, loss: Loss, x: Upper, y: Lower, data: FullData) -> None:
+    """Refuse a loss that is not the mean over the examples of its batch.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> data = FullData(jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 0.5]]))
+        >>> require_mean("lower_loss", lambda x, y, batch: jnp.sum(batch), 0, 0, data)
+        Traceback (most recent call last):
+        ...
+        ValueError: lower_loss of 2 examples is 3, but the mean of its values on each of
+        them is 1.5; return the mean over the batch, not the sum.
+    """
+    rows = jax.tree.map(lambda leaf: leaf[0, :8], data.rows)
+    count = len(jax.tree.leaves(rows)[0])
+    together = float(loss(x, y, rows))
+    apart = [
+        float(loss(x, y, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows)))
+        for i in range(count)
+    ]
+    if not np.isclose(together, np.mean(apart), rtol=1e-4, equal_nan=True):
+        raise ValueError(
+            f"{name} of {count} examples is {together:.6g}, but the mean of its values "
+            f"on each of them is {np.mean(apart):.6g}; return the mean over the batch, "
+            "not the sum."
+        )
+
+
 def _whole(loss: Loss) -> Loss:
     def total(x: Upper, y: Lower, data: FullData, /) -> Float[Array, ""]:
         def one(row: Batch) -> Float[Array, ""]:
@@ -101,7 +128,7 @@ def _blocks(
     # Filling repeats a real example: an invented one might have no finite loss.
     rows = np.pad(rows, (0, filler), mode="edge")
 
-    def arrange(leaf: Array) -> Array:
+    def arrange(leaf: Array | np.ndarray) -> Array:
         chosen = np.asarray(leaf)[rows]
         if np.issubdtype(chosen.dtype, np.floating):
             chosen = chosen.astype(np.float64)

@@ -1,6 +1,6 @@
 """The truth to compare with: y*(x) and ∇Φ(x) on all the data, solved to tolerance."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,18 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
+from fedbilevel.metrics.full_data import (
+    FullData,
+    full_data,
+    full_data_problem,
+    require_mean,
+)
 
 POLISHING_STEPS = 10
 CONJUGATE_GRADIENT_STEPS = 10_000
 
 
+@runtime_checkable
 class LowerSolution(Protocol):
     """y*(x)."""
 
@@ -28,6 +34,7 @@ class LowerSolution(Protocol):
         """Return the lower problem's solution; `near` is a guess it may start from."""
 
 
+@runtime_checkable
 class TrueHypergradient(Protocol):
     """∇Φ(x)."""
 
@@ -69,7 +76,7 @@ def newton_reference(
     """Return a reference that solves on all devices' data, in double precision.
 
     y*(x) is found by SciPy's trust-region Newton-CG method and ∇Φ(x) by conjugate
-    gradients. The losses must be means over their batches.
+    gradients; both come as NumPy arrays. The losses must be means over their batches.
 
     Args:
         problem: the two losses.
@@ -79,7 +86,8 @@ def newton_reference(
         block_size: examples evaluated at once; memory grows with it.
 
     Raises:
-        ValueError: if a loss is not the mean over its batch.
+        ValueError: when first used, if a loss is not the mean over its batch.
+        ArithmeticError: when used, if y*(x) cannot be found to tolerance.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -101,9 +109,15 @@ def newton_reference(
         value_and_gradient = jax.jit(jax.value_and_grad(whole.lower_loss, argnums=1))
         product = jax.jit(whole.hessian_product)
 
+    checked: list[bool] = []
+
     def lower_solution(x: Upper, near: Lower, /) -> Lower:
         with jax.enable_x64(True):
             x, near = _double(x), _double(near)
+            if not checked:
+                require_mean("upper_loss", problem.upper_loss, x, near, upper)
+                require_mean("lower_loss", problem.lower_loss, x, near, lower)
+                checked.append(True)
             start, unravel = ravel_pytree(near)
 
             def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -131,7 +145,7 @@ def newton_reference(
             y = unravel(jnp.asarray(found.x))
             for _ in range(POLISHING_STEPS):
                 if float(residual(x, y, lower)) <= tolerance:
-                    return y
+                    return _as_numpy(y)
                 y = newton_step(x, y, lower)
             raise ArithmeticError(
                 f"the lower problem was not solved: ∇y g has norm "
@@ -164,9 +178,14 @@ def newton_reference(
     def hypergradient(x: Upper, near: Lower, /) -> Upper:
         y = lower_solution(x, near)
         with jax.enable_x64(True):
-            return solve(_double(x), y, upper, lower)
+            return _as_numpy(solve(_double(x), _double(y), upper, lower))
 
     return Reference(lower_solution, hypergradient)
+
+
+def _as_numpy(variable: PyTree) -> PyTree:
+    # JAX arrays of double precision are awkward where x64 is off; NumPy's are not.
+    return jax.tree.map(np.asarray, variable)
 
 
 def _double(variable: PyTree) -> PyTree:
