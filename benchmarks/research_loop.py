@@ -5,7 +5,6 @@ as a Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`)
 """
 
 import argparse
-from collections.abc import Callable
 from statistics import median
 
 import numpy as np
@@ -20,10 +19,10 @@ CASES = ((8, 1, 30.0), (8, 32, 8.0), (64, 32, 7.0))
 """Devices, batch size, and the least speed-up."""
 
 
-def torch_rounds(
-    settings: bare.Settings, devices: InMemoryDevices
-) -> Callable[[], object]:
-    """Return a call that runs the next round of the research loop."""
+def torch_loop_of(
+    number: int, settings: bare.Settings, devices: InMemoryDevices
+) -> torch_loop.Loop:
+    """Return the research loop on the same data."""
     stored = devices.cohort(np.arange(settings.devices))
 
     def held(device: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -37,7 +36,7 @@ def torch_rounds(
         return levels
 
     data = [held(device) for device in range(settings.devices)]
-    return torch_loop.Loop(settings, 2, data).round
+    return torch_loop.Loop(settings, number, data)
 
 
 def main() -> None:
@@ -52,7 +51,7 @@ def main() -> None:
         seconds = interleave(
             {
                 "package": package_rounds(2, settings, devices),
-                "loop": torch_rounds(settings, devices),
+                "loop": torch_loop_of(2, settings, devices).round,
             },
             repeats=7,
         )

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from benchmarks import bare, overhead, research_loop, softmax, torch_loop
-from fedbilevel import run
+from fedbilevel import NeumannSeries, run
+from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.data.examples import one_device
+from fedbilevel.engines.protocol import Moment, device_key
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -57,10 +60,36 @@ def test_the_research_loop_computes_the_same_estimates():
 
 
 @pytest.mark.single_precision
-def test_the_research_loop_runs_a_round():
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_research_loop_runs_the_same_algorithm(number):
     settings = bare.Settings(devices=2, batch=2, group=2, p=2, q=2)
-    call = research_loop.torch_rounds(settings, softmax.devices(2, examples=4))
-    assert call() is None
+    devices = softmax.devices(2, examples=4)
+    algorithm = overhead.algorithm(number, settings)
+    rounds = run(softmax.problem(), algorithm, devices, *softmax.start(), rounds=2)
+    loop = research_loop.torch_loop_of(number, settings, devices)
+    loop.state = tuple(torch.tensor(np.array(v)) for v in next(rounds).server[:4])
+    series = NeumannSeries(settings.q, settings.theta)
+    steps = {0: 0, 1: 0}
+
+    def draw(device):
+        steps[device] += 1
+        data = one_device(devices.cohort(np.arange(2)), device)
+        key = device_key(jax.random.key(0), Moment(1, 0), device)
+        key = jax.random.fold_in(key, steps[device])
+        samples = draw_samples(data, key, settings.batch, series)
+
+        def tensors(batch):
+            labels = torch.tensor(np.array(batch.labels)).long()
+            return torch.tensor(np.array(batch.features)), labels
+
+        upper, lower, cross = map(tensors, samples[:3])
+        return upper, lower, cross, [tensors(batch) for batch in samples.curvature]
+
+    loop.draw = draw  # type: ignore[method-assign]
+    loop.round()
+    for mine, other in zip(next(rounds).server[:4], loop.state, strict=True):
+        scale = float(jnp.abs(mine).max())
+        np.testing.assert_allclose(mine, other.numpy(), rtol=0, atol=1e-4 * scale)
 
 
 def test_a_benchmark_prints_a_table_and_its_figures_last():

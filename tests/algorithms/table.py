@@ -85,7 +85,7 @@ class TwoExchanges:
             y = jax.tree.map(lambda a, b: a - self.rate * b, y, gradient)
             return TwoExchangesServer(x, y, gradient), private
 
-        def descend_finish(carry):
+        def descend_finish(carry, downlink, key):
             (x, y, _), private = carry
             rounds = private["rounds"] + 1
             return (x, y), {"rounds": rounds}, {"rounds": rounds}
@@ -96,7 +96,7 @@ class TwoExchanges:
                 broadcast=lambda server: server,
                 start=average_start,
                 step=lambda carry, data, key: carry,
-                finish=lambda carry: (*carry, {}),
+                finish=lambda carry, downlink, key: (*carry, {}),
                 server=lambda server, mean: server._replace(gradient=mean),
             ),
             Phase(

@@ -72,6 +72,17 @@ def test_permuting_devices_changes_nothing(name):
 
 
 @every_algorithm
+def test_relabelling_devices_changes_nothing(name):
+    # One example a device: whatever is drawn, it is that one.
+    held = quadratic.devices(5, 1, 0.3)
+    order = [3, 0, 4, 1, 2]
+    one = last_server(name, devices=InMemoryDevices(held))
+    relabelled = InMemoryDevices([held[k] for k in order])
+    other = last_server(name, devices=relabelled, weights=WEIGHTS[order])
+    assert_same(one, other)
+
+
+@every_algorithm
 def test_rescaling_weights_changes_nothing(name):
     assert_same(last_server(name), last_server(name, weights=7.3 * WEIGHTS))
 
@@ -111,6 +122,33 @@ def test_rounds_after_the_second_and_new_numbers_trace_nothing(name):
     y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
     list(run(problem, algorithm, ragged_devices(), x, y, rounds=2, weights=WEIGHTS))
     assert traces() == before
+
+
+@every_algorithm
+def test_after_two_rounds_nothing_is_traced_whoever_takes_part(name):
+    calls = []
+
+    def lower_loss(x, y, batch):
+        calls.append(1)
+        return quadratic.lower_loss(x, y, batch)
+
+    def varying(seed, round_number, device_count):
+        return np.arange([4, 5, 2, 5, 3, 1][round_number])
+
+    x, y = np.ones(quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
+    seen = []
+    for _ in run(
+        BilevelProblem(quadratic.upper_loss, lower_loss),
+        ALGORITHMS[name](),
+        ragged_devices(),
+        x,
+        y,
+        rounds=6,
+        participation=varying,
+    ):
+        seen.append(len(calls))
+    assert seen[0] > 0
+    assert seen[1:] == [seen[1]] * 5
 
 
 @every_algorithm

@@ -55,7 +55,8 @@ def drawer(noise):
         def one():
             return quadratic.examples(generator, 1, noise)
 
-        return Samples(one().upper, one().lower, one().lower, (one().lower,) * 3)
+        curvature = tuple(one().lower for _ in range(3))
+        return Samples(one().upper, one().lower, one().lower, curvature)
 
     return draw
 

@@ -35,7 +35,7 @@ class Trace(NamedTuple):
 
 
 def hypergradient(x, y, samples, theta):
-    """Return equation (5) of the preliminaries, from hand-written derivatives."""
+    """Return equation (3.4) from hand-written derivatives."""
     upper, cross, curvature = samples.upper, samples.cross, samples.curvature
     gradient_x = upper.shift.mean(0) + quadratic.RIDGE * x
     gradient_y = y - upper.target.mean(0)

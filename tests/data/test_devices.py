@@ -64,7 +64,7 @@ def test_padding_of_loaded_devices_is_never_drawn():
         ([LocalExamples(rows(1), rows())], "device 0 has no lower examples"),
         (
             [LocalExamples(rows(1), rows(1)), LocalExamples({"a": rows(1)}, rows(1))],
-            "upper examples of device 1 are structured",
+            "upper set of device 1 has the form",
         ),
         ([LocalExamples((rows(1), rows(1, 2)), rows(1))], r"arrays of \[1, 2\] rows"),
     ],

@@ -15,6 +15,7 @@ from fedbilevel import (
     LocalBSGVRM,
     NeumannSeries,
     OnDemandDevices,
+    Phase,
     Simulation,
     UniformSample,
     WarmStart,
@@ -60,8 +61,8 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
     work, draw = debug._work, StoredExamples.draw
 
     def watched_work(phase, server, private, *rest):
-        def finish(carry):
-            uplink, kept, info = phase.finish(carry)
+        def finish(*arguments):
+            uplink, kept, info = phase.finish(*arguments)
             seen["up"] += tree.number_of_bytes(uplink)
             return uplink, kept, info
 
@@ -148,6 +149,8 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
         ({"weights": np.zeros(4)}, "takes part in round 0"),
         ({"participation": UniformSample(5)}, "4 are enrolled"),
         ({"participation": lambda *_: np.array([1, 1])}, "chosen twice"),
+        ({"participation": lambda *_: [-1, 2]}, "device -1 was chosen"),
+        ({"participation": lambda *_: [4]}, "numbered 0 to 3"),
     ],
 )
 def test_mistakes_are_refused_with_cause_and_cure(settings, message):
@@ -191,11 +194,62 @@ def test_a_loss_that_is_no_mean_is_refused():
         ({"local_steps": 0}, "local_steps at least 1"),
         ({"batch_size": 0}, "batch_size at least 1"),
         ({"learning_rate": 0.5, "lower_mixing": 5.0}, "lower_mixing"),
+        ({"learning_rate": np.float32(-3)}, "learning_rate above 0"),
     ],
 )
 def test_impossible_hyperparameters_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         LocalBSGM(**{"learning_rate": 0.1, "hypergradient": SERIES, **settings})
+
+
+def test_a_loss_that_fails_is_named_with_what_it_was_given():
+    problem = BilevelProblem(
+        lambda x, y, batch: jnp.sum(y[:3] * x @ batch.target), quadratic.lower_loss
+    )
+    devices = InMemoryDevices(quadratic.devices(1, 1, 0.0))
+    with pytest.raises(
+        ValueError, match=r"upper_loss\(x, y, batch\) failed on a batch"
+    ):
+        run(problem, LocalBSGM(0.1, SERIES), devices, *START, rounds=1)
+
+
+def test_a_tree_of_axes_can_be_made_of_an_algorithm():
+    axes = jax.tree.map(lambda leaf: 0, LocalBSGVRM(0.1, SERIES))
+    assert axes.learning_rate == 0
+    assert axes.local_steps == 1
+
+
+def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
+    """A phase may encode what it uploads; bytes are counted on what is sent."""
+
+    class Halves:
+        def init(self, problem, x, y):
+            return momentum.Point(x, y, 0), ()
+
+        def opening(self, problem):
+            return self.phases(problem)
+
+        def phases(self, problem):
+            return (
+                Phase(
+                    steps=0,
+                    broadcast=lambda server: server.x,
+                    start=lambda downlink, private, data, key: downlink + 1.0,
+                    step=lambda carry, data, key: carry,
+                    finish=lambda carry, downlink, key: (
+                        ((carry - downlink) * 16).astype(jnp.int8),
+                        (),
+                        {},
+                    ),
+                    server=lambda server, mean: server._replace(x=server.x + mean),
+                    receive=lambda uplink: uplink.astype(jnp.float64) / 16,
+                ),
+            )
+
+    jax.tree_util.register_static(Halves)
+    (only,) = start_run(Halves(), rounds=1)
+    np.testing.assert_allclose(only.x, np.ones(quadratic.X_SIZE))
+    assert only.costs.bytes_up == 4 * quadratic.X_SIZE
 
 
 def test_the_first_estimates_are_each_devices_own():

@@ -50,6 +50,31 @@ def test_weights_count_devices_not_examples():
     np.testing.assert_allclose(reference.lower_solution(x, y), expected, atol=1e-8)
 
 
+def test_an_absent_device_counts_for_nothing_even_if_its_data_are_not_finite():
+    held = ragged()
+    held[0] = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), held[0])
+    reference = newton_reference(
+        quadratic.problem(), InMemoryDevices(held), weights=[0.0, 1.0, 1.0]
+    )
+    x, y = np.full(quadratic.X_SIZE, 0.7), np.zeros(quadratic.Y_SIZE)
+    expected = quadratic.Mean.of(held[1:]).hypergradient(x)
+    np.testing.assert_allclose(reference.hypergradient(x, y), expected, atol=1e-7)
+
+
+def test_a_hopelessly_conditioned_lower_loss_is_reported(monkeypatch):
+    monkeypatch.setattr("fedbilevel.metrics.reference.CONJUGATE_GRADIENT_STEPS", 2)
+    spectrum = np.logspace(0, -6, 12)
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.sum(y) + 0 * jnp.mean(batch),
+        lower_loss=lambda x, y, batch: (
+            0.5 * jnp.sum(spectrum * y**2) + 0 * jnp.mean(batch) * x
+        ),
+    )
+    devices = InMemoryDevices([LocalExamples(np.ones(1), np.ones(1))])
+    with pytest.raises(ArithmeticError, match="ill-conditioned"):
+        newton_reference(problem, devices).hypergradient(1.0, np.zeros(12))
+
+
 def test_newton_reference_on_a_nested_nonlinear_problem_equals_dense_algebra():
     generator = np.random.default_rng(6)
 

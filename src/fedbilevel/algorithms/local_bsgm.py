@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-import jax
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.momentum import (
@@ -23,7 +22,7 @@ from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class LocalBSGM:
     """Algorithm 1 of the paper: moving averages of both stochastic gradients.
@@ -93,13 +92,13 @@ class LocalBSGM:
         ) -> MomentumState:
             x, y, u, v, t = state
             eta = schedules.rate_at(self.learning_rate, t)
-            x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 9
-            y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 9
+            x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 10
+            y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 10
             hypergradient, gradient = estimate(
                 problem, self.hypergradient, x, y, self._draw(data, key)
             )
-            u = _moving_average(u, self.upper_mixing * eta, hypergradient)  # line 6
-            v = _moving_average(v, self.lower_mixing * eta, gradient)  # line 7
+            u = _moving_average(u, self.upper_mixing * eta, hypergradient)  # line 7
+            v = _moving_average(v, self.lower_mixing * eta, gradient)  # line 8
             return MomentumState(x, y, u, v, t + 1)
 
         return (local_phase(self.local_steps, step),)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-import jax
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.momentum import (
@@ -23,7 +22,7 @@ from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class LocalBSGVRM:
     """Algorithm 2 of the paper: each estimate corrected by its own sample's past.
@@ -98,15 +97,15 @@ class LocalBSGVRM:
         ) -> MomentumState:
             x, y, u, v, t = state
             eta = schedules.rate_at(self.learning_rate, t)
-            new_x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 9
-            new_y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 9
+            new_x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 10
+            new_y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 10
             samples = self._draw(data, key, batch_size=self.batch_size)
             at = partial(estimate, problem, self.hypergradient, samples=samples)
             new_hypergradient, new_gradient = at(new_x, new_y)
             old_hypergradient, old_gradient = at(x, y)
             forget = self.upper_mixing * eta * eta, self.lower_mixing * eta * eta
-            u = _corrected(u, old_hypergradient, forget[0], new_hypergradient)  # line 6
-            v = _corrected(v, old_gradient, forget[1], new_gradient)  # line 7
+            u = _corrected(u, old_hypergradient, forget[0], new_hypergradient)  # line 7
+            v = _corrected(v, old_gradient, forget[1], new_gradient)  # line 8
             return MomentumState(new_x, new_y, u, v, t + 1)
 
         return (local_phase(self.local_steps, step),)

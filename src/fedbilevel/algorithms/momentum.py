@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Int
 
-from fedbilevel.algorithms.protocol import Info, Phase, Private
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Private
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
@@ -152,7 +152,9 @@ def local_phase(
         3
     """
 
-    def finish(state: MomentumState) -> tuple[MomentumUplink, Private, Info]:
+    def finish(
+        state: MomentumState, downlink: Downlink, key: RandomKey
+    ) -> tuple[MomentumUplink, Private, Info]:
         return MomentumUplink(*state[:4]), (), {}
 
     def server(server: MomentumState, mean: MomentumUplink) -> MomentumState:

@@ -16,6 +16,8 @@ Downlink: TypeAlias = PyTree
 """All that reaches a device in an exchange."""
 Uplink: TypeAlias = PyTree
 """All that leaves a device in an exchange."""
+Decoded: TypeAlias = PyTree
+"""An upload as the server averages it: the uplink itself unless it was encoded."""
 Carry: TypeAlias = PyTree
 """A device's working state between two local steps."""
 Info: TypeAlias = PyTree
@@ -35,6 +37,7 @@ class Phase(NamedTuple):
         step: one local step.
         finish: what the device uploads, what it keeps, and what it reports.
         server: the server's next state, from the weighted mean of the uploads.
+        receive: what the server averages of one upload; decodes what `finish` encoded.
 
     Example:
         An exchange that averages one number of every device:
@@ -44,7 +47,7 @@ class Phase(NamedTuple):
         ...     broadcast=lambda server: server,
         ...     start=lambda downlink, private, data, key: downlink,
         ...     step=lambda carry, data, key: carry + 1,
-        ...     finish=lambda carry: (carry, (), {}),
+        ...     finish=lambda carry, downlink, key: (carry, (), {}),
         ...     server=lambda server, mean: mean,
         ... )
         >>> phase.step(phase.start(phase.broadcast(1), (), None, None), None, None)
@@ -55,8 +58,9 @@ class Phase(NamedTuple):
     broadcast: Callable[[Server], Downlink]
     start: Callable[[Downlink, Private, DeviceData, RandomKey], Carry]
     step: Callable[[Carry, DeviceData, RandomKey], Carry]
-    finish: Callable[[Carry], tuple[Uplink, Private, Info]]
-    server: Callable[[Server, Uplink], Server]
+    finish: Callable[[Carry, Downlink, RandomKey], tuple[Uplink, Private, Info]]
+    server: Callable[[Server, Decoded], Server]
+    receive: Callable[[Uplink], Decoded] = lambda uplink: uplink
 
 
 @runtime_checkable

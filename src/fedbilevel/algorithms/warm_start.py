@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, field
 
-import jax
-
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class WarmStart:
     """Brings y near y*(x) at the first x, as Algorithm 2 asks of its start.
@@ -50,7 +48,7 @@ class WarmStart:
             broadcast=lambda server: (server.x, server.y),
             start=lambda downlink, private, data, key: downlink,
             step=step,
-            finish=lambda carry: (carry[1], (), {}),
+            finish=lambda carry, downlink, key: (carry[1], (), {}),
             server=lambda server, mean: server._replace(y=mean),
         )
         return (phase,) * self.exchanges

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
 
@@ -20,6 +21,10 @@ class Devices(Protocol):
     @property
     def device_count(self) -> int:
         """The number of enrolled devices, K."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What one more device in a cohort adds to the memory of its data."""
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the data of some devices, offsets and sizes along a leading axis."""
@@ -88,6 +93,11 @@ class InMemoryDevices:
         return len(self._upper.offsets)
 
     @property
+    def loaded_bytes(self) -> int:
+        """None: all examples are in memory already."""
+        return 0
+
+    @property
     def upper_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of upper examples of each device."""
         return self._upper.sizes
@@ -133,15 +143,29 @@ class OnDemandDevices:
     upper_capacity: int
     lower_capacity: int
 
+    @property
+    def loaded_bytes(self) -> int:
+        """The padded size of one device's examples."""
+        loaded = self.cohort(np.array([0]))
+        arrays = loaded.upper.arrays, loaded.lower.arrays
+        return tree.number_of_bytes(arrays)
+
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Load these devices' examples and stack them, padded."""
-        loaded = [self.load(int(device)) for device in devices]
+        loaded = [self._load(int(device)) for device in devices]
         upper = [examples.upper for examples in loaded]
         lower = [examples.lower for examples in loaded]
         return StoredData(
             _stack("upper", devices, upper, self.upper_capacity),
             _stack("lower", devices, lower, self.lower_capacity),
         )
+
+    def _load(self, device: int) -> LocalExamples:
+        try:
+            return self.load(device)
+        except Exception as error:
+            error.add_note(f"while the examples of device {device} were loaded")
+            raise
 
 
 @dataclass
@@ -156,13 +180,7 @@ class _Stored:
 
 def _concatenate(level: str, batches: Sequence[Batch]) -> _Stored:
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
-    structures = [str(jax.tree.structure(batch)) for batch in batches]
-    for device, structure in enumerate(structures):
-        if structure != structures[0]:
-            raise ValueError(
-                f"the {level} examples of device {device} are structured as {structure}"
-                f", those of device 0 as {structures[0]}; give all the same structure."
-            )
+    _require_alike(level, range(len(batches)), batches)
     arrays = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *batches)
     ends = np.cumsum(counts)
     return _Stored(
@@ -177,6 +195,7 @@ def _stack(
     capacity: int,
 ) -> StoredExamples:
     counts = [_count(level, int(k), b) for k, b in zip(devices, batches, strict=True)]
+    _require_alike(level, devices, batches)
     for device, count in zip(devices, counts, strict=True):
         if count > capacity:
             raise ValueError(
@@ -197,10 +216,34 @@ def _stack(
     )
 
 
+def _require_alike(
+    level: str, devices: Sequence[int] | np.ndarray, batches: Sequence[Batch]
+) -> None:
+    def form(batch: Batch) -> str:
+        return str(jax.tree.map(lambda leaf: (np.shape(leaf)[1:], _dtype(leaf)), batch))
+
+    forms = [form(batch) for batch in batches]
+    for device, mine in zip(devices, forms, strict=True):
+        if mine != forms[0]:
+            raise ValueError(
+                f"an example of the {level} set of device {device} has the form {mine}"
+                f", but of device {devices[0]} {forms[0]}; give all devices the same "
+                "arrays, shapes and dtypes."
+            )
+
+
+def _dtype(leaf: Any) -> str:
+    return str(np.asarray(leaf).dtype)
+
+
 def _count(level: str, device: int, batch: Batch) -> int:
-    lengths = {
-        np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(batch)
-    }
+    leaves = jax.tree.leaves(batch)
+    if not all(np.ndim(leaf) for leaf in leaves):
+        raise ValueError(
+            f"the {level} examples of device {device} hold single numbers where arrays "
+            "are wanted; give NumPy arrays with one row an example."
+        )
+    lengths = {len(leaf) for leaf in leaves}
     if len(lengths) != 1:
         raise ValueError(
             f"the {level} examples of device {device} have arrays of {sorted(lengths)} "

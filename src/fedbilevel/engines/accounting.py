@@ -55,7 +55,7 @@ class DeviceCosts(NamedTuple):
         lower_samples: examples drawn for the lower loss.
         bytes_down: the size of what it receives.
         bytes_up: the size of what it sends.
-        working_bytes: the size of its working state and of one batch.
+        working_bytes: the size of its working state and of its largest batch.
 
     Example:
         >>> DeviceCosts(1, 2, 30, 40, 50).times(10)
@@ -91,7 +91,8 @@ def device_costs(
     """Follow one device through a phase, with shapes in place of numbers.
 
     Samples are counted where they are drawn and bytes on what is sent, so no algorithm
-    has to state, or can misstate, its own costs.
+    has to state its own costs. A draw counts once: a phase that draws inside a loop of
+    its own would be counted wrongly, and should make that loop its steps.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -119,7 +120,7 @@ def device_costs(
     upper_start, lower_start = upper.drawn, lower.drawn
     if phase.steps:
         jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
-    uplink, _, _ = jax.eval_shape(phase.finish, carry)
+    uplink, _, _ = jax.eval_shape(phase.finish, carry, downlink, key)
     return DeviceCosts(
         upper_samples=upper_start + phase.steps * (upper.drawn - upper_start),
         lower_samples=lower_start + phase.steps * (lower.drawn - lower_start),
@@ -146,5 +147,5 @@ class _Counted:
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
-        self.batch_bytes = tree.number_of_bytes(batches[0])
+        self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batches[0]))
         return batches

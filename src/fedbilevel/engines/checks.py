@@ -3,27 +3,26 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.data.devices import Devices
-from fedbilevel.data.examples import one_device
+from fedbilevel.data.examples import StoredData
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
 def check_problem(
-    problem: BilevelProblem, x: Upper, y: Lower, devices: Devices
+    problem: BilevelProblem, x: Upper, y: Lower, data: StoredData
 ) -> None:
     """Refuse variables that cannot be differentiated and losses that are no scalars.
 
     Example:
-        >>> import jax.numpy as jnp, numpy as np
-        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem
+        >>> from fedbilevel.data.examples import StoredExamples
         >>> loss = lambda x, y, batch: y - batch
-        >>> ones = np.ones(3)
-        >>> devices = InMemoryDevices([LocalExamples(ones, ones)])
+        >>> rows = StoredExamples(jnp.ones(3), jnp.array(0), jnp.array(3))
         >>> x = y = jnp.array(0.0)
-        >>> check_problem(BilevelProblem(loss, loss), x, y, devices)
+        >>> check_problem(BilevelProblem(loss, loss), x, y, StoredData(rows, rows))
         Traceback (most recent call last):
         ...
         ValueError: upper_loss returned an array of shape (2,) for a batch of 2; return
@@ -39,7 +38,6 @@ def check_problem(
                     f"{name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which "
                     "cannot be differentiated; make it floating point."
                 )
-    data = one_device(devices.cohort(np.array([0])))
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),
@@ -48,13 +46,26 @@ def check_problem(
             lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype),
             examples.arrays,
         )
-        value = jax.eval_shape(loss, x, y, batch)
+        try:
+            value = jax.eval_shape(loss, x, y, batch)
+        except Exception as error:
+            raise ValueError(
+                f"{name}(x, y, batch) failed on a batch {_shapes(batch)} with x "
+                f"{_shapes(x)} and y {_shapes(y)}: {type(error).__name__}: {error}"
+            ) from error
         shape = getattr(value, "shape", None)
         if shape != ():
             raise ValueError(
                 f"{name} returned an array of shape {shape} for a batch of 2; return "
                 "the mean over the batch, a scalar."
             )
+
+
+def _shapes(variable: PyTree) -> str:
+    def short(leaf: Array | jax.ShapeDtypeStruct) -> str:
+        return f"{leaf.dtype}{list(leaf.shape)}"
+
+    return str(jax.tree.map(short, variable)).replace("'", "")
 
 
 def check_weights(

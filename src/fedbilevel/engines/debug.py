@@ -66,17 +66,20 @@ class DebugSimulation:
                 where = f"device {device}, round {number}, phase {exchange}"
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, moment, int(device))
-                data = one_device(job.devices.cohort(np.array([device])))
+                with _named(f"{where}, loading"):
+                    data = one_device(job.devices.cohort(np.array([device])))
                 uplink, kept, info = _work(phase, server, mine, data, key, where)
                 private = jax.tree.map(
                     lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
                 )
                 uplinks, infos = jax.tree.map(
-                    lambda leaf: jnp.asarray(leaf)[None], (uplink, info)
+                    lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
                 )
                 means.append(stacked_mean(uplinks, infos, jnp.array([weight])))
-            server, report = conclude(phase, server, reduce(merge, means))
-        return RunState(server, private), report
+            total = reduce(merge, means)
+            server, dispersion = conclude(phase, server, total)
+        present = participants.devices[participants.weights > 0]
+        return RunState(server, private), Report(present, total.info, dispersion)
 
 
 def _work(
@@ -92,19 +95,16 @@ def _work(
             return _finite(function(*arguments))
 
     fold = jax.random.fold_in
-    carry = call(
-        phase.start,
-        phase.broadcast(server),
-        private,
-        data,
-        fold(key, 0),
-        step="start",
-    )
+    downlink = call(phase.broadcast, server, step="broadcast")
+    carry = call(phase.start, downlink, private, data, fold(key, 0), step="start")
     for number in range(phase.steps):
         carry = call(
             phase.step, carry, data, fold(key, number + 1), step=f"step {number}"
         )
-    result: tuple[Uplink, Private, Info] = call(phase.finish, carry, step="finish")
+    last = fold(key, phase.steps + 1)
+    result: tuple[Uplink, Private, Info] = call(
+        phase.finish, carry, downlink, last, step="finish"
+    )
     return result
 
 
@@ -118,10 +118,13 @@ def _named(where: str) -> Iterator[None]:
 
 def _finite(result: PyTree) -> PyTree:
     for path, leaf in jax.tree_util.tree_leaves_with_path(result):
-        if not np.all(np.isfinite(leaf)):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            continue
+        if not jnp.all(jnp.isfinite(leaf)):
             name = jax.tree_util.keystr(path)
             raise FloatingPointError(
-                f"{name} is not finite; look for a division by zero, a logarithm of "
-                "zero or a learning rate too large."
+                f"{name} is not finite; look for examples that are not finite, a "
+                "division or logarithm of zero, a learning rate too large, or a "
+                "NeumannSeries scale above 1 / L_1."
             )
     return result

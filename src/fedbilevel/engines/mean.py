@@ -8,7 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.protocol import Info, Phase, Server, Uplink
-from fedbilevel.engines.protocol import Report
+
+EXACT = jax.lax.Precision.HIGHEST
+"""Accelerators round products by default; an average of variables must not be."""
 
 
 class WeightedMean(NamedTuple):
@@ -55,12 +57,12 @@ def stacked_mean(
         return jnp.where(mask, leaf, 0).astype(_accumulator(leaf))
 
     def average(leaf: Array) -> Array:
-        return jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1)
+        return jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1, precision=EXACT)
 
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
         distances = leaf - mean[None]
         squares = jnp.sum(distances.reshape(len(leaf), -1) ** 2, axis=1)
-        return jnp.dot(weights.astype(mean.dtype), squares)
+        return jnp.dot(weights.astype(mean.dtype), squares, precision=EXACT)
 
     uplinks, infos = jax.tree.map(present, (uplinks, infos))
     mean = jax.tree.map(average, uplinks)
@@ -105,8 +107,8 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     )
 
 
-def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, Report]:
-    """Return the server's next state, in the types of its last, and the report.
+def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, PyTree]:
+    """Return the server's next state, in the types of its last, and the dispersion.
 
     Example:
         >>> import jax.numpy as jnp
@@ -115,19 +117,19 @@ def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, 
         >>> mean = stacked_mean(MomentumUplink(*jnp.ones((4, 2, 3))), {}, jnp.ones(2))
         >>> phase = local_phase(5, lambda state, data, key: state)
         >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
-        >>> server, report = conclude(phase, server._replace(step=jnp.array(0)), mean)
-        >>> server.x, float(report.dispersion.x)
+        >>> server, dispersion = conclude(phase, server, mean)
+        >>> server.x, float(dispersion.x)
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     following = jax.tree.map(
-        lambda new, old: new.astype(old.dtype),
+        lambda new, old: jnp.asarray(new, jnp.result_type(old)),
         phase.server(server, mean.uplink),
         server,
     )
     dispersion = jax.tree.map(
         lambda leaf: leaf / mean.weight.astype(leaf.dtype), mean.deviation
     )
-    return following, Report(mean.info, dispersion)
+    return following, dispersion
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:

@@ -14,7 +14,13 @@ class Participation(Protocol):
     def __call__(
         self, seed: int, round_number: int, device_count: int, /
     ) -> Int[np.ndarray, "cohort"]:
-        """Return device numbers, none twice."""
+        """Return device numbers, none twice.
+
+        Args:
+            seed: the run's seed.
+            round_number: counted from 0.
+            device_count: how many devices are enrolled, numbered from 0.
+        """
 
 
 @dataclass(frozen=True)

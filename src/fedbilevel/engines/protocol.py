@@ -96,15 +96,18 @@ class Report(NamedTuple):
     """What one exchange tells about itself.
 
     Attributes:
+        contributors: the devices whose uploads the server averaged.
         info: the weighted mean of what devices reported.
         dispersion: a tree like the uplink, with each leaf's weighted mean squared
             distance from the average: how far devices had drifted apart.
 
     Example:
-        >>> Report(info={}, dispersion=0.0).dispersion
-        0.0
+        >>> import numpy as np
+        >>> Report(contributors=np.array([0, 2]), info={}, dispersion=0.0).contributors
+        array([0, 2])
     """
 
+    contributors: Int[np.ndarray, "contributors"]
     info: Info
     dispersion: PyTree
 
@@ -120,6 +123,8 @@ class Job:
         key: the source of all random draws.
         opening: the phases of the first round.
         phases: the phases of every later round.
+        cohort_size: how many devices a round usually asks.
+        loaded_bytes: what a device's data add to memory when it takes part.
         costs: what a device spends in each phase.
 
     Example:
@@ -134,6 +139,8 @@ class Job:
     key: RandomKey
     opening: tuple[PhaseReference, ...]
     phases: tuple[PhaseReference, ...]
+    cohort_size: int
+    loaded_bytes: int
     costs: Mapping[PhaseReference, DeviceCosts]
 
 
@@ -159,7 +166,7 @@ def device_key(
 
     Every engine derives keys this way, and so draws the same samples: first the round,
     then the exchange, then the device. The start of the work folds in 0, local step s
-    folds in s + 1.
+    folds in s + 1, the finish folds in the number of steps + 1.
 
     Example:
         >>> import jax

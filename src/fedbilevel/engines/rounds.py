@@ -34,7 +34,6 @@ class Round(NamedTuple):
     Attributes:
         number: counted from 0.
         server: the server's state after it.
-        participants: the devices that took part.
         reports: what each of its exchanges told.
         costs: all that has been spent since the run began.
 
@@ -42,15 +41,19 @@ class Round(NamedTuple):
         >>> from fedbilevel import Costs
         >>> from fedbilevel.algorithms.momentum import initial_state
         >>> import jax.numpy as jnp
-        >>> Round(0, initial_state(jnp.ones(1), jnp.ones(2)), [0], (), Costs()).y
+        >>> Round(0, initial_state(jnp.ones(1), jnp.ones(2)), (), Costs()).y
         Array([1., 1.], dtype=float32)
     """
 
     number: int
     server: Server
-    participants: Int[np.ndarray, "cohort"]
     reports: tuple[Report, ...]
     costs: Costs
+
+    @property
+    def participants(self) -> Int[np.ndarray, "contributors"]:
+        """The devices whose uploads counted in the round's last exchange."""
+        return self.reports[-1].contributors
 
     @property
     def x(self) -> Upper:
@@ -122,13 +125,18 @@ def run(
     """
     if rounds < 1:
         raise ValueError(f"run needs at least 1 round, but rounds={rounds}.")
+    if isinstance(algorithm, type):
+        raise TypeError(
+            f"run was given the class {algorithm.__name__}; give it an algorithm, with "
+            "its hyperparameters: that class called with them."
+        )
     x, y = _canonical(x), _canonical(y)
     everyone = check_weights(weights, devices.device_count)
-    check_problem(problem, x, y, devices)
+    one = one_device(devices.cohort(np.array([0])))
+    check_problem(problem, x, y, one)
     server, private = algorithm.init(problem, x, y)
     server, private = _canonical(server), _canonical(private)
     key = jax.random.key(seed)
-    one = one_device(devices.cohort(np.array([0])))
     opening = _references(True, algorithm.opening(problem))
     phases = _references(False, algorithm.phases(problem))
     costs = {
@@ -137,7 +145,9 @@ def run(
         )
         for reference in dict.fromkeys((*opening, *phases))
     }
-    job = Job(problem, algorithm, devices, key, opening, phases, costs)
+    usual = len(participation(seed, 0, devices.device_count))
+    loaded = devices.loaded_bytes
+    job = Job(problem, algorithm, devices, key, opening, phases, usual, loaded, costs)
     state = RunState(server, _replicate(private, devices.device_count))
     return _rounds(job, state, rounds, seed, participation, everyone, engine)
 
@@ -153,17 +163,17 @@ def _rounds(
 ) -> Iterator[Round]:
     spent = Costs()
     for number in range(rounds):
-        chosen = participation(seed, number, job.devices.device_count)
+        chosen = np.asarray(participation(seed, number, job.devices.device_count))
         participants = _participants(number, chosen, weights)
-        present = participants.devices[participants.weights > 0]
         reports = []
         for exchange, reference in enumerate(job.phases if number else job.opening):
             state, report = engine.exchange(
                 job, reference, Moment(number, exchange), state, participants
             )
             reports.append(report)
-            spent = spent.plus(job.costs[reference].times(len(present)))
-        yield Round(number, state.server, present, tuple(reports), spent)
+            costs = job.costs[reference].times(len(report.contributors))
+            spent = spent.plus(costs)
+        yield Round(number, state.server, tuple(reports), spent)
 
 
 def _participants(
@@ -171,6 +181,12 @@ def _participants(
     chosen: Int[np.ndarray, "chosen"],
     weights: Float[np.ndarray, "devices"],
 ) -> Participants:
+    wrong = chosen[(chosen < 0) | (chosen >= len(weights))]
+    if len(wrong):
+        raise ValueError(
+            f"device {wrong[0]} was chosen for round {number}, but devices are "
+            f"numbered 0 to {len(weights) - 1}."
+        )
     if len(np.unique(chosen)) < len(chosen):
         raise ValueError(
             f"a device was chosen twice for round {number}; let participation return "

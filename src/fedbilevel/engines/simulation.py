@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Carry, FederatedAlgorithm, Private, Server
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
@@ -25,6 +25,8 @@ from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
 """What a chunk's devices hold at once: about a core's cache, where it ran fastest."""
+LOADED_BYTES = 256_000_000
+"""The most that is loaded at once of devices whose data come on demand."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,16 @@ class Simulation:
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
-        working_bytes = job.costs[reference].working_bytes
-        most = self.chunk_size or max(1, CHUNK_BYTES // max(1, working_bytes))
+        most = self.chunk_size or _default_chunk_size(job, reference)
+        # Equal chunks of the usual cohort: a round of another size reuses the program.
+        size = -(-job.cohort_size // -(-job.cohort_size // most))
         server, private = state
         total: WeightedMean | None = None
-        for chunk in _chunks(participants, most):
-            mean, private = _work(
+        for chunk in _chunks(participants, size):
+            mean, kept = _work(
                 job.algorithm,
                 server,
-                private,
+                _rows(private, chunk.devices),
                 job.devices.cohort(chunk.devices),
                 *chunk,
                 job.key,
@@ -75,20 +78,27 @@ class Simulation:
                 problem=job.problem,
                 reference=reference,
             )
+            if jax.tree.leaves(private):
+                private = _with_rows(private, *chunk, kept)
             total = mean if total is None else _merge(total, mean)
-        server, report = _conclude(
+        assert total is not None, "a round has at least one participant"
+        server, dispersion = _conclude(
             job.algorithm, server, total, problem=job.problem, reference=reference
         )
-        return RunState(server, private), report
+        present = participants.devices[participants.weights > 0]
+        return RunState(server, private), Report(present, total.info, dispersion)
 
 
-def _chunks(participants: Participants, most: int) -> Iterator[Participants]:
-    """Deal participants into equal chunks, the last filled up with weightless ones."""
-    count = len(participants.devices)
-    chunks = -(-count // most)
-    size = -(-count // chunks)
+def _default_chunk_size(job: Job, reference: PhaseReference) -> int:
+    by_work = CHUNK_BYTES // max(1, job.costs[reference].working_bytes)
+    by_data = LOADED_BYTES // max(1, job.loaded_bytes)
+    return max(1, min(by_work, by_data))
+
+
+def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
+    """Deal participants into chunks, the last filled up with weightless ones."""
     # A filler repeats a real device, so that it can add no numbers of its own.
-    filler = chunks * size - count
+    filler = -len(participants.devices) % size
     devices = np.pad(participants.devices.astype(np.int32), (0, filler), mode="edge")
     weights = np.pad(participants.weights, (0, filler))
     for first in range(0, len(devices), size):
@@ -118,22 +128,37 @@ def _work(
             carry, data, fold(keys, number + 1)
         ), None
 
-    mine = jax.tree.map(lambda leaf: leaf[devices], private)
+    downlink = phase.broadcast(server)
     carry = jax.vmap(
         phase.start, in_axes=(None, 0, COHORT_AXES, 0), axis_size=len(keys)
-    )(phase.broadcast(server), mine, data, fold(keys, 0))
+    )(downlink, private, data, fold(keys, 0))
     carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
-    uplinks, kept, infos = jax.vmap(phase.finish)(carry)
-
-    def keep(leaf: Array, new: Array) -> Array:
-        # A filler's row lies beyond the end, where a write is dropped.
-        rows = jnp.where(weights > 0, devices, len(leaf))
-        return leaf.at[rows].set(new, mode="drop")
-
-    return (
-        stacked_mean(uplinks, infos, weights),
-        jax.tree.map(keep, private, kept),
+    uplinks, kept, infos = jax.vmap(phase.finish, in_axes=(0, None, 0))(
+        carry, downlink, fold(keys, phase.steps + 1)
     )
+    return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
+
+
+@jax.jit
+def _rows(private: Private, devices: Int[Array, "chunk"]) -> Private:
+    return jax.tree.map(lambda leaf: leaf[devices], private)
+
+
+# The old state is given up, so that a chunk's rows are written in place: otherwise each
+# chunk would copy the private state of every enrolled device.
+@partial(jax.jit, donate_argnames="private")
+def _with_rows(
+    private: Private,
+    devices: Int[Array, "chunk"],
+    weights: Float[Array, "chunk"],
+    rows: Private,
+) -> Private:
+    def write(leaf: Array, new: Array) -> Array:
+        # A filler's row lies beyond the end, where a write is dropped.
+        places = jnp.where(weights > 0, devices, len(leaf))
+        return leaf.at[places].set(new, mode="drop")
+
+    return jax.tree.map(write, private, rows)
 
 
 _merge = jax.jit(merge)
@@ -147,5 +172,5 @@ def _conclude(
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> tuple[Server, Report]:
+) -> tuple[Server, PyTree]:
     return conclude(reference.of(algorithm, problem), server, mean)

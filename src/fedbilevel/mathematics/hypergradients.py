@@ -9,7 +9,6 @@ the devices are homogeneous, as the paper assumes.
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float
@@ -54,7 +53,7 @@ class Hypergradient(Protocol):
         """Return the estimate, a tree like x."""
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class NeumannSeries:
     """The paper's estimator: a truncated Neumann series with independent samples.
@@ -91,7 +90,7 @@ class NeumannSeries:
             raise ValueError(
                 f"NeumannSeries needs at least 1 term, but terms={self.terms}."
             )
-        if isinstance(self.scale, float | int) and self.scale <= 0:
+        if tree.is_number(self.scale) and self.scale <= 0:
             raise ValueError(
                 f"NeumannSeries needs a scale above 0, but scale={self.scale}; "
                 "take it a little below 1 / L_1, the inverse of the largest curvature "
@@ -122,7 +121,7 @@ class NeumannSeries:
         )
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class ConjugateGradient:
     """The inverse Hessian of one batch, applied by conjugate gradients.

@@ -58,12 +58,13 @@ class CrossProduct(Protocol):
 class BilevelProblem:
     """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1).
 
-    A user states the two losses; automatic differentiation supplies the four oracles,
-    none of which forms a matrix. Estimators and algorithms use the oracles only, so any
-    of them may be replaced by a closed form.
+    A user states the two losses as functions of (x, y, batch), where a batch has the
+    structure of a device's upper or lower examples. Automatic differentiation supplies
+    the four oracles, none of which forms a matrix. Estimators and algorithms use the
+    oracles only, so any of them may be replaced by a closed form.
 
     Attributes:
-        upper_loss: f, the mean over a batch, strongly smooth in both variables.
+        upper_loss: f, the mean over a batch.
         lower_loss: g, the mean over a batch, strongly convex in y.
         upper_gradients: ∇x f and ∇y f.
         lower_gradient: ∇y g.

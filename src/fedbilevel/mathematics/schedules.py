@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.tree import Rate
 
 
@@ -21,7 +22,7 @@ class Schedule(Protocol):
 LearningRate: TypeAlias = Rate | Schedule
 
 
-@jax.tree_util.register_dataclass
+@tree.register
 @dataclass(frozen=True)
 class CubeRootDecay:
     """η_t = scale / max(t + 2, plateau)^(1/3): the decaying rate of Theorem 3.

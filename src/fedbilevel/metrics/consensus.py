@@ -12,12 +12,13 @@ def consensus_error(finished: Round) -> float:
         ValueError: if the algorithm's devices upload no x and y.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import numpy as np
         >>> from fedbilevel import Costs, Round
         >>> from fedbilevel.algorithms.momentum import MomentumUplink
         >>> from fedbilevel.engines.protocol import Report
-        >>> report = Report(info={}, dispersion=MomentumUplink(1.0, 2.0, 0.0, 0.0))
-        >>> consensus_error(Round(0, None, [0, 1], (report,), Costs()))
+        >>> both = np.array([0, 1])
+        >>> report = Report(both, {}, dispersion=MomentumUplink(1.0, 2.0, 0.0, 0.0))
+        >>> consensus_error(Round(0, None, (report,), Costs()))
         3.0
     """
     dispersion = finished.reports[-1].dispersion

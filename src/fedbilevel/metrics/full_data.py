@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredExamples
+from fedbilevel.engines.checks import check_weights
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 
 
@@ -45,9 +46,11 @@ def full_data(
         (Array(1., dtype=float32), (2, 4))
     """
     count = devices.device_count
-    array = np.ones(count) if weights is None else np.asarray(weights, float)
-    cohort = devices.cohort(np.arange(count))
-    array = array / array.sum()
+    array = check_weights(weights, count)
+    # A device of weight zero is absent, whatever it holds.
+    present = np.flatnonzero(array)
+    cohort = devices.cohort(present)
+    array = array[present] / array.sum()
     return (
         _blocks(cohort.upper, array, block_size),
         _blocks(cohort.lower, array, block_size),
@@ -104,7 +107,7 @@ def _whole(loss: Loss) -> Loss:
         @jax.checkpoint
         def block(part: FullData) -> Float[Array, ""]:
             losses = jax.vmap(one)(part.rows)
-            return jnp.dot(part.shares.astype(losses.dtype), losses)
+            return jnp.sum(part.shares.astype(losses.dtype) * losses)
 
         return jnp.sum(jax.lax.map(block, data))
 
