@@ -4,13 +4,16 @@
 
 - all of 100,000 devices in a round beside all of 1,000, by time a device-step, with the
   data in memory and loaded on demand, and the process's peak memory;
-- 1,000 devices a round sampled out of 1,000,000 beside the same out of 1,000.
+- 1,000 devices a round sampled out of 1,000,000 beside the same out of 1,000;
+- the same out of 100,000 when every device keeps 100 numbers of its own.
 """
 
 import argparse
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +22,21 @@ import numpy as np
 from benchmarks import softmax
 from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
 from fedbilevel import (
+    BilevelProblem,
     Devices,
     Everyone,
+    FederatedAlgorithm,
     InMemoryDevices,
     LocalBSGVRM,
     LocalExamples,
     NeumannSeries,
     OnDemandDevices,
     Participation,
+    Phase,
     UniformSample,
     run,
 )
+from fedbilevel.algorithms.momentum import MomentumState
 
 FEATURES, EXAMPLES = 64, 8
 ALGORITHM = LocalBSGVRM(
@@ -38,6 +45,41 @@ ALGORITHM = LocalBSGVRM(
     local_steps=5,
     batch_size=2,
 )
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Remembering:
+    """LocalBSGVRM on devices that also keep numbers, and change them every round."""
+
+    numbers: int = 100
+
+    def init(
+        self, problem: BilevelProblem, x: Any, y: Any
+    ) -> tuple[MomentumState, Any]:
+        server, _ = ALGORITHM.init(problem, x, y)
+        return server, jnp.zeros(self.numbers)
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        return tuple(map(_remember, ALGORITHM.opening(problem)))
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        return tuple(map(_remember, ALGORITHM.phases(problem)))
+
+
+def _remember(phase: Phase) -> Phase:
+    def start(downlink: Any, private: Any, data: Any, key: Any) -> Any:
+        return phase.start(downlink, (), data, key), private
+
+    def finish(carry: Any, downlink: Any, key: Any) -> Any:
+        uplink, _, info = phase.finish(carry[0], downlink, key)
+        return uplink, carry[1] + 1, info
+
+    return phase._replace(
+        start=start,
+        step=lambda carry, data, key: (phase.step(carry[0], data, key), carry[1]),
+        finish=finish,
+    )
 
 
 def local_examples(device: int) -> LocalExamples:
@@ -56,14 +98,16 @@ def on_demand(count: int) -> Devices:
 
 
 def rounds(
-    devices: Devices, participation: Participation = Everyone()
+    devices: Devices,
+    participation: Participation = Everyone(),
+    algorithm: FederatedAlgorithm = ALGORITHM,
 ) -> Callable[[], object]:
     """Return a call that runs the next round."""
     x = jnp.full(FEATURES, -3.0)
     y = jnp.zeros((softmax.CLASSES, FEATURES))
     iterator = run(
         softmax.problem(),
-        ALGORITHM,
+        algorithm,
         devices,
         x,
         y,
@@ -103,6 +147,12 @@ def main() -> None:
         "sampled", {n: rounds(on_demand(n), sample) for n in (few, enrolled)}, False
     )
     bounds.append(Bound("sampled round", figure, 1.10))
+    figure = compare(
+        "private",
+        {n: rounds(on_demand(n), sample, Remembering()) for n in (few, many)},
+        False,
+    )
+    bounds.append(Bound("sampled round, private state", figure, 1.10))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     bounds.append(Bound("peak GB", peak, 3.0))
     header = ("data", "enrolled", "a round", "s a round", "µs a device-step")
