@@ -9,9 +9,6 @@ from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.protocol import Info, Phase, Server, Uplink
 
-EXACT = jax.lax.Precision.HIGHEST
-"""Accelerators round products by default; an average of variables must not be."""
-
 
 class WeightedMean(NamedTuple):
     """The mean of some devices' uploads, and their spread about it.
@@ -52,19 +49,21 @@ def stacked_mean(
     weight = jnp.sum(weights)
     shares = weights / _divisor(weight)
 
-    def present(leaf: Array) -> Array:
-        mask = (weights > 0).reshape(-1, *[1] * (leaf.ndim - 1))
-        return jnp.where(mask, leaf, 0).astype(_accumulator(leaf))
+    # Multiply and add rather than a matrix product: masked, weighted and summed in one
+    # pass, and at full precision on accelerators that round products by default.
+    def total(factors: Float[Array, "devices"], leaf: Array) -> Array:
+        def along(vector: Array) -> Array:
+            return vector.reshape(-1, *[1] * (leaf.ndim - 1))
+
+        terms = along(factors.astype(leaf.dtype)) * leaf
+        return jnp.sum(jnp.where(along(weights > 0), terms, 0), axis=0)
 
     def average(leaf: Array) -> Array:
-        return jnp.tensordot(shares.astype(leaf.dtype), leaf, axes=1, precision=EXACT)
+        return total(shares, leaf.astype(_accumulator(leaf)))
 
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
-        distances = leaf - mean[None]
-        squares = jnp.sum(distances.reshape(len(leaf), -1) ** 2, axis=1)
-        return jnp.dot(weights.astype(mean.dtype), squares, precision=EXACT)
+        return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
 
-    uplinks, infos = jax.tree.map(present, (uplinks, infos))
     mean = jax.tree.map(average, uplinks)
     return WeightedMean(
         weight=weight,

@@ -3,13 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from fedbilevel.algorithms.protocol import Carry, FederatedAlgorithm, Private, Server
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    FederatedAlgorithm,
+    Info,
+    Private,
+    Server,
+)
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
@@ -65,28 +72,32 @@ class Simulation:
         # Equal chunks of the usual cohort: a round of another size reuses the program.
         size = -(-job.cohort_size // -(-job.cohort_size // most))
         server, private = state
+        stateful = bool(jax.tree.leaves(private))
+        present = participants.devices[participants.weights > 0]
+        program: Any = {"problem": job.problem, "reference": reference}
         total: WeightedMean | None = None
-        for chunk in _chunks(participants, size):
-            mean, kept = _work(
+        chunks = list(_chunks(participants, size))
+        for chunk in chunks:
+            # One chunk is the whole exchange: a call less, and no mean to hand over.
+            work = _whole_exchange if len(chunks) == 1 else _work
+            result, kept = work(
                 job.algorithm,
                 server,
-                _rows(private, chunk.devices),
+                _rows(private, chunk.devices) if stateful else private,
                 job.devices.cohort(chunk.devices),
                 *chunk,
                 job.key,
                 Moment(*map(np.int32, moment)),
-                problem=job.problem,
-                reference=reference,
+                **program,
             )
-            if jax.tree.leaves(private):
+            if stateful:
                 private = _with_rows(private, *chunk, kept)
-            total = mean if total is None else _merge(total, mean)
-        assert total is not None, "a round has at least one participant"
-        server, dispersion = _conclude(
-            job.algorithm, server, total, problem=job.problem, reference=reference
-        )
-        present = participants.devices[participants.weights > 0]
-        return RunState(server, private), Report(present, total.info, dispersion)
+            if len(chunks) == 1:
+                server, info, dispersion = result
+                return RunState(server, private), Report(present, info, dispersion)
+            total = result if total is None else _merge(total, result)
+        server, info, dispersion = _conclude(job.algorithm, server, total, **program)
+        return RunState(server, private), Report(present, info, dispersion)
 
 
 def _default_chunk_size(job: Job, reference: PhaseReference) -> int:
@@ -99,14 +110,14 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
     """Deal participants into chunks, the last filled up with weightless ones."""
     # A filler repeats a real device, so that it can add no numbers of its own.
     filler = -len(participants.devices) % size
-    devices = np.pad(participants.devices.astype(np.int32), (0, filler), mode="edge")
-    weights = np.pad(participants.weights, (0, filler))
+    devices = participants.devices.astype(np.int32)
+    devices = np.concatenate([devices, np.repeat(devices[-1:], filler)])
+    weights = np.concatenate([participants.weights, np.zeros(filler)])
     for first in range(0, len(devices), size):
         yield Participants(devices[first : first + size], weights[first : first + size])
 
 
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def _work(
+def _device_work(
     algorithm: FederatedAlgorithm,
     server: Server,
     private: Private,
@@ -139,6 +150,36 @@ def _work(
     return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
 
 
+def _server_work(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    mean: WeightedMean,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> tuple[Server, Info, PyTree]:
+    phase = reference.of(algorithm, problem)
+    server, dispersion = conclude(phase, server, mean)
+    return server, mean.info, dispersion
+
+
+def _both(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    *arguments: Any,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> tuple[tuple[Server, Info, PyTree], Private]:
+    program: Any = {"problem": problem, "reference": reference}
+    mean, kept = _device_work(algorithm, server, *arguments, **program)
+    return _server_work(algorithm, server, mean, **program), kept
+
+
+_compile = partial(jax.jit, static_argnames=("problem", "reference"))
+_work, _conclude, _whole_exchange = map(_compile, (_device_work, _server_work, _both))
+_merge = jax.jit(merge)
+
+
 @jax.jit
 def _rows(private: Private, devices: Int[Array, "chunk"]) -> Private:
     return jax.tree.map(lambda leaf: leaf[devices], private)
@@ -159,18 +200,3 @@ def _with_rows(
         return leaf.at[places].set(new, mode="drop")
 
     return jax.tree.map(write, private, rows)
-
-
-_merge = jax.jit(merge)
-
-
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def _conclude(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    mean: WeightedMean,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[Server, PyTree]:
-    return conclude(reference.of(algorithm, problem), server, mean)
