@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int, PyTree
 from fedbilevel.algorithms.protocol import (
     Carry,
     FederatedAlgorithm,
-    Info,
     Private,
     Server,
 )
@@ -76,11 +75,8 @@ class Simulation:
         present = participants.devices[participants.weights > 0]
         program: Any = {"problem": job.problem, "reference": reference}
         total: WeightedMean | None = None
-        chunks = list(_chunks(participants, size))
-        for chunk in chunks:
-            # One chunk is the whole exchange: a call less, and no mean to hand over.
-            work = _whole_exchange if len(chunks) == 1 else _work
-            result, kept = work(
+        for chunk in _chunks(participants, size):
+            mean, kept = _work(
                 job.algorithm,
                 server,
                 _rows(private, chunk.devices) if stateful else private,
@@ -92,12 +88,10 @@ class Simulation:
             )
             if stateful:
                 private = _with_rows(private, *chunk, kept)
-            if len(chunks) == 1:
-                server, info, dispersion = result
-                return RunState(server, private), Report(present, info, dispersion)
-            total = result if total is None else _merge(total, result)
-        server, info, dispersion = _conclude(job.algorithm, server, total, **program)
-        return RunState(server, private), Report(present, info, dispersion)
+            total = mean if total is None else _merge(total, mean)
+        assert total is not None, "a round has at least one participant"
+        server, dispersion = _conclude(job.algorithm, server, total, **program)
+        return RunState(server, private), Report(present, total.info, dispersion)
 
 
 def _default_chunk_size(job: Job, reference: PhaseReference) -> int:
@@ -117,7 +111,8 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
         yield Participants(devices[first : first + size], weights[first : first + size])
 
 
-def _device_work(
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def _work(
     algorithm: FederatedAlgorithm,
     server: Server,
     private: Private,
@@ -150,34 +145,19 @@ def _device_work(
     return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
 
 
-def _server_work(
+_merge = jax.jit(merge)
+
+
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def _conclude(
     algorithm: FederatedAlgorithm,
     server: Server,
     mean: WeightedMean,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> tuple[Server, Info, PyTree]:
-    phase = reference.of(algorithm, problem)
-    server, dispersion = conclude(phase, server, mean)
-    return server, mean.info, dispersion
-
-
-def _both(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    *arguments: Any,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[tuple[Server, Info, PyTree], Private]:
-    program: Any = {"problem": problem, "reference": reference}
-    mean, kept = _device_work(algorithm, server, *arguments, **program)
-    return _server_work(algorithm, server, mean, **program), kept
-
-
-_compile = partial(jax.jit, static_argnames=("problem", "reference"))
-_work, _conclude, _whole_exchange = map(_compile, (_device_work, _server_work, _both))
-_merge = jax.jit(merge)
+) -> tuple[Server, PyTree]:
+    return conclude(reference.of(algorithm, problem), server, mean)
 
 
 @jax.jit
