@@ -5,7 +5,6 @@ rounds that wait for the last only. Both draw the same samples, and
 `tests/test_benchmarks.py` holds them to the same numbers.
 """
 
-import argparse
 from collections.abc import Callable
 from statistics import median
 
@@ -14,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import bare, softmax
-from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from benchmarks.timing import (
+    Bound,
+    conclude,
+    interleave,
+    print_table,
+    ratio,
+    wants_fast,
+)
 from fedbilevel import (
     FederatedAlgorithm,
     InMemoryDevices,
@@ -89,12 +95,9 @@ def bare_rounds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--fast", action="store_true", help="the smallest case only, as in CI"
-    )
+    fast = wants_fast(__doc__, "the smallest case only")
     rows, bounds = [], []
-    for count, batch, group in CASES[: 1 if parser.parse_args().fast else None]:
+    for count, batch, group in CASES[: 1 if fast else None]:
         settings = bare.Settings(count, batch, group)
         devices = softmax.devices(count)
         for number in (1, 2):

@@ -4,7 +4,6 @@
 as a Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`).
 """
 
-import argparse
 from statistics import median
 
 import numpy as np
@@ -12,7 +11,14 @@ import torch
 
 from benchmarks import bare, softmax, torch_loop
 from benchmarks.overhead import ROUNDS, package_rounds
-from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from benchmarks.timing import (
+    Bound,
+    conclude,
+    interleave,
+    print_table,
+    ratio,
+    wants_fast,
+)
 from fedbilevel import InMemoryDevices
 
 CASES = ((8, 1, 30.0), (8, 32, 8.0), (64, 32, 7.0))
@@ -40,12 +46,9 @@ def torch_loop_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--fast", action="store_true", help="the smallest case only, as in CI"
-    )
+    fast = wants_fast(__doc__, "the smallest case only")
     rows, bounds = [], []
-    for count, batch, limit in CASES[: 1 if parser.parse_args().fast else None]:
+    for count, batch, limit in CASES[: 1 if fast else None]:
         settings = bare.Settings(count, batch, count)
         devices = softmax.devices(count)
         seconds = interleave(

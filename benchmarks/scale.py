@@ -8,7 +8,6 @@
 - the same out of 100,000 when every device keeps 100 numbers of its own.
 """
 
-import argparse
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import softmax
-from benchmarks.timing import Bound, conclude, interleave, print_table, ratio
+from benchmarks.timing import (
+    Bound,
+    conclude,
+    interleave,
+    print_table,
+    ratio,
+    wants_fast,
+)
 from fedbilevel import (
     BilevelProblem,
     Devices,
@@ -118,11 +124,8 @@ def rounds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--fast", action="store_true", help="a tenth of the devices, as in CI"
-    )
-    part = 10 if parser.parse_args().fast else 1
+    fast = wants_fast(__doc__, "a tenth of the devices")
+    part = 10 if fast else 1
     few, many, enrolled = 1_000 // part, 100_000 // part, 1_000_000 // part
     rows, bounds = [], []
 

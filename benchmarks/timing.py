@@ -1,5 +1,6 @@
 """Timing by ratio: candidates take turns, so that a noisy machine slows all alike."""
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,13 @@ class Bound(NamedTuple):
     def kept(self) -> bool:
         """Whether the figure keeps its bound."""
         return self.figure >= self.limit if self.at_least else self.figure <= self.limit
+
+
+def wants_fast(description: str | None, meaning: str) -> bool:
+    """Read the command line: whether the setting that CI runs was asked for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--fast", action="store_true", help=f"{meaning}, as in CI")
+    return bool(parser.parse_args().fast)
 
 
 def interleave(

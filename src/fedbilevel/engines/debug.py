@@ -78,8 +78,9 @@ class DebugSimulation:
                 means.append(stacked_mean(uplinks, infos, jnp.array([weight])))
             total = reduce(merge, means)
             server, dispersion = conclude(phase, server, total)
-        present = participants.devices[participants.weights > 0]
-        return RunState(server, private), Report(present, total.info, dispersion)
+        return RunState(server, private), Report(
+            participants.present, total.info, dispersion
+        )
 
 
 def _work(

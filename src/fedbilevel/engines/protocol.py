@@ -68,12 +68,17 @@ class Participants(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> Participants(np.array([3, 1]), np.array([0.5, 0.5])).devices
-        array([3, 1])
+        >>> Participants(np.array([3, 1]), np.array([1.0, 0.0])).present
+        array([3])
     """
 
     devices: Int[np.ndarray, "cohort"]
     weights: Float[np.ndarray, "cohort"]
+
+    @property
+    def present(self) -> Int[np.ndarray, "present"]:
+        """The devices that are not absent."""
+        return self.devices[self.weights > 0]
 
 
 class RunState(NamedTuple):

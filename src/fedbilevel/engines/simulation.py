@@ -72,7 +72,6 @@ class Simulation:
         size = -(-job.cohort_size // -(-job.cohort_size // most))
         server, private = state
         stateful = bool(jax.tree.leaves(private))
-        present = participants.devices[participants.weights > 0]
         program: Any = {"problem": job.problem, "reference": reference}
         total: WeightedMean | None = None
         for chunk in _chunks(participants, size):
@@ -91,7 +90,9 @@ class Simulation:
             total = mean if total is None else _merge(total, mean)
         assert total is not None, "a round has at least one participant"
         server, dispersion = _conclude(job.algorithm, server, total, **program)
-        return RunState(server, private), Report(present, total.info, dispersion)
+        return RunState(server, private), Report(
+            participants.present, total.info, dispersion
+        )
 
 
 def _default_chunk_size(job: Job, reference: PhaseReference) -> int:
