@@ -3,9 +3,15 @@
 See `run` for the way in.
 """
 
+from fedbilevel.algorithms.fedbio import FedBiO
+from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
+from fedbilevel.algorithms.fednest import FedNest
+from fedbilevel.algorithms.lfednest import LFedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
+from fedbilevel.algorithms.shrofbo import ShroFBO
+from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.devices import (
     Devices,
@@ -19,6 +25,7 @@ from fedbilevel.engines.participation import Everyone, Participation, UniformSam
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import Round, run
 from fedbilevel.engines.simulation import Simulation
+from fedbilevel.engines.sweep import Sweep, sweep
 from fedbilevel.mathematics.hypergradients import (
     ConjugateGradient,
     Hypergradient,
@@ -38,9 +45,13 @@ __all__ = [
     "Devices",
     "Engine",
     "Everyone",
+    "FedBiO",
+    "FedBiOAcc",
+    "FedNest",
     "FederatedAlgorithm",
     "Hypergradient",
     "InMemoryDevices",
+    "LFedNest",
     "LocalBSGM",
     "LocalBSGVRM",
     "LocalExamples",
@@ -51,8 +62,12 @@ __all__ = [
     "Round",
     "Samples",
     "Schedule",
+    "ShroFBO",
+    "SimFBO",
     "Simulation",
+    "Sweep",
     "UniformSample",
     "WarmStart",
     "run",
+    "sweep",
 ]

@@ -10,11 +10,17 @@ import optax
 from fedbilevel import (
     ConjugateGradient,
     CubeRootDecay,
+    FedBiO,
+    FedBiOAcc,
     FederatedAlgorithm,
+    FedNest,
+    LFedNest,
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
     Phase,
+    ShroFBO,
+    SimFBO,
     WarmStart,
 )
 
@@ -42,6 +48,29 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
         SERIES,
         **RATES,
         warm_start=WarmStart(learning_rate=0.1, exchanges=2, local_steps=3),
+    ),
+    "FedNest": lambda: FedNest(
+        0.2, SERIES, upper_rate=0.3, lower_rounds=2, lower_steps=2, local_steps=2
+    ),
+    "FedNest, drawn products": lambda: FedNest(0.1, SERIES, drawn_products=True),
+    "LFedNest": lambda: LFedNest(
+        0.2, SERIES, upper_rate=0.3, lower_rounds=2, lower_steps=2, local_steps=2
+    ),
+    "FedBiO": lambda: FedBiO(0.1, 0.3, 0.5, 0.4, adjoint_radius=1.5, local_steps=2),
+    "FedBiO, private lower level": lambda: FedBiO(
+        SCHEDULE, 0.3, 0.5, 0.4, local_steps=2, private_lower=True
+    ),
+    "FedBiOAcc": lambda: FedBiOAcc(
+        0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, opening_batch_size=4
+    ),
+    "FedBiOAcc, private lower level": lambda: FedBiOAcc(
+        0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, private_lower=True
+    ),
+    "SimFBO": lambda: SimFBO(
+        0.1, 0.3, 0.5, 0.4, server_rate=2.0, local_steps=3, discount=0.9
+    ),
+    "ShroFBO, unequal steps": lambda: ShroFBO(
+        0.1, 0.3, 0.5, 0.4, local_steps=3, examples_per_step=2, adjoint_radius=1.5
     ),
     "two exchanges, private state": lambda: TwoExchanges(0.1),
 }

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-from jaxtyping import PyTree
-
 from fedbilevel.algorithms.momentum import (
     MomentumState,
+    corrected,
     draw_samples,
     estimate,
     initial_state,
@@ -104,17 +103,11 @@ class LocalBSGVRM:
             new_hypergradient, new_gradient = at(new_x, new_y)
             old_hypergradient, old_gradient = at(x, y)
             forget = self.upper_mixing * eta * eta, self.lower_mixing * eta * eta
-            u = _corrected(u, old_hypergradient, forget[0], new_hypergradient)  # line 7
-            v = _corrected(v, old_gradient, forget[1], new_gradient)  # line 8
+            u = corrected(u, old_hypergradient, forget[0], new_hypergradient)  # line 7
+            v = corrected(v, old_gradient, forget[1], new_gradient)  # line 8
             return MomentumState(new_x, new_y, u, v, t + 1)
 
         return (local_phase(self.local_steps, step),)
 
     def _draw(self, data: DeviceData, key: RandomKey, batch_size: int) -> Samples:
         return draw_samples(data, key, batch_size, self.hypergradient)
-
-
-def _corrected(
-    direction: PyTree, old: PyTree, forget: tree.Rate, new: PyTree
-) -> PyTree:
-    return tree.add_scaled(new, 1 - forget, tree.subtract(direction, old))

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Int
+from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Private
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -33,7 +33,7 @@ class MomentumState(NamedTuple):
     y: Lower
     upper_direction: Upper
     lower_direction: Lower
-    step: int | Int[Array, "*devices"]
+    step: schedules.Step
 
 
 class MomentumUplink(NamedTuple):
@@ -60,7 +60,7 @@ class Point(NamedTuple):
 
     x: Upper
     y: Lower
-    step: int | Int[Array, ""]
+    step: schedules.Step
 
 
 Estimate = Callable[[Upper, Lower, Samples], tuple[Upper, Lower]]
@@ -136,6 +136,19 @@ def draw_samples(
         lower_key, batch_size, draws=2 + hypergradient.curvature_draws
     )
     return Samples(upper, lower, cross, tuple(curvature))
+
+
+def corrected(direction: PyTree, old: PyTree, forget: tree.Rate, new: PyTree) -> PyTree:
+    """Return new + (1 − forget)(direction − old): a sample corrects its own past.
+
+    `old` and `new` are one sample's estimates at the point left and the point reached.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(corrected(jnp.array(3.0), jnp.array(1.0), 0.5, jnp.array(2.0)))
+        3.0
+    """
+    return tree.add_scaled(new, 1 - forget, tree.subtract(direction, old))
 
 
 def local_phase(

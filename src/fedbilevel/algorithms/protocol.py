@@ -78,7 +78,7 @@ class FederatedAlgorithm(Protocol):
         """Return the server's first state and what each device keeps at first."""
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the phases of the first round."""
+        """Return the phases of the first round; none if it is like every other."""
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of every later round."""

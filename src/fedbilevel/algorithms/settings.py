@@ -1,18 +1,24 @@
 """Checks of hyperparameters, at the moment a user writes them."""
 
+from dataclasses import fields
 from typing import Any
 
 from fedbilevel.mathematics import schedules, tree
 
+COUNTS = ("_steps", "_size", "_rounds", "exchanges")
+RATES = ("_rate", "_mixing", "_radius", "discount")
 
-def check_settings(algorithm: Any, mixing_power: int) -> None:
+
+def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
     """Refuse impossible settings and make the learning rate a pytree.
 
-    Only concrete numbers are judged: a traced rate, or a grid of rates, has no value.
+    What a setting must be follows from its name: a count, a rate, a mixing weight. Only
+    concrete numbers are judged: a traced rate, or a grid of rates, has no value.
 
     Args:
         algorithm: a dataclass under construction.
-        mixing_power: the power of η that multiplies the mixing weights.
+        mixing_power: the power of η that multiplies the mixing weights, if there are
+            any.
 
     Raises:
         ValueError: if a setting lies outside its range.
@@ -27,45 +33,52 @@ def check_settings(algorithm: Any, mixing_power: int) -> None:
         lower either.
     """
     name = type(algorithm).__name__
-    counts = ("local_steps", "batch_size", "opening_batch_size")
-    for count in counts:
-        number = getattr(algorithm, count, 1)
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(
-                f"{name} needs {count} at least 1 and whole, but it is {number!r}."
-            )
-    if isinstance(algorithm.hypergradient, type):
-        raise TypeError(
-            f"{name} was given the class {algorithm.hypergradient.__name__} for its "
-            "hypergradient; give it an object of that class."
-        )
-    rates = (
-        "learning_rate",
-        "upper_rate",
-        "lower_rate",
-        "upper_mixing",
-        "lower_mixing",
-    )
-    for rate in rates:
-        value = getattr(algorithm, rate)
-        if isinstance(value, str | tuple | type):
+    for field in fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if field.name.endswith(COUNTS):
+            _check_count(name, field.name, value)
+        elif field.name.endswith(RATES):
+            _check_rate(name, field.name, value)
+        elif field.name == "hypergradient" and isinstance(value, type):
             raise TypeError(
-                f"{name} needs a number for {rate}"
-                f"{' or a schedule' if rate == 'learning_rate' else ''}, but it was "
-                f"given {value!r}."
+                f"{name} was given the class {value.__name__} for its hypergradient; "
+                "give it an object of that class."
             )
-        if tree.is_number(value) and value <= 0:
-            raise ValueError(f"{name} needs {rate} above 0, but it is {value}.")
+    if mixing_power:
+        _check_mixing(algorithm, mixing_power)
+    rate = schedules.as_tree(algorithm.learning_rate)
+    object.__setattr__(algorithm, "learning_rate", rate)
+
+
+def _check_count(algorithm: str, name: str, value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"{algorithm} needs {name} at least 1 and whole, but it is {value!r}."
+        )
+
+
+def _check_rate(algorithm: str, name: str, value: Any) -> None:
+    if isinstance(value, str | tuple | type):
+        raise TypeError(
+            f"{algorithm} needs a number for {name}"
+            f"{' or a schedule' if name == 'learning_rate' else ''}, but it was "
+            f"given {value!r}."
+        )
+    if tree.is_number(value) and value <= 0:
+        raise ValueError(f"{algorithm} needs {name} above 0, but it is {value}.")
+
+
+def _check_mixing(algorithm: Any, power: int) -> None:
     eta = algorithm.learning_rate
-    for mixing in ("upper_mixing", "lower_mixing"):
-        weight = getattr(algorithm, mixing)
-        if not (tree.is_number(eta) and tree.is_number(weight)):
+    for field in fields(algorithm):
+        weight = getattr(algorithm, field.name)
+        numbers = tree.is_number(eta) and tree.is_number(weight)
+        if not (field.name.endswith("_mixing") and numbers):
             continue
-        fresh = weight * eta**mixing_power
+        fresh = weight * eta**power
         if fresh > 1:
-            power = f"^{mixing_power}" if mixing_power > 1 else ""
+            raised = f"^{power}" if power > 1 else ""
             raise ValueError(
-                f"{name} needs {mixing} · learning_rate{power} at most 1, but it is "
-                f"{fresh:.3g}; lower either."
+                f"{type(algorithm).__name__} needs {field.name} · learning_rate{raised}"
+                f" at most 1, but it is {fresh:.3g}; lower either."
             )
-    object.__setattr__(algorithm, "learning_rate", schedules.as_tree(eta))

@@ -16,6 +16,10 @@ RandomKey: TypeAlias = Key[Array, ""]
 class Examples(Protocol):
     """A set of examples that batches are drawn from, inside compiled code."""
 
+    @property
+    def size(self) -> Int[Array | np.ndarray, "*devices"]:
+        """The number of examples."""
+
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches of `batch_size` examples each."""
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jaxtyping import Array, Int
 
 from fedbilevel.algorithms.protocol import Phase, Private, Server
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
@@ -143,6 +145,10 @@ class _Counted:
     examples: Examples
     drawn: int = 0
     batch_bytes: int = 0
+
+    @property
+    def size(self) -> Int[Array | np.ndarray, "*devices"]:
+        return self.examples.size
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         batches = self.examples.draw(key, batch_size, draws)

@@ -112,8 +112,7 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
         yield Participants(devices[first : first + size], weights[first : first + size])
 
 
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def _work(
+def work_of_chunk(
     algorithm: FederatedAlgorithm,
     server: Server,
     private: Private,
@@ -126,6 +125,13 @@ def _work(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[WeightedMean, Private]:
+    """Carry out one exchange with a chunk of devices, all of them at once.
+
+    Example:
+        >>> from fedbilevel.engines.simulation import work_of_chunk
+        >>> work_of_chunk.__name__
+        'work_of_chunk'
+    """
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
@@ -146,6 +152,7 @@ def _work(
     return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
 
 
+_work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
 _merge = jax.jit(merge)
 
 

@@ -11,6 +11,10 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.tree import Rate
 
 
+Step: TypeAlias = int | Int[Array, "*devices"]
+"""The global step t: a Python number, or an array where it is traced."""
+
+
 @runtime_checkable
 class Schedule(Protocol):
     """A learning rate that depends on the global step t, as optax's schedules do."""

@@ -18,7 +18,7 @@ def consensus_error(finished: Round) -> float:
         >>> from fedbilevel.engines.protocol import Report
         >>> both = np.array([0, 1])
         >>> report = Report(both, {}, dispersion=MomentumUplink(1.0, 2.0, 0.0, 0.0))
-        >>> consensus_error(Round(0, None, (report,), Costs()))
+        >>> consensus_error(Round(0, None, (), (report,), Costs()))
         3.0
     """
     dispersion = finished.reports[-1].dispersion

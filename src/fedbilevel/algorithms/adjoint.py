@@ -1,0 +1,122 @@
+"""What the methods with a third variable share: z ≈ H̄⁻¹ ∇y f̄, learnt beside x and y.
+
+At a solution, z = H̄⁻¹ ∇y f̄ is the adjoint of the lower problem, H̄ and ∇y f̄ being means
+over devices. It solves H̄ z = ∇y f̄, an equation in means, so devices can move z by steps
+on their own H_k z − ∇y f_k as they move y by steps on ∇y g_k. The hypergradient is then
+∇x f̄ − J̄ z, again a mean of what devices compute: no device inverts its own Hessian,
+and so these methods stay correct where devices are not homogeneous.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.hypergradients import Samples
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class AdjointPoint(NamedTuple):
+    """(x, y, z), or one direction for each of the three.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        adjoint: z, a tree like y.
+
+    Example:
+        >>> AdjointPoint(x=1.0, y=2.0, adjoint=0.0).adjoint
+        0.0
+    """
+
+    x: Upper
+    y: Lower
+    adjoint: Lower
+
+
+def initial_point(x: Upper, y: Lower) -> AdjointPoint:
+    """Return (x, y, 0).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> initial_point(jnp.ones(2), jnp.ones(3)).adjoint
+        Array([0., 0., 0.], dtype=float32)
+    """
+    return AdjointPoint(x, y, tree.scale(0.0, y))
+
+
+def draw_samples(data: DeviceData, key: RandomKey, batch_size: int) -> Samples:
+    """Draw ξ for ∇f, and ζ, ζ_0, ζ_1 for ∇y g, J and H, all independent.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
+        >>> examples = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
+        >>> data = StoredData(examples, examples)
+        >>> len(draw_samples(data, jax.random.key(0), batch_size=2).curvature)
+        1
+    """
+    upper_key, lower_key = jax.random.split(key)
+    (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
+    lower, cross, curvature = data.lower.draw(lower_key, batch_size, draws=3)
+    return Samples(upper, lower, cross, (curvature,))
+
+
+def directions(
+    problem: BilevelProblem, point: AdjointPoint, samples: Samples
+) -> AdjointPoint:
+    """Return ∇x f − J z, ∇y g and H z − ∇y f, where x, y and z go down.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem, Samples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> point = AdjointPoint(*map(jnp.array, (3.0, 3.0, 2.0)))
+        >>> one = jnp.ones(1)
+        >>> samples = Samples(one, one, one, (one,))
+        >>> [float(d) for d in directions(problem, point, samples)]
+        [4.0, 0.0, 0.0]
+    """
+    x, y, z = point
+    (curvature,) = samples.curvature
+    gradient_x, gradient_y = problem.upper_gradients(x, y, samples.upper)
+    return AdjointPoint(
+        x=tree.subtract(gradient_x, problem.cross_product(x, y, samples.cross, z)),
+        y=problem.lower_gradient(x, y, samples.lower),
+        adjoint=tree.subtract(problem.hessian_product(x, y, curvature, z), gradient_y),
+    )
+
+
+def descend(
+    point: AdjointPoint,
+    rates: AdjointPoint,
+    along: AdjointPoint,
+    radius: tree.Rate | None,
+) -> AdjointPoint:
+    """Step down all three directions at once and project z onto its ball, if any.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> point = initial_point(jnp.ones(2), jnp.ones(2))
+        >>> rates = AdjointPoint(0.5, 0.5, 0.5)
+        >>> down = AdjointPoint(jnp.ones(2), jnp.ones(2), jnp.array([-6.0, -8.0]))
+        >>> descend(point, rates, down, radius=1.0).adjoint
+        Array([0.6, 0.8], dtype=float32)
+    """
+    x, y, z = (
+        tree.add_scaled(variable, -rate, direction)
+        for variable, rate, direction in zip(point, rates, along, strict=True)
+    )
+    return AdjointPoint(x, y, z if radius is None else _project(z, radius))
+
+
+def _project(z: Lower, radius: tree.Rate) -> Lower:
+    # At full precision, since squares of half-precision entries overflow.
+    squares = [jnp.sum(leaf.astype(float) ** 2) for leaf in jax.tree.leaves(z)]
+    norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
+    return tree.scale(jnp.minimum(1.0, radius / norm), z)

@@ -1,0 +1,142 @@
+"""FedBiO: local steps on x, y and the adjoint z at once."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedbilevel.algorithms.adjoint import (
+    AdjointPoint,
+    descend,
+    directions,
+    draw_samples,
+    initial_point,
+)
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    Decoded,
+    Downlink,
+    Info,
+    Phase,
+    Private,
+    Uplink,
+)
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class FedBiOState(NamedTuple):
+    """(x, y, z) and the number of steps taken.
+
+    Example:
+        >>> FedBiOState(1.0, 2.0, 0.0, step=0).adjoint
+        0.0
+    """
+
+    x: Upper
+    y: Lower
+    adjoint: Lower
+    step: schedules.Step
+
+
+@tree.register
+@dataclass(frozen=True)
+class FedBiO:
+    """Three gradient-like steps at once, averaged every `local_steps` steps.
+
+    Every local step moves, at the point (x, y, z) that it starts from,
+
+        y ← y − γ ∇y g,   x ← x − η (∇x f − J z),   z ← Proj_r(z − τ (H z − ∇y f)).
+
+    Why it is right on heterogeneous devices: the three directions are linear in what a
+    device computes from its own data, so their means over devices vanish together where
+    ∇y ḡ = 0, z = H̄⁻¹ ∇y f̄ and ∇x f̄ − J̄ z = 0, which is ∇Φ = 0. With one local step an
+    exchange the averaged run is that of one machine with all data; with several,
+    devices drift apart by an amount that vanishes with the rates. With one device it is
+    the single-machine method SOBA.
+
+    Attributes:
+        learning_rate: multiplies all three rates; a number or a schedule.
+        upper_rate: η / learning_rate.
+        lower_rate: γ / learning_rate.
+        adjoint_rate: τ / learning_rate.
+        adjoint_radius: r, of the ball that z is kept in; L_0 / μ contains the true one.
+        local_steps: I, steps between two exchanges.
+        batch_size: examples in each of the four batches of a step.
+        private_lower: keep y and z on the device, which then solves its own lower
+            problem: min_x 1/K Σ_k f_k(x, y_k*(x)), another problem than the global one.
+            The server's y and z stay as they began; `Round.private` has the devices'.
+
+    References:
+        Li, Huang and Huang, Communication-Efficient Federated Bilevel Optimization with
+        Local and Global Lower Level Problems, arXiv 2302.06701.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> FedBiO(learning_rate=0.1, upper_rate=0.5, local_steps=5).lower_rate
+        1.0
+    """
+
+    learning_rate: schedules.LearningRate
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    adjoint_rate: tree.Rate = 1.0
+    adjoint_radius: tree.Rate | None = None
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+    private_lower: bool = field(default=False, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[FedBiOState, Private]:
+        """Return (x, y, 0), and (y, 0) for each device to keep if it keeps them."""
+        point = initial_point(x, y)
+        kept = (point.y, point.adjoint) if self.private_lower else ()
+        return FedBiOState(*point, step=0), kept
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: the first round is like any other."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the local steps and one average."""
+
+        def broadcast(server: FedBiOState) -> Downlink:
+            x, y, z, step = server
+            return (x if self.private_lower else AdjointPoint(x, y, z)), step
+
+        def start(
+            downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+        ) -> Carry:
+            received, step = downlink
+            if self.private_lower:
+                return AdjointPoint(received, *private), step
+            return received, step
+
+        def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            point, t = carry
+            eta = schedules.rate_at(self.learning_rate, t)
+            along = directions(problem, point, draw_samples(data, key, self.batch_size))
+            rates = AdjointPoint(
+                self.upper_rate * eta, self.lower_rate * eta, self.adjoint_rate * eta
+            )
+            return descend(point, rates, along, self.adjoint_radius), t + 1
+
+        def finish(
+            carry: Carry, downlink: Downlink, key: RandomKey
+        ) -> tuple[Uplink, Private, Info]:
+            point, _ = carry
+            if self.private_lower:
+                return point.x, (point.y, point.adjoint), {}
+            return point, (), {}
+
+        def server(server: FedBiOState, mean: Decoded) -> FedBiOState:
+            step = server.step + self.local_steps
+            if self.private_lower:
+                return server._replace(x=mean, step=step)
+            return FedBiOState(mean.x, mean.y, mean.adjoint, step)
+
+        return (Phase(self.local_steps, broadcast, start, step, finish, server),)

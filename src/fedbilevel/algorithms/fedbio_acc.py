@@ -1,0 +1,205 @@
+"""FedBiOAcc: FedBiO with momentum-based variance reduction of its three directions."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedbilevel.algorithms.adjoint import (
+    AdjointPoint,
+    descend,
+    directions,
+    draw_samples,
+    initial_point,
+)
+from fedbilevel.algorithms.momentum import corrected
+from fedbilevel.algorithms.protocol import (
+    Decoded,
+    Downlink,
+    Info,
+    Phase,
+    Private,
+    Uplink,
+)
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class FedBiOAccState(NamedTuple):
+    """(x, y, z), the estimates of their directions, and the number of steps taken.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        adjoint: z.
+        along: the estimated directions of x, y and z.
+        step: t.
+
+    Example:
+        >>> FedBiOAccState(1.0, 2.0, 0.0, AdjointPoint(0.0, 0.0, 0.0), step=0).along.y
+        0.0
+    """
+
+    x: Upper
+    y: Lower
+    adjoint: Lower
+    along: AdjointPoint
+    step: schedules.Step
+
+
+class _Kept(NamedTuple):
+    """What a device keeps if it solves its own lower problem."""
+
+    y: Lower
+    adjoint: Lower
+    lower_direction: Lower
+    adjoint_direction: Lower
+    begun: float | Float[Array, "*devices"]  # 0 until it has estimates of its own
+
+
+class _Work(NamedTuple):
+    point: AdjointPoint
+    along: AdjointPoint
+    step: schedules.Step
+    begun: float | Float[Array, "*devices"]
+
+
+@tree.register
+@dataclass(frozen=True)
+class FedBiOAcc:
+    """The three directions of `FedBiO`, each corrected by its own sample's past.
+
+    With G(point; B) the directions on batch B and a_t the learning rate, a step is
+
+        point⁺ = point − rates · a_t · m,   z⁺ projected,
+        m⁺ = G(point⁺; B) + (1 − c a_t²)(m − G(point; B)).
+
+    Why it is right: subtract the mean direction Ḡ. The error e = m − Ḡ(point) obeys
+    e⁺ = (1 − c a²) e + noise of order c a² and of the move, so m tracks Ḡ; Ḡ is that of
+    `FedBiO`, which vanishes only at ∇Φ = 0, on heterogeneous devices too. Variables
+    and estimates are both averaged every `local_steps` steps.
+
+    Attributes:
+        learning_rate: a_t, a number or a schedule.
+        upper_rate: multiplies a_t for x.
+        lower_rate: multiplies a_t for y.
+        adjoint_rate: multiplies a_t for z.
+        upper_mixing: c of x; c a_t² is the share of the past that is forgotten.
+        lower_mixing: c of y.
+        adjoint_mixing: c of z.
+        adjoint_radius: r, of the ball that z is kept in.
+        local_steps: I, steps between two exchanges.
+        batch_size: examples in each of the four batches of a step.
+        opening_batch_size: examples in each batch of the very first estimates.
+        private_lower: keep y, z and their estimates on the device, as in `FedBiO`.
+
+    References:
+        Li, Huang and Huang, Communication-Efficient Federated Bilevel Optimization with
+        Local and Global Lower Level Problems, arXiv 2302.06701.
+
+    Example:
+        >>> from fedbilevel import FedBiOAcc
+        >>> FedBiOAcc(learning_rate=0.1, local_steps=5).upper_mixing
+        1.0
+    """
+
+    learning_rate: schedules.LearningRate
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    adjoint_rate: tree.Rate = 1.0
+    upper_mixing: tree.Rate = 1.0
+    lower_mixing: tree.Rate = 1.0
+    adjoint_mixing: tree.Rate = 1.0
+    adjoint_radius: tree.Rate | None = None
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+    opening_batch_size: int = field(default=1, metadata={"static": True})
+    private_lower: bool = field(default=False, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_settings(self, mixing_power=2)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[FedBiOAccState, Private]:
+        """Return (x, y, 0) without estimates yet, and what each device keeps."""
+        point = initial_point(x, y)
+        along = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
+        kept = _Kept(point.y, point.adjoint, along.y, along.adjoint, begun=0.0)
+        server = FedBiOAccState(*point, along, step=0)
+        return server, kept if self.private_lower else ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the first round, in which each device makes its first estimates."""
+        (phase,) = self.phases(problem)
+
+        def start(
+            downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+        ) -> _Work:
+            work: _Work = phase.start(downlink, private, data, key)
+            samples = draw_samples(data, key, self.opening_batch_size)
+            along = directions(problem, work.point, samples)
+            return work._replace(along=along, begun=jnp.ones_like(work.begun))
+
+        return (phase._replace(start=start),)
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the local steps and one average."""
+
+        def broadcast(server: FedBiOAccState) -> Downlink:
+            x, y, z, along, step = server
+            if self.private_lower:
+                return x, along.x, step
+            return AdjointPoint(x, y, z), along, step
+
+        def start(
+            downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+        ) -> _Work:
+            if not self.private_lower:
+                point, along, step = downlink
+                return _Work(point, along, step, begun=jnp.ones(()))
+            x, upper_direction, step = downlink
+            y, z, lower_direction, adjoint_direction, begun = private
+            along = AdjointPoint(upper_direction, lower_direction, adjoint_direction)
+            return _Work(AdjointPoint(x, y, z), along, step, begun)
+
+        def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
+            point, along, t, begun = work
+            a = schedules.rate_at(self.learning_rate, t)
+            rates = AdjointPoint(
+                self.upper_rate * a, self.lower_rate * a, self.adjoint_rate * a
+            )
+            new_point = descend(point, rates, along, self.adjoint_radius)
+            samples = draw_samples(data, key, self.batch_size)
+            new = directions(problem, new_point, samples)
+            old = directions(problem, point, samples)
+            # A device that joins late has no estimates to correct: it forgets them all.
+            forget = AdjointPoint(
+                self.upper_mixing * a * a,
+                1 - begun * (1 - self.lower_mixing * a * a),
+                1 - begun * (1 - self.adjoint_mixing * a * a),
+            )
+            along = AdjointPoint(*map(corrected, along, old, forget, new))
+            return _Work(new_point, along, t + 1, jnp.ones_like(begun))
+
+        def finish(
+            work: _Work, downlink: Downlink, key: RandomKey
+        ) -> tuple[Uplink, Private, Info]:
+            point, along, _, begun = work
+            if not self.private_lower:
+                return (point, along), (), {}
+            kept = _Kept(point.y, point.adjoint, along.y, along.adjoint, begun)
+            return (point.x, along.x), kept, {}
+
+        def server(server: FedBiOAccState, mean: Decoded) -> FedBiOAccState:
+            point, along = mean
+            step = server.step + self.local_steps
+            if self.private_lower:
+                along = server.along._replace(x=along)
+                return server._replace(x=point, along=along, step=step)
+            return FedBiOAccState(point.x, point.y, point.adjoint, along, step)
+
+        return (Phase(self.local_steps, broadcast, start, step, finish, server),)

@@ -1,0 +1,200 @@
+"""FedNest: gradients and inverse-Hessian products averaged inside every round."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fedbilevel.algorithms import questions
+from fedbilevel.algorithms.protocol import Carry, Phase
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.hypergradients import NeumannSeries
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class FedNestState(NamedTuple):
+    """The server's state between the exchanges of a round.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        lower_gradient: q, the mean ∇y g at (x, y).
+        power: (I − θH̄)ⁿ ∇y f̄ after n products.
+        total: the sum of the powers so far.
+        products: how many powers count, where their number is drawn.
+        number: n.
+        hypergradient: h.
+        step: local steps taken on x.
+
+    Example:
+        >>> FedNestState(1.0, 2.0, 0.0, 0.0, 0.0, 0, 0, 0.0, step=3).step
+        3
+    """
+
+    x: Upper
+    y: Lower
+    lower_gradient: Lower
+    power: Lower
+    total: Lower
+    products: int | Int[Array, ""]
+    number: int | Int[Array, ""]
+    hypergradient: Upper
+    step: schedules.Step
+
+
+@tree.register
+@dataclass(frozen=True)
+class FedNest:
+    """Many small exchanges a round: y with corrected steps, then H̄⁻¹, then x.
+
+    A round improves y `lower_rounds` times: the mean gradient q is exchanged, devices
+    make steps on ∇y g(y_k; ζ) − ∇y g(y; ζ) + q, and the y_k are averaged. It solves
+    r ≈ H̄⁻¹ ∇y f̄ by a series whose every product is averaged, exchanges the
+    hypergradient h = mean(∇x f − J r), and makes steps on
+    h + ∇x f(x_k; ξ) − ∇x f(x; ξ). Since means are taken inside the inverse, it is right
+    on heterogeneous devices.
+
+    Attributes:
+        learning_rate: multiplies both rates; a number or a schedule.
+        series: θ = 1/ℓ and the number of products, N − 1; each is an exchange.
+        upper_rate: of the steps on x.
+        lower_rate: of the steps on y.
+        lower_rounds: T, how often y is improved before x moves.
+        lower_steps: local steps on y between two averages.
+        local_steps: local steps on x between two averages.
+        batch_size: examples in every batch.
+        drawn_products: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
+            r = N θ (I − θH̄)^N′ ∇y f̄ in place of the series, whose expectation it has.
+            The exchanges after N′ pass unused here, and are counted.
+
+    References:
+        Tarzanagh, Li, Thrampoulidis and Oymak, FedNest: Federated Bilevel, Minimax, and
+        Compositional Optimization, arXiv 2205.02215.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem, FedNest, NeumannSeries
+        >>> loss = lambda x, y, batch: y**2
+        >>> algorithm = FedNest(learning_rate=0.1, series=NeumannSeries(5, 0.5))
+        >>> len(algorithm.phases(BilevelProblem(loss, loss)))  # 2 y, 6 r, 2 x
+        10
+    """
+
+    learning_rate: schedules.LearningRate
+    series: NeumannSeries
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    lower_rounds: int = field(default=1, metadata={"static": True})
+    lower_steps: int = field(default=1, metadata={"static": True})
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+    drawn_products: bool = field(default=False, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[FedNestState, tuple[()]]:
+        """Return the first state; devices keep nothing."""
+        nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
+        return FedNestState(x, y, nothing, nothing, nothing, 0, 0, none, step=0), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: the first round is like any other."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the exchanges for y, for the inverse Hessian and for x."""
+        size, scale = self.batch_size, self.series.scale
+        gradient = questions.ask(
+            lambda server: (server.x, server.y),
+            questions.lower_gradient(problem, size),
+            lambda server, mean: server._replace(lower_gradient=mean),
+        )
+        right_side = questions.ask(
+            lambda server: (server.x, server.y),
+            questions.upper_gradient(problem, size),
+            self._begin_series,
+        )
+        product = questions.ask(
+            lambda server: (server.x, server.y, server.power),
+            questions.next_power(problem, size, scale),
+            self._next_power,
+        )
+        hypergradient = questions.ask(
+            lambda server: (server.x, server.y, self._inverse_product(server)),
+            questions.hypergradient(problem, size),
+            lambda server, mean: server._replace(hypergradient=mean),
+        )
+        return (
+            *(gradient, self._lower_steps(problem)) * self.lower_rounds,
+            right_side,
+            *(product,) * self.series.terms,
+            hypergradient,
+            self._upper_steps(problem),
+        )
+
+    def _lower_steps(self, problem: BilevelProblem) -> Phase:
+        def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            mine, (x, y, q, t) = carry
+            (batch,) = data.lower.draw(key, self.batch_size, draws=1)
+            here = problem.lower_gradient(x, mine, batch)
+            there = problem.lower_gradient(x, y, batch)
+            direction = tree.add_scaled(tree.subtract(here, there), 1.0, q)
+            rate = self.lower_rate * schedules.rate_at(self.learning_rate, t)
+            return tree.add_scaled(mine, -rate, direction), carry[1]
+
+        return Phase(
+            steps=self.lower_steps,
+            broadcast=lambda s: (s.x, s.y, s.lower_gradient, s.step),
+            start=lambda downlink, private, data, key: (downlink[1], downlink),
+            step=step,
+            finish=lambda carry, downlink, key: (carry[0], (), {}),
+            server=lambda server, mean: server._replace(y=mean),
+        )
+
+    def _upper_steps(self, problem: BilevelProblem) -> Phase:
+        def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            mine, (x, y, h, t) = carry
+            (batch,) = data.upper.draw(key, self.batch_size, draws=1)
+            here, _ = problem.upper_gradients(mine, y, batch)
+            there, _ = problem.upper_gradients(x, y, batch)
+            direction = tree.add_scaled(tree.subtract(here, there), 1.0, h)
+            rate = self.upper_rate * schedules.rate_at(self.learning_rate, t)
+            return tree.add_scaled(mine, -rate, direction), carry[1]
+
+        return Phase(
+            steps=self.local_steps,
+            broadcast=lambda s: (s.x, s.y, s.hypergradient, s.step),
+            start=lambda downlink, private, data, key: (downlink[0], downlink),
+            step=step,
+            finish=lambda carry, downlink, key: (carry[0], (), {}),
+            server=lambda server, mean: server._replace(
+                x=mean, step=server.step + self.local_steps
+            ),
+        )
+
+    def _begin_series(self, server: FedNestState, mean: Lower) -> FedNestState:
+        # The server's own draw, anew each round because its count of steps is.
+        key = jax.random.fold_in(jax.random.key(0), server.step)
+        drawn = jax.random.randint(key, (), 0, self.series.terms + 1)
+        return server._replace(power=mean, total=mean, products=drawn, number=0)
+
+    def _next_power(self, server: FedNestState, mean: Lower) -> FedNestState:
+        number = server.number + 1
+        wanted = jnp.logical_or(not self.drawn_products, number <= server.products)
+        power = jax.tree.map(
+            lambda new, old: jnp.where(wanted, new, old), mean, server.power
+        )
+        total = tree.add_scaled(server.total, 1.0, power)
+        return server._replace(power=power, total=total, number=number)
+
+    def _inverse_product(self, server: FedNestState) -> Lower:
+        if self.drawn_products:
+            factor = (self.series.terms + 1) * self.series.scale
+            return tree.scale(factor, server.power)
+        return tree.scale(self.series.scale, server.total)

@@ -1,0 +1,120 @@
+"""LFedNest: FedNest with all estimates local, to save its small exchanges."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.algorithms.protocol import Carry, Phase
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.hypergradients import Hypergradient
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class LFedNestState(NamedTuple):
+    """The server's state.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        step: local steps taken on x.
+
+    Example:
+        >>> LFedNestState(1.0, 2.0, step=0).y
+        2.0
+    """
+
+    x: Upper
+    y: Lower
+    step: schedules.Step
+
+
+@tree.register
+@dataclass(frozen=True)
+class LFedNest:
+    """Local steps on y, an average; local steps on x along own hypergradients, another.
+
+    No gradient, inverse product or hypergradient is exchanged, so a round needs
+    `lower_rounds` + 1 exchanges where `FedNest` needs many. The price: like the paper's
+    two algorithms it follows the mean of the devices' own hypergradients, and settles
+    at a biased point where devices are heterogeneous.
+
+    Attributes:
+        learning_rate: multiplies both rates; a number or a schedule.
+        hypergradient: each device's estimator.
+        upper_rate: of the steps on x.
+        lower_rate: of the steps on y.
+        lower_rounds: T, how often y is improved before x moves.
+        lower_steps: local steps on y between two averages.
+        local_steps: local steps on x between two averages.
+        batch_size: examples in every batch.
+
+    References:
+        Tarzanagh, Li, Thrampoulidis and Oymak, FedNest: Federated Bilevel, Minimax, and
+        Compositional Optimization, arXiv 2205.02215.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem, LFedNest, NeumannSeries
+        >>> loss = lambda x, y, batch: y**2
+        >>> algorithm = LFedNest(0.1, NeumannSeries(terms=5, scale=0.5), lower_rounds=3)
+        >>> len(algorithm.phases(BilevelProblem(loss, loss)))
+        4
+    """
+
+    learning_rate: schedules.LearningRate
+    hypergradient: Hypergradient
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    lower_rounds: int = field(default=1, metadata={"static": True})
+    lower_steps: int = field(default=1, metadata={"static": True})
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[LFedNestState, tuple[()]]:
+        """Return the first state; devices keep nothing."""
+        return LFedNestState(x, y, step=0), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: the first round is like any other."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the exchanges for y and the one for x."""
+
+        def lower_step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            x, y, t = carry
+            (batch,) = data.lower.draw(key, self.batch_size, draws=1)
+            rate = self.lower_rate * schedules.rate_at(self.learning_rate, t)
+            gradient = problem.lower_gradient(x, y, batch)
+            return LFedNestState(x, tree.add_scaled(y, -rate, gradient), t)
+
+        def upper_step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            x, y, t = carry
+            samples = draw_samples(data, key, self.batch_size, self.hypergradient)
+            rate = self.upper_rate * schedules.rate_at(self.learning_rate, t)
+            direction = self.hypergradient(problem, x, y, samples)
+            return LFedNestState(tree.add_scaled(x, -rate, direction), y, t)
+
+        lower = Phase(
+            steps=self.lower_steps,
+            broadcast=lambda server: server,
+            start=lambda downlink, private, data, key: downlink,
+            step=lower_step,
+            finish=lambda carry, downlink, key: (carry.y, (), {}),
+            server=lambda server, mean: server._replace(y=mean),
+        )
+        upper = lower._replace(
+            steps=self.local_steps,
+            step=upper_step,
+            finish=lambda carry, downlink, key: (carry.x, (), {}),
+            server=lambda server, mean: server._replace(
+                x=mean, step=server.step + self.local_steps
+            ),
+        )
+        return (*(lower,) * self.lower_rounds, upper)

@@ -1,0 +1,124 @@
+"""Exchanges without local steps: a question to all devices, and their mean answer."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+
+from fedbilevel.algorithms.protocol import Decoded, Downlink, Phase, Server, Uplink
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], Uplink]
+"""What one device answers, from the question and its own data."""
+
+
+def ask(
+    broadcast: Callable[[Server], Downlink],
+    answer: Answer,
+    server: Callable[[Server, Decoded], Server],
+) -> Phase:
+    """Return the exchange that asks every device and averages the answers.
+
+    Example:
+        >>> phase = ask(
+        ...     broadcast=lambda server: server,
+        ...     answer=lambda downlink, data, key: downlink + 1,
+        ...     server=lambda server, mean: mean,
+        ... )
+        >>> phase.start(phase.broadcast(1), (), None, None)
+        2
+    """
+
+    def start(
+        downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
+    ) -> Any:
+        return answer(downlink, data, key), private
+
+    return Phase(
+        steps=0,
+        broadcast=broadcast,
+        start=start,
+        step=lambda carry, data, key: carry,
+        finish=lambda carry, downlink, key: (*carry, {}),
+        server=server,
+    )
+
+
+def lower_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
+    """Return the answer ∇y g at (x, y).
+
+    Example:
+        >>> loss = lambda x, y, batch: y**2
+        >>> callable(lower_gradient(BilevelProblem(loss, loss), batch_size=4))
+        True
+    """
+
+    def answer(
+        downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
+    ) -> Lower:
+        (batch,) = data.lower.draw(key, batch_size, draws=1)
+        return problem.lower_gradient(*downlink, batch)
+
+    return answer
+
+
+def upper_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
+    """Return the answer ∇y f at (x, y).
+
+    Example:
+        >>> loss = lambda x, y, batch: y**2
+        >>> callable(upper_gradient(BilevelProblem(loss, loss), batch_size=4))
+        True
+    """
+
+    def answer(
+        downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
+    ) -> Lower:
+        (batch,) = data.upper.draw(key, batch_size, draws=1)
+        return problem.upper_gradients(*downlink, batch)[1]
+
+    return answer
+
+
+def next_power(problem: BilevelProblem, batch_size: int, scale: tree.Rate) -> Answer:
+    """Return the answer (I − θH) v at (x, y, v): one more power of a Neumann series.
+
+    Example:
+        >>> loss = lambda x, y, batch: y**2
+        >>> callable(next_power(BilevelProblem(loss, loss), batch_size=4, scale=0.5))
+        True
+    """
+
+    def answer(
+        downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
+    ) -> Lower:
+        x, y, power = downlink
+        (batch,) = data.lower.draw(key, batch_size, draws=1)
+        product = problem.hessian_product(x, y, batch, power)
+        return tree.add_scaled(power, -scale, product)
+
+    return answer
+
+
+def hypergradient(problem: BilevelProblem, batch_size: int) -> Answer:
+    """Return the answer ∇x f − J r at (x, y, r), right where r = H̄⁻¹ ∇y f̄.
+
+    Example:
+        >>> loss = lambda x, y, batch: y**2
+        >>> callable(hypergradient(BilevelProblem(loss, loss), batch_size=4))
+        True
+    """
+
+    def answer(
+        downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
+    ) -> Upper:
+        x, y, r = downlink
+        upper_key, lower_key = jax.random.split(key)
+        (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
+        (lower,) = data.lower.draw(lower_key, batch_size, draws=1)
+        gradient, _ = problem.upper_gradients(x, y, upper)
+        return tree.subtract(gradient, problem.cross_product(x, y, lower, r))
+
+    return answer

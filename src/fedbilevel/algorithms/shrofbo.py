@@ -1,0 +1,75 @@
+"""ShroFBO: SimFBO without the bias of unequal local work."""
+
+from dataclasses import dataclass, field, fields
+
+from fedbilevel.algorithms.adjoint import initial_point
+from fedbilevel.algorithms.protocol import Phase, Private
+from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.simfbo import SimFBO, SimFBOState, accumulation_phase
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+@tree.register
+@dataclass(frozen=True)
+class ShroFBO:
+    """`SimFBO` with each upload divided by its device's own sum of step weights.
+
+    A device uploads q_i / ‖a_i‖₁, the weighted mean of its directions, and ‖a_i‖₁; the
+    server moves along (Σ_j p_j ‖a_j‖₁) · Σ_i p_i q_i / ‖a_i‖₁. To first order in the
+    rates q_i / ‖a_i‖₁ is the device's direction at the server's point, whatever its
+    number of steps, so the mean vanishes where Σ_i p_i of the directions does: at
+    ∇Φ = 0 of the problem with the weights p_i. The common factor keeps `SimFBO`'s step
+    length.
+
+    Attributes:
+        learning_rate: multiplies all three rates; a number or a schedule of the round.
+        upper_rate: of local steps on x.
+        lower_rate: of local steps on y.
+        adjoint_rate: of local steps on z.
+        server_rate: the server's rate divided by the local one.
+        discount: a_i^k = discount^k; 1 weighs all steps alike.
+        adjoint_radius: r, of the ball that the server keeps z in.
+        local_steps: the most local steps that a device makes.
+        batch_size: examples in each of the four batches of a step.
+        examples_per_step: if given, a device with n lower examples makes only
+            ⌈n / examples_per_step⌉ local steps, if those are fewer.
+
+    References:
+        Yang, Xiao and Ji, SimFBO: Towards Simple, Flexible and Communication-efficient
+        Federated Bilevel Learning, arXiv 2305.19442.
+
+    Example:
+        >>> from fedbilevel import ShroFBO
+        >>> ShroFBO(0.1, local_steps=5, examples_per_step=32).server_rate
+        1.0
+    """
+
+    learning_rate: schedules.LearningRate
+    upper_rate: tree.Rate = 1.0
+    lower_rate: tree.Rate = 1.0
+    adjoint_rate: tree.Rate = 1.0
+    server_rate: tree.Rate = 1.0
+    discount: tree.Rate = 1.0
+    adjoint_radius: tree.Rate | None = None
+    local_steps: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+    examples_per_step: int | None = field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[SimFBOState, Private]:
+        """Return (x, y, 0); devices keep nothing."""
+        return SimFBOState(*initial_point(x, y), step=0), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: the first round is like any other."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the local steps and the server's step."""
+        shared = SimFBO(**{f.name: getattr(self, f.name) for f in fields(SimFBO)})
+        return (accumulation_phase(shared, problem, normalised=True),)

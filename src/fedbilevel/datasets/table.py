@@ -1,0 +1,71 @@
+"""What a loader returns: arrays of features and labels, for training and for test."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+
+class Labelled(NamedTuple):
+    """Examples and their classes.
+
+    Attributes:
+        features: one row an example, in single precision.
+        labels: the class of each example, from 0.
+
+    Example:
+        >>> import numpy as np
+        >>> Labelled(np.zeros((5, 2), np.float32), np.zeros(5, np.int32)).labels.shape
+        (5,)
+    """
+
+    features: Float32[np.ndarray, "examples features"]
+    labels: Int32[np.ndarray, "examples"]
+
+
+class DataSet(NamedTuple):
+    """A set with the split into training and test that it is published with.
+
+    Attributes:
+        train: the examples to train and validate on.
+        test: the examples to measure the result on.
+        classes: the number of classes.
+
+    Example:
+        >>> from fedbilevel.datasets import digits
+        >>> train, test, classes = digits()
+        >>> train.features.shape, test.features.shape, classes
+        ((1437, 64), (360, 64), 10)
+    """
+
+    train: Labelled
+    test: Labelled
+    classes: int
+
+
+class GroupedDataSet(NamedTuple):
+    """A set whose examples belong to groups that are a natural choice of devices.
+
+    Attributes:
+        train: the examples to train and validate on.
+        test: the examples to measure the result on.
+        classes: the number of classes.
+        train_groups: the group of each training example, from 0.
+        test_groups: the group of each test example, from 0.
+        group_names: what each group is called.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = Labelled(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
+        >>> groups = np.array([1, 0, 1], np.int32)
+        >>> data = GroupedDataSet(rows, rows, 2, groups, groups, ("north", "south"))
+        >>> [np.flatnonzero(data.train_groups == g).tolist() for g in (0, 1)]
+        [[1], [0, 2]]
+    """
+
+    train: Labelled
+    test: Labelled
+    classes: int
+    train_groups: Int32[np.ndarray, "train"]
+    test_groups: Int32[np.ndarray, "test"]
+    group_names: tuple[str, ...]

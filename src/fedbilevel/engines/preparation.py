@@ -1,0 +1,141 @@
+"""What comes before the first exchange: checks, types, costs, first state."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import one_device
+from fedbilevel.engines.accounting import device_costs
+from fedbilevel.engines.checks import check_problem, check_weights
+from fedbilevel.engines.participation import Participation
+from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class Prepared(NamedTuple):
+    """A run that has not begun.
+
+    Attributes:
+        job: what stays the same throughout.
+        state: what the first exchange begins with.
+        weights: of all enrolled devices.
+
+    Example:
+        >>> Prepared._fields
+        ('job', 'state', 'weights')
+    """
+
+    job: Job
+    state: RunState
+    weights: Float[np.ndarray, "devices"]
+
+
+def prepare(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    seed: int,
+    participation: Participation,
+    weights: ArrayLike | None,
+) -> Prepared:
+    """Check that the arguments of a run fit together, and make its job and first state.
+
+    Raises:
+        ValueError: if they do not.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Everyone, FedBiO, InMemoryDevices, LocalExamples
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> prepared = prepare(
+        ...     BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0, seed=0,
+        ...     participation=Everyone(), weights=None,
+        ... )
+        >>> prepared.job.cohort_size
+        4
+    """
+    if isinstance(algorithm, type):
+        raise TypeError(
+            f"run was given the class {algorithm.__name__}; give it an algorithm, with "
+            "its hyperparameters: that class called with them."
+        )
+    x, y = _canonical(x), _canonical(y)
+    enrolled = check_weights(weights, devices.device_count)
+    one = one_device(devices.cohort(np.array([0])))
+    check_problem(problem, x, y, one)
+    server, private = algorithm.init(problem, x, y)
+    server, private = _canonical(server), _canonical(private)
+    key = jax.random.key(seed)
+    phases = _references(False, algorithm.phases(problem))
+    opening = _references(True, algorithm.opening(problem)) or phases
+    costs = {
+        reference: device_costs(
+            reference.of(algorithm, problem), server, private, one, key
+        )
+        for reference in dict.fromkeys((*opening, *phases))
+    }
+    usual = len(participation(seed, 0, devices.device_count))
+    loaded = devices.loaded_bytes
+    job = Job(problem, algorithm, devices, key, opening, phases, usual, loaded, costs)
+    state = RunState(server, _replicate(private, devices.device_count))
+    return Prepared(job, state, enrolled)
+
+
+def participants_of(
+    number: int,
+    chosen: Int[np.ndarray, "chosen"],
+    weights: Float[np.ndarray, "devices"],
+) -> Participants:
+    """Return a round's chosen devices with their shares of the weight.
+
+    Example:
+        >>> import numpy as np
+        >>> participants_of(0, np.array([0, 2]), np.array([1.0, 5.0, 3.0])).weights
+        array([0.25, 0.75])
+    """
+    wrong = chosen[(chosen < 0) | (chosen >= len(weights))]
+    if len(wrong):
+        raise ValueError(
+            f"device {wrong[0]} was chosen for round {number}, but devices are "
+            f"numbered 0 to {len(weights) - 1}."
+        )
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError(
+            f"a device was chosen twice for round {number}; let participation return "
+            "each device at most once."
+        )
+    total = weights[chosen].sum()
+    if not total:
+        raise ValueError(
+            f"no device with a weight above zero takes part in round {number}; choose "
+            "more devices a round or give more of them a weight."
+        )
+    return Participants(chosen, weights[chosen] / total)
+
+
+def _references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
+    # A phase that is repeated refers to its first place, and so is compiled once.
+    return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
+
+
+def _canonical(state: PyTree) -> PyTree:
+    # A weakly typed leaf would come back strongly typed and compile everything again.
+    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)
+
+
+def _replicate(private: Private, device_count: int) -> Private:
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (device_count, *leaf.shape)), private
+    )

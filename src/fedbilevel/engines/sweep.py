@@ -1,0 +1,249 @@
+"""Many runs in one compiled program: settings and seeds under one vmap."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import RandomKey, StoredData
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.mean import conclude
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.preparation import participants_of, prepare
+from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
+from fedbilevel.engines.simulation import work_of_chunk
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+Measure: TypeAlias = Callable[[Server], PyTree]
+"""What to record of the server's state after a round: a tree of arrays."""
+
+
+class Sweep(NamedTuple):
+    """What a sweep recorded.
+
+    Attributes:
+        measured: what `measure` returned, with axes (settings, seeds, rounds) in front.
+        costs: all that one run has spent after each round.
+
+    Example:
+        >>> Sweep(measured=(), costs=(Costs(exchanges=1),)).costs[0].exchanges
+        1
+    """
+
+    measured: PyTree
+    costs: tuple[Costs, ...]
+
+
+def sweep(
+    problem: BilevelProblem,
+    algorithms: Sequence[FederatedAlgorithm],
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    measure: Measure,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+) -> Sweep:
+    """Run every setting with every seed and record a measure after each round.
+
+    The numbers are those of `run`. All runs are one compiled program, a scan over
+    rounds under a `vmap`. All devices of all runs are in memory at once, absent ones
+    too: it is made for small problems and many runs.
+
+    Args:
+        problem: the two losses.
+        algorithms: settings of one algorithm that differ in numbers only, not in counts
+            of steps or sizes of batches.
+        devices: the data.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        rounds: how many rounds to run.
+        seeds: one run a seed and setting.
+        measure: called inside the compiled program.
+        participation: who takes part in a round.
+        weights: of the devices in every mean, as for `run`.
+
+    Raises:
+        ValueError: if the algorithms differ in more than numbers.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, sweep
+        ... )
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> done = sweep(
+        ...     problem, [FedBiO(0.01), FedBiO(0.1)], devices, 3.0, 0.0,
+        ...     rounds=200, seeds=[0], measure=lambda server: server.x,
+        ... )
+        >>> done.measured.shape  # Φ(x) = (x − 1)²
+        (2, 1, 200)
+        >>> bool(abs(done.measured[1, 0, -1] - 1) < 1e-4)
+        True
+    """
+    job, state, enrolled = prepare(
+        problem, algorithms[0], devices, x, y, seeds[0], participation, weights
+    )
+    stacked = _stack(algorithms)
+    shares = np.stack(
+        [_shares(participation, seed, rounds, enrolled) for seed in seeds]
+    )
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    cohort = devices.cohort(np.arange(devices.device_count))
+    measured = _runs(
+        problem, job.opening, job.phases, measure, stacked, state, cohort, keys, shares
+    )
+    return Sweep(measured, _costs(job, shares[0]))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _runs(
+    problem: BilevelProblem,
+    opening: tuple[PhaseReference, ...],
+    phases: tuple[PhaseReference, ...],
+    measure: Measure,
+    algorithms: FederatedAlgorithm,
+    state: RunState,
+    cohort: StoredData,
+    keys: PyTree,
+    shares: Float[Array, "seeds rounds devices"],
+) -> PyTree:
+    devices = jnp.arange(shares.shape[-1])
+
+    def one_exchange(
+        algorithm: FederatedAlgorithm,
+        reference: PhaseReference,
+        state: RunState,
+        key: RandomKey,
+        moment: Moment,
+        weights: Float[Array, "devices"],
+    ) -> RunState:
+        mean, kept = work_of_chunk(
+            algorithm,
+            *state,
+            cohort,
+            devices,
+            weights,
+            key,
+            moment,
+            problem=problem,
+            reference=reference,
+        )
+        phase = reference.of(algorithm, problem)
+        server, _ = conclude(phase, state.server, mean)
+        return RunState(server, _written(weights > 0, kept, state.private))
+
+    def one_round(
+        algorithm: FederatedAlgorithm,
+        references: tuple[PhaseReference, ...],
+        state: RunState,
+        key: RandomKey,
+        number: Int[Array, ""],
+        weights: Float[Array, "devices"],
+    ) -> RunState:
+        for reference, places in _stretches(references):
+
+            def exchange(
+                state: RunState,
+                place: Int[Array, ""],
+                reference: PhaseReference = reference,
+            ) -> tuple[RunState, None]:
+                moment = Moment(number, place)
+                return one_exchange(
+                    algorithm, reference, state, key, moment, weights
+                ), None
+
+            state, _ = jax.lax.scan(exchange, state, jnp.asarray(places))
+        return state
+
+    def one_run(
+        algorithm: FederatedAlgorithm,
+        key: RandomKey,
+        shares: Float[Array, "rounds devices"],
+    ) -> PyTree:
+        def later(state: RunState, now: tuple[Array, Array]) -> tuple[RunState, PyTree]:
+            state = one_round(algorithm, phases, state, key, *now)
+            return state, measure(state.server)
+
+        first = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
+        numbers = jnp.arange(1, len(shares))
+        _, rest = jax.lax.scan(later, first, (numbers, shares[1:]))
+        return jax.tree.map(
+            lambda one, more: jnp.concatenate([one[None], more]),
+            jax.tree.map(jnp.asarray, measure(first.server)),
+            rest,
+        )
+
+    over_seeds = jax.vmap(one_run, in_axes=(None, 0, 0))
+    return jax.vmap(over_seeds, in_axes=(0, None, None))(algorithms, keys, shares)
+
+
+def _stack(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
+    structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
+    if len(structures) != 1:
+        raise ValueError(
+            "a sweep needs settings of one algorithm that differ in numbers only; "
+            "sweep those of different counts, sizes or classes one after another."
+        )
+    stacked: FederatedAlgorithm = jax.tree.map(
+        lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]),
+        *algorithms,
+    )
+    return stacked
+
+
+def _shares(
+    participation: Participation,
+    seed: int,
+    rounds: int,
+    enrolled: Float[np.ndarray, "devices"],
+) -> Float[np.ndarray, "rounds devices"]:
+    shares = np.zeros((rounds, len(enrolled)))
+    for number in range(rounds):
+        chosen = np.asarray(participation(seed, number, len(enrolled)))
+        devices, weights = participants_of(number, chosen, enrolled)
+        shares[number, devices] = weights
+    return shares
+
+
+def _costs(job: Job, shares: Float[np.ndarray, "rounds devices"]) -> tuple[Costs, ...]:
+    spent, costs = Costs(), []
+    for number, present in enumerate((shares > 0).sum(axis=1)):
+        for reference in job.phases if number else job.opening:
+            spent = spent.plus(job.costs[reference].times(int(present)))
+        costs.append(spent)
+    return tuple(costs)
+
+
+def _stretches(
+    references: tuple[PhaseReference, ...],
+) -> list[tuple[PhaseReference, list[int]]]:
+    # A phase that is repeated is a loop in the program, not so many copies of itself.
+    stretches = groupby(enumerate(references), key=lambda pair: pair[1])
+    return [
+        (reference, [place for place, _ in pairs]) for reference, pairs in stretches
+    ]
+
+
+def _written(present: Array, kept: Private, private: Private) -> Private:
+    def write(new: Array, old: Array) -> Array:
+        mask = present.reshape(-1, *[1] * (old.ndim - 1))
+        return jnp.where(mask, new.astype(old.dtype), old)
+
+    return jax.tree.map(write, kept, private)

@@ -1,0 +1,105 @@
+"""The published files, where `python -m benchmarks.fetch_data` has fetched them."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbilevel.datasets import adult, fashion_mnist, mnist, newsgroups
+
+DATA = Path(__file__).parents[2] / ".data"
+
+
+def fetched(name):
+    folder = DATA / name
+    if not folder.is_dir():
+        pytest.skip(f"run: python -m benchmarks.fetch_data {name}")
+    return folder
+
+
+def assert_parts(data, train, test, features):
+    assert data.train.features.shape == (train, features)
+    assert data.test.features.shape == (test, features)
+    for part in data[:2]:
+        assert part.labels.shape == part.features.shape[:1]
+        assert part.features.dtype == np.float32
+        assert part.labels.dtype == np.int32
+        assert part.features.min() == 0
+
+
+def test_mnist():
+    data = mnist(fetched("mnist"))
+    assert_parts(data, 60_000, 10_000, 784)
+    assert data.train.features.max() == data.test.features.max() == 1
+    # The counts, and the mean grey level 0.1307, that are published for the set.
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(data.train.labels).tolist() == counts
+    counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert np.bincount(data.test.labels).tolist() == counts
+    assert data.train.features.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
+
+
+def test_fashion_mnist():
+    data = fashion_mnist(fetched("fashion_mnist"))
+    assert_parts(data, 60_000, 10_000, 784)
+    assert data.train.features.max() == data.test.features.max() == 1
+    assert np.bincount(data.train.labels).tolist() == [6_000] * 10
+    assert np.bincount(data.test.labels).tolist() == [1_000] * 10
+    assert data.train.features.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
+
+
+def digest(part, groups):
+    rows = np.column_stack([part.features, part.labels, groups]).astype(np.uint8)
+    return hashlib.sha256(rows.tobytes()).hexdigest()
+
+
+def test_adult():
+    data = adult(fetched("adult"))
+    assert_parts(data, 32_561, 16_281, 109)
+    assert set(np.unique(data.train.features)) == {0, 1}
+    assert np.bincount(data.train.labels).tolist() == [24_720, 7_841]
+    assert np.bincount(data.test.labels).tolist() == [12_435, 3_846]
+    sizes = np.bincount(data.train_groups)
+    assert dict(zip(data.group_names, sizes.tolist(), strict=True)) == {
+        "Tech-support": 928,
+        "Craft-repair": 4_099,
+        "Other-service": 3_295,
+        "Sales": 3_650,
+        "Exec-managerial": 4_066,
+        "Prof-specialty": 4_140,
+        "Handlers-cleaners": 1_370,
+        "Machine-op-inspct": 2_002,
+        "Adm-clerical": 3_770,
+        "Farming-fishing": 994,
+        "Transport-moving": 1_597,
+        "Priv-house-serv": 149,
+        "Protective-serv": 649,
+        "Armed-Forces": 9,
+        "?": 1_843,
+    }
+
+
+def test_adult_is_a9a_without_the_occupation():
+    data = adult(fetched("adult"))
+    # Taken from LIBSVM's own files a9a and a9a.t: as bytes, the features but for 47 to
+    # 60, the label (1 for +1), and which of 47 to 60 is set (0 to 13, or 14 for none).
+    a9a = "9ce62a91c6ffe35fb7cd44e7549ed49e8a8b29ca9325933616f6ecbcd5702a57"
+    a9a_t = "2c00cfa2eaf73b08809ef0a7ba71309e15b1840840b6cfee2cd835d1f705fadc"
+    assert digest(data.train, data.train_groups) == a9a
+    assert digest(data.test, data.test_groups) == a9a_t
+
+
+def test_newsgroups():
+    data = newsgroups(fetched("newsgroups"))
+    assert_parts(data, 11_293, 7_528, 2_000)
+    assert data.classes == 20
+    counts = np.bincount(data.train.labels)
+    assert len(counts) == len(np.bincount(data.test.labels)) == 20
+    # alt.atheism is the first of the groups, talk.religion.misc the last.
+    assert (counts[0], counts[19], counts.min(), counts.max()) == (480, 377, 377, 600)
+    for part in data[:2]:
+        lengths = np.linalg.norm(part.features, axis=1)
+        empty = lengths == 0
+        assert empty.mean() < 0.001
+        np.testing.assert_allclose(lengths[~empty], 1, rtol=1e-5)

