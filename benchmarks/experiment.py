@@ -1,8 +1,9 @@
 """What the experiments share: cells that survive an interruption, tables, slopes.
 
-An experiment is a set of named cells, each a function that returns plain numbers. A cell
-that is done is kept in `.results/`, which git ignores; a run that was interrupted goes on
-with the missing ones, and a changed experiment starts over under its new fingerprint.
+An experiment is a set of named cells, each a function that returns plain numbers. A
+cell that is done is kept in `.results/`, which git ignores; a run that was interrupted
+goes on with the missing ones, and a changed experiment starts over under its new
+fingerprint.
 """
 
 import argparse

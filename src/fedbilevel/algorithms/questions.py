@@ -27,8 +27,8 @@ def ask(
         ...     answer=lambda downlink, data, key: downlink + 1,
         ...     server=lambda server, mean: mean,
         ... )
-        >>> phase.start(phase.broadcast(1), (), None, None)
-        2
+        >>> phase.steps
+        0
     """
 
     def start(

@@ -33,11 +33,10 @@ def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
         lower either.
     """
     name = type(algorithm).__name__
+    check_counts(algorithm)
     for field in fields(algorithm):
         value = getattr(algorithm, field.name)
-        if field.name.endswith(COUNTS):
-            _check_count(name, field.name, value)
-        elif field.name.endswith(RATES):
+        if field.name.endswith(RATES):
             _check_rate(name, field.name, value)
         elif field.name == "hypergradient" and isinstance(value, type):
             raise TypeError(
@@ -50,11 +49,25 @@ def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
     object.__setattr__(algorithm, "learning_rate", rate)
 
 
-def _check_count(algorithm: str, name: str, value: Any) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"{algorithm} needs {name} at least 1 and whole, but it is {value!r}."
-        )
+def check_counts(settings: Any) -> None:
+    """Refuse a count that is not whole or below 1.
+
+    Example:
+        >>> from fedbilevel import WarmStart
+        >>> WarmStart(learning_rate=0.1, exchanges=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: WarmStart needs exchanges at least 1 and whole, but it is 0.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if not field.name.endswith(COUNTS):
+            continue
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{type(settings).__name__} needs {field.name} at least 1 and whole, "
+                f"but it is {value!r}."
+            )
 
 
 def _check_rate(algorithm: str, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from fedbilevel.algorithms.protocol import Phase
+from fedbilevel.algorithms.settings import check_counts
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -31,6 +32,9 @@ class WarmStart:
     exchanges: int = field(default=1, metadata={"static": True})
     local_steps: int = field(default=1, metadata={"static": True})
     batch_size: int = field(default=1, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_counts(self)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return one phase an exchange; the server's state needs fields x and y."""

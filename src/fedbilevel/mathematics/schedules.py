@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.tree import Rate
 
-
 Step: TypeAlias = int | Int[Array, "*devices"]
 """The global step t: a Python number, or an array where it is traced."""
 

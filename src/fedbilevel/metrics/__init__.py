@@ -1,13 +1,19 @@
 """How far a run has come: stationarity, consensus, and what the truth would be."""
 
+from fedbilevel.algorithms.survey import Survey
 from fedbilevel.metrics.consensus import consensus_error
+from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
 
 __all__ = [
+    "Diagnosis",
     "Reference",
     "Stationarity",
+    "Survey",
+    "Verdict",
     "consensus_error",
+    "diagnose",
     "newton_reference",
     "stationarity",
 ]

@@ -1,0 +1,231 @@
+"""The constants of the paper's assumptions, estimated at a point of a run."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.data.devices import Devices
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
+from fedbilevel.mathematics.theory.assumptions import Assumptions, weakest
+from fedbilevel.metrics.extremes import (
+    Vector,
+    extreme_eigenvalues,
+    largest_trilinear,
+)
+from fedbilevel.metrics.full_data import (
+    FullData,
+    full_data,
+    full_data_problem,
+    require_mean,
+)
+
+SEARCHES = 3
+"""From as many random starts, for the direction in which a derivative changes most."""
+
+FlatLoss: TypeAlias = Callable[[Vector, FullData], Float[Array, ""]]
+"""A loss of x and y in one vector, x first."""
+
+
+def estimate_assumptions(
+    problem: BilevelProblem,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    weights: ArrayLike | None = None,
+    examples: int = 8,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    block_size: int = 512,
+) -> Assumptions:
+    """Estimate μ, L_0, L_1, L_21, L_22 and σ at one point, in double precision.
+
+    The paper's constants are suprema over all points and all examples. These are not:
+    they look at one point, so that the true L's and σ may be larger and the true μ
+    smaller. Take `theory.weakest` of the estimates at several points of a run.
+
+    At the point, L_0 is the largest gradient of f on any single example and σ the root
+    mean square distance of ∇y g on single examples from its mean, both over all
+    examples. The others are the worst found on the mean of all examples and on a few
+    single ones: μ and L_1 from extreme eigenvalues of ∇²yy g and of the Hessians of f
+    and g in (x, y), by Lanczos' method; L_21 and L_22 by following third derivatives to
+    a direction in which ∇²xy g and ∇²yy g change most, which may miss the best one.
+
+    Args:
+        problem: the two losses, means over their batches.
+        devices: all of them are loaded at once.
+        x: the upper variable.
+        y: the lower variable.
+        weights: of the devices, as given to `run`.
+        examples: how many single examples of each loss to draw, since the assumptions
+            hold for every one; 0 looks at the mean alone.
+        seed: of the draws and of the searches' starts.
+        tolerance: the relative error of eigenvalues.
+        block_size: examples evaluated at once; memory grows with it.
+
+    Raises:
+        ValueError: if the lower loss is not strongly convex here, or not a mean.
+        ArithmeticError: if eigenvalues cannot be found to tolerance.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> from fedbilevel.metrics.estimation import estimate_assumptions
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> devices = InMemoryDevices([LocalExamples(np.ones(2), np.array([0.0, 2.0]))])
+        >>> found = estimate_assumptions(problem, devices, 3.0, 4.0)
+        >>> found.strong_convexity, found.upper_lipschitz, found.deviation
+        (2.0, 6.0, 6.0)
+    """
+    with jax.enable_x64(True):
+        x, y = _double(x), _double(y)
+        upper, lower = full_data(devices, weights, block_size)
+        require_mean("upper_loss", problem.upper_loss, x, y, upper)
+        require_mean("lower_loss", problem.lower_loss, x, y, lower)
+        whole = full_data_problem(problem)
+        point, unravel = ravel_pytree((x, y))
+        f, g = _flat(whole.upper_loss, unravel), _flat(whole.lower_loss, unravel)
+        in_y = (np.arange(point.size) >= ravel_pytree(x)[0].size).astype(float)
+        slopes = _distances(f, point, upper, 0 * point, np.ones_like(in_y))
+        mean = jax.jit(jax.grad(g))(point, lower)
+        distances = _distances(g, point, lower, mean, in_y)
+        variance = float(jnp.sum(lower.shares * distances**2))
+        generator = np.random.default_rng(seed)
+        sets = [(upper, lower)]
+        for _ in range(examples):
+            sets.append((_draw(upper, generator), _draw(lower, generator)))
+        curvatures = [
+            _curvatures(f, g, point, in_y, *data, generator, tolerance) for data in sets
+        ]
+        return weakest(
+            [
+                Assumptions(
+                    strong_convexity=smallest,
+                    upper_lipschitz=float(jnp.max(slopes)),
+                    gradient_lipschitz=largest,
+                    cross_lipschitz=cross,
+                    curvature_lipschitz=curvature,
+                    deviation=variance**0.5,
+                )
+                for smallest, largest, cross, curvature in curvatures
+            ]
+        )
+
+
+def _curvatures(
+    f: FlatLoss,
+    g: FlatLoss,
+    point: Vector,
+    in_y: Vector,
+    upper: FullData,
+    lower: FullData,
+    generator: np.random.Generator,
+    tolerance: float,
+) -> tuple[float, float, float, float]:
+    """Return μ, L_1, L_21 and L_22 on some examples."""
+    rows = np.flatnonzero(in_y)
+
+    def lower_hessian(vector: Vector) -> Vector:
+        whole = np.zeros_like(in_y)
+        whole[rows] = vector
+        return np.asarray(_second(g, point, lower, whole))[rows]
+
+    start = generator.normal(size=point.size)
+    smallest, largest = extreme_eigenvalues(lower_hessian, start[rows], tolerance)
+    if smallest <= 1e-12 * largest:  # zero but for rounding
+        alone = lower.shares.size == 1
+        raise ValueError(
+            f"lower_loss is not strongly convex in y on "
+            f"{'a single example' if alone else 'the mean of all examples'}: its "
+            f"smallest curvature is {smallest:.3g}; regularise it"
+            f"{', or pass examples=0 to look at the mean alone' if alone else ''}."
+        )
+    for loss, data in ((f, upper), (g, lower)):
+        ends = extreme_eigenvalues(
+            partial(_second, loss, point, data), start, tolerance
+        )
+        largest = max(largest, -ends[0], ends[1])
+    starts = generator.normal(size=(SEARCHES, 2, point.size))
+    return (
+        smallest,
+        largest,
+        float(_fastest_change(g, point, lower, 1 - in_y, in_y, starts)),
+        float(_fastest_change(g, point, lower, in_y, in_y, starts)),
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _second(loss: FlatLoss, point: Vector, data: FullData, vector: Vector) -> Vector:
+    """Return the product of the Hessian in (x, y) with a vector."""
+    product: Vector = jax.jvp(
+        lambda z: jax.grad(loss)(z, data), (point,), (jnp.asarray(vector),)
+    )[1]
+    return product
+
+
+@partial(jax.jit, static_argnums=0)
+def _fastest_change(
+    loss: FlatLoss,
+    point: Vector,
+    data: FullData,
+    left: Vector,
+    right: Vector,
+    starts: Float[Array, "starts 2 size"],
+) -> Float[Array, ""]:
+    """Return how fast a block of the Hessian changes, by its third derivatives."""
+
+    def third(one: Vector, other: Vector) -> Vector:
+        derivative: Vector = jax.jvp(
+            lambda z: _second(loss, z, data, one), (point,), (other,)
+        )[1]
+        return derivative
+
+    return largest_trilinear(third, left, right, starts)
+
+
+@partial(jax.jit, static_argnums=0)
+def _distances(
+    loss: FlatLoss, point: Vector, data: FullData, centre: Vector, part: Vector
+) -> Float[Array, "blocks block"]:
+    """Return how far each example's gradient is from a centre, in a part of (x, y)."""
+
+    def one(row: PyTree) -> Float[Array, ""]:
+        gradient = jax.grad(loss)(point, _single(row))
+        return jnp.sqrt(tree.squared_norm(part * (gradient - centre)))
+
+    distances: Float[Array, "blocks block"] = jax.lax.map(jax.vmap(one), data.rows)
+    return distances
+
+
+def _draw(data: FullData, generator: np.random.Generator) -> FullData:
+    shares = np.asarray(data.shares)
+    place = generator.choice(shares.size, p=shares.ravel() / shares.sum())
+    index = np.unravel_index(place, shares.shape)
+    return _single(jax.tree.map(lambda leaf: leaf[index], data.rows))
+
+
+def _single(row: PyTree) -> FullData:
+    return FullData(jax.tree.map(lambda leaf: leaf[None, None], row), jnp.ones((1, 1)))
+
+
+def _flat(loss: Loss, unravel: Callable[..., tuple[Upper, Lower]]) -> FlatLoss:
+    def flat(point: Vector, data: FullData) -> Float[Array, ""]:
+        x, y = unravel(point)
+        return loss(x, y, data)
+
+    return flat
+
+
+def _double(variable: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)

@@ -1,0 +1,121 @@
+"""The largest values of quadratic and trilinear forms, without their matrices."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from fedbilevel.mathematics import tree
+
+Vector: TypeAlias = Float[Array | np.ndarray, "size"]
+
+DENSE_SIZE = 32
+"""Lanczos' method keeps 20 vectors; a matrix not much larger is cheaper as a whole."""
+LANCZOS_RESTARTS = 10_000
+ALTERNATIONS = 30
+
+
+def extreme_eigenvalues(
+    product: Callable[[Vector], Vector], start: Vector, tolerance: float
+) -> tuple[float, float]:
+    """Return the smallest and the largest eigenvalue of a symmetric matrix.
+
+    Args:
+        product: the product of the matrix with a vector.
+        start: any vector not orthogonal to an extreme eigenvector: a random one.
+        tolerance: the relative error.
+
+    Raises:
+        ArithmeticError: if they cannot be found to tolerance.
+
+    Example:
+        >>> import numpy as np
+        >>> low, high = extreme_eigenvalues(
+        ...     lambda vector: np.arange(1.0, 101.0) * vector,
+        ...     start=np.random.default_rng(0).normal(size=100),
+        ...     tolerance=1e-9,
+        ... )
+        >>> round(low, 6), round(high, 6)
+        (1.0, 100.0)
+    """
+    size = len(start)
+    if size <= DENSE_SIZE:
+        rows = [np.asarray(product(row)) for row in np.eye(size)]
+        values = np.linalg.eigvalsh(np.stack(rows))
+        return float(values[0]), float(values[-1])
+    operator = LinearOperator(
+        (size, size), matvec=lambda v: np.asarray(product(v.ravel())), dtype=float
+    )
+    try:
+        values = eigsh(
+            operator,
+            k=2,
+            which="BE",
+            v0=np.asarray(start),
+            tol=tolerance,
+            maxiter=LANCZOS_RESTARTS,
+            return_eigenvectors=False,
+        )
+    except ArpackNoConvergence as error:
+        raise ArithmeticError(
+            f"the extreme eigenvalues of a Hessian were not found to {tolerance:.2g}; "
+            "raise the tolerance, or regularise the loss more."
+        ) from error
+    return float(min(values)), float(max(values))
+
+
+def largest_trilinear(
+    form: Callable[[Vector, Vector], Vector],
+    left: Vector,
+    right: Vector,
+    starts: Float[Array | np.ndarray, "starts 2 size"],
+) -> Float[Array, ""]:
+    """Return the largest T(d, u, v) found, T symmetric and trilinear, of unit vectors.
+
+    Given two of the vectors, T itself says which third is best. Each is replaced in
+    turn, so that the value never falls; but it may come to rest below the largest.
+
+    Args:
+        form: T(a, b, ·), as a vector.
+        left: 1 where u may differ from zero, 0 elsewhere; d may everywhere.
+        right: the same for v.
+        starts: first guesses of d and v, to begin the search from.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> weights, everywhere = jnp.array([1.0, -3.0]), jnp.ones(2)
+        >>> float(
+        ...     largest_trilinear(
+        ...         lambda a, b: weights * a * b,
+        ...         everywhere,
+        ...         everywhere,
+        ...         starts=jnp.array([[[0.6, 0.8], [0.8, 0.6]]]),
+        ...     )
+        ... )
+        3.0
+    """
+
+    def improve(
+        iteration: Int[Array, ""], found: tuple[Vector, Vector, Vector]
+    ) -> tuple[Vector, Vector, Vector]:
+        d, _, v = found
+        u = _unit(left * form(d, v))
+        v = _unit(right * form(d, u))
+        return _unit(form(u, v)), u, v
+
+    def search(start: Float[Array, "2 size"]) -> Float[Array, ""]:
+        d, v = start
+        first = d, v, _unit(right * v)
+        _, u, v = jax.lax.fori_loop(0, ALTERNATIONS, improve, first)
+        return jnp.sqrt(tree.squared_norm(form(u, v)))
+
+    return jnp.max(jax.lax.map(search, jnp.asarray(starts)))
+
+
+def _unit(vector: Vector) -> Vector:
+    # A vanishing form has no best direction, and zero is as good as any.
+    return vector / jnp.maximum(jnp.sqrt(tree.squared_norm(vector)), 1e-30)

@@ -1,0 +1,153 @@
+"""The linear model of the ready-made problems, its loss, and how models are judged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy.stats import rankdata
+
+from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.problems.split import LabelledRows
+from fedbilevel.problems.task import Metric
+
+
+def linear_losses(
+    y: Float[Array, "classes features"], batch: LabelledRows
+) -> Float[Array, "examples"]:
+    """Return ℓ(y) of each example: the cross-entropy of softmax regression.
+
+    Classes come first in y: compiled rounds then took half the time.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> linear_losses(jnp.zeros((2, 2)), batch)
+        Array([0.6931472, 0.6931472], dtype=float32)
+    """
+    return cross_entropies(jnp.asarray(batch.features) @ y.T, batch.labels)
+
+
+def linear_loss(
+    x: Upper, y: Float[Array, "classes features"], batch: LabelledRows, /
+) -> Float[Array, ""]:
+    """Return the mean of ℓ(y): an upper loss that x reaches through y alone.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> float(linear_loss(None, jnp.zeros((2, 2)), batch))
+        0.6931471824645996
+    """
+    return jnp.mean(linear_losses(y, batch))
+
+
+def cross_entropies(
+    logits: Float[Array, "examples classes"],
+    labels: Int[Array | np.ndarray, "examples"],
+) -> Float[Array, "examples"]:
+    """Return −log softmax(logits)[label] of each example.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> cross_entropies(jnp.zeros((1, 2)), jnp.array([1]))
+        Array([0.6931472], dtype=float32)
+    """
+    chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - chosen
+
+
+def ridge_penalty(
+    ridge: float, y: Float[Array, "classes features"]
+) -> Float[Array, ""]:
+    """Return ½ ridge ‖y‖², which makes a convex loss strongly convex.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(ridge_penalty(0.5, jnp.ones((2, 2))))
+        1.0
+    """
+    return 0.5 * ridge * jnp.sum(y**2)
+
+
+def check_ridge(ridge: float) -> None:
+    """Refuse a lower loss that would not be strongly convex.
+
+    Example:
+        >>> check_ridge(0.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: ridge must be above 0, but it is 0.0: without a penalty the lower
+        loss is not strongly convex.
+    """
+    if not ridge > 0:
+        raise ValueError(
+            f"ridge must be above 0, but it is {ridge}: without a penalty the lower "
+            "loss is not strongly convex."
+        )
+
+
+def linear_accuracy(test: LabelledRows) -> Metric:
+    """Return the metric: the accuracy of the linear model y on test examples.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = linear_accuracy(LabelledRows(np.eye(2), np.array([0, 1])))
+        >>> metric(None, np.eye(2))
+        1.0
+    """
+
+    def metric(x: Upper, y: Lower, /) -> float:
+        return accuracy(test.features @ np.asarray(y).T, test.labels)
+
+    return metric
+
+
+def accuracy(
+    logits: Float[Array | np.ndarray, "examples classes"],
+    labels: Int[Array | np.ndarray, "examples"],
+) -> float:
+    """Return the share of examples whose largest logit is that of their label.
+
+    Example:
+        >>> import numpy as np
+        >>> accuracy(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))
+        0.5
+    """
+    return float(np.mean(np.argmax(logits, axis=1) == labels))
+
+
+def balanced_accuracy(
+    logits: Float[Array | np.ndarray, "examples classes"],
+    labels: Int[Array | np.ndarray, "examples"],
+) -> float:
+    """Return the mean over classes of the accuracy on the examples of a class.
+
+    Classes without an example do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.array([[1.0, 0.0]] * 4)
+        >>> balanced_accuracy(logits, np.array([0, 0, 0, 1]))
+        0.5
+    """
+    right = np.argmax(logits, axis=1) == labels
+    counts = np.bincount(labels)
+    present = counts > 0
+    return float(np.mean(np.bincount(labels, right)[present] / counts[present]))
+
+
+def area_under_curve(
+    scores: Float[np.ndarray, "examples"], positive: Bool[np.ndarray, "examples"]
+) -> float:
+    """Return how often a positive example scores above another; a tie is half.
+
+    This is the area under the receiver operating characteristic, from ranks.
+
+    Example:
+        >>> import numpy as np
+        >>> area_under_curve(np.array([0.1, 0.4, 0.3]), np.array([False, True, True]))
+        1.0
+    """
+    count = np.count_nonzero(positive)
+    above = np.sum(rankdata(scores)[positive]) - count * (count + 1) / 2
+    return float(above / (count * (len(scores) - count)))

@@ -1,0 +1,166 @@
+"""Learning a representation: a backbone shared by all, on which heads train easily."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.problems.classification import (
+    accuracy,
+    check_ridge,
+    cross_entropies,
+    ridge_penalty,
+)
+from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.task import Task
+
+
+class Layer(NamedTuple):
+    """A dense layer, tanh(weights · input + bias).
+
+    Attributes:
+        weights: one row a unit.
+        bias: one number a unit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> Layer(weights=jnp.ones((3, 2)), bias=jnp.zeros(3)).bias.shape
+        (3,)
+    """
+
+    weights: Float[Array, "units inputs"]
+    bias: Float[Array, "units"]
+
+
+Backbone: TypeAlias = tuple[Layer, ...]
+"""Layers, from the features to the representation."""
+
+
+def represent(
+    x: Backbone, features: Float[Array | np.ndarray, "examples features"]
+) -> Float[Array, "examples units"]:
+    """Return the representation of examples: the last layer's output.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> layer = Layer(weights=jnp.ones((1, 2)), bias=jnp.zeros(1))
+        >>> represent((layer,), jnp.array([[1.0, -1.0]]))
+        Array([[0.]], dtype=float32)
+    """
+    units = jnp.asarray(features)
+    for layer in x:
+        units = jnp.tanh(units @ layer.weights.T + layer.bias[None])
+    return units
+
+
+def hyper_representation(
+    split: Split, *, units: tuple[int, ...] = (64,), ridge: float = 0.01, seed: int = 0
+) -> Task:
+    """Return softmax regression on a representation that is learned above it.
+
+    For r_x(a) the output of dense layers with parameters x on features a, and CE the
+    cross-entropy of softmax regression on it with weights y (classes × units),
+
+        g(x, y) = mean over training examples of CE(y r_x(a), label) + ½ ridge ‖y‖²,
+        f(x, y) = mean over validation examples of CE(y r_x(a), label).
+
+    Layers start at random: weights normal with variance 1 / inputs, biases at zero. y
+    starts at zero. The metric `accuracy` is that of x and y on test examples.
+
+    Args:
+        split: the examples, and who holds which.
+        units: of each layer, the representation's last.
+        ridge: the penalty, above zero.
+        seed: of the layers at the start.
+
+    Raises:
+        ValueError: if the split's tables and rows do not fit together.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel.problems import LabelledRows, Split, hyper_representation
+        >>> table = LabelledRows(np.eye(2), np.array([0, 1]))
+        >>> rows = [np.array([0, 1])]
+        >>> split = Split(table, table, table, rows, rows, classes=2)
+        >>> task = hyper_representation(split, units=(8, 3))
+        >>> [layer.weights.shape for layer in task.x], task.y.shape
+        ([(8, 2), (3, 8)], (2, 3))
+    """
+    if not units or min(units) < 1:
+        raise ValueError(
+            f"units={units} makes no representation; give at least one layer, and "
+            "every layer at least one unit."
+        )
+    check_ridge(ridge)
+    training, validation, test = tables(split)
+    number = jnp.result_type(test.features)
+    tested = jnp.asarray(test.features)
+
+    def metric(x: Upper, y: Lower, /) -> float:
+        head = jnp.asarray(y, tested.dtype)
+        return accuracy(np.asarray(represent(x, tested) @ head.T), test.labels)
+
+    return Task(
+        BilevelProblem(upper_loss, HeadLoss(ridge)),
+        deal(split, training=training, validation=validation),
+        _random_layers((test.features.shape[1], *units), number, seed),
+        jnp.zeros((split.classes, units[-1]), number),
+        {"accuracy": metric},
+    )
+
+
+def upper_loss(
+    x: Backbone, y: Float[Array, "classes units"], batch: LabelledRows, /
+) -> Float[Array, ""]:
+    """Return f, the mean over a batch of CE(y r_x(a), label).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> layer = Layer(weights=jnp.ones((3, 2)), bias=jnp.zeros(3))
+        >>> float(upper_loss((layer,), jnp.zeros((2, 3)), batch))
+        0.6931471824645996
+    """
+    logits = represent(x, batch.features) @ y.T
+    return jnp.mean(cross_entropies(logits, batch.labels))
+
+
+@dataclass(frozen=True)
+class HeadLoss:
+    """g, the mean over a batch of CE(y r_x(a), label), with ½ ridge ‖y‖².
+
+    Attributes:
+        ridge: the penalty.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> layer = Layer(weights=jnp.zeros((3, 2)), bias=jnp.zeros(3))
+        >>> float(HeadLoss(ridge=1.0)((layer,), jnp.ones((2, 3)), batch))
+        3.6931471824645996
+    """
+
+    ridge: float
+
+    def __call__(
+        self, x: Backbone, y: Float[Array, "classes units"], batch: LabelledRows, /
+    ) -> Float[Array, ""]:
+        """Return the mean loss."""
+        return upper_loss(x, y, batch) + ridge_penalty(self.ridge, y)
+
+
+def _random_layers(sizes: tuple[int, ...], number: np.dtype, seed: int) -> Backbone:
+    generator = np.random.default_rng(seed)
+    return tuple(
+        Layer(
+            jnp.asarray(
+                generator.normal(size=(outputs, inputs)) / np.sqrt(inputs), number
+            ),
+            jnp.zeros(outputs, number),
+        )
+        for inputs, outputs in pairwise(sizes)
+    )

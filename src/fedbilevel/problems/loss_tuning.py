@@ -1,0 +1,147 @@
+"""Tuning a loss under class imbalance, so that rare classes count on new examples."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.problems.classification import (
+    balanced_accuracy,
+    check_ridge,
+    cross_entropies,
+    linear_losses,
+    ridge_penalty,
+)
+from fedbilevel.problems.imbalance import class_weights
+from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.task import Task
+
+
+class LossParameters(NamedTuple):
+    """What is tuned: the training loss looks at σ(scale) ⊙ logits + shift.
+
+    Attributes:
+        scale: one number a class.
+        shift: one number a class.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> LossParameters(scale=jnp.zeros(3), shift=jnp.zeros(3)).shift.shape
+        (3,)
+    """
+
+    scale: Float[Array, "classes"]
+    shift: Float[Array, "classes"]
+
+
+def loss_tuning(split: Split, *, ridge: float = 0.01) -> Task:
+    """Return softmax regression with a training loss that is tuned class by class.
+
+    For logits z = y a of features a and weights y (classes × features), CE the
+    cross-entropy, and x = (scale, shift),
+
+        g(x, y) = mean over training examples of CE(σ(scale) ⊙ z + shift, label)
+                  + ½ ridge ‖y‖²,
+        f(x, y) = mean over validation examples of CE(z, label) / (C p_label),
+
+    where p_c is the share of class c among a device's validation examples, in the mean
+    over devices. Where `run` weighs devices alike, every class thus counts 1/C in f.
+
+    x and y start at zero. The metric `balanced_accuracy` is the mean over classes of
+    the accuracy of y on a class's test examples.
+
+    Args:
+        split: the examples, and who holds which.
+        ridge: the penalty, above zero.
+
+    Raises:
+        ValueError: if the split's tables and rows do not fit together, or a class has
+            no validation example.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel.problems import LabelledRows, Split, loss_tuning
+        >>> table = LabelledRows(np.eye(4), np.array([0, 0, 0, 1]))
+        >>> rows = [np.arange(4)]
+        >>> task = loss_tuning(Split(table, table, table, rows, rows, classes=2))
+        >>> task.problem.upper_loss.class_weights  # 1 / (2 · ¾) and 1 / (2 · ¼)
+        (0.6666666666666666, 2.0)
+    """
+    check_ridge(ridge)
+    training, validation, test = tables(split)
+    number = jnp.result_type(test.features)
+    devices = deal(split, training=training, validation=validation)
+    labels = np.asarray(validation.labels)
+    parts = [labels[rows] for rows in split.validation_rows]
+    weights = class_weights(parts, split.classes)
+
+    def metric(x: Upper, y: Lower, /) -> float:
+        return balanced_accuracy(test.features @ np.asarray(y).T, test.labels)
+
+    return Task(
+        BilevelProblem(BalancedLoss(weights), TunedLoss(ridge)),
+        devices,
+        LossParameters(
+            jnp.zeros(split.classes, number), jnp.zeros(split.classes, number)
+        ),
+        jnp.zeros((split.classes, test.features.shape[1]), number),
+        {"balanced_accuracy": metric},
+    )
+
+
+@dataclass(frozen=True)
+class BalancedLoss:
+    """f, the mean over a batch of each example's loss times the weight of its class.
+
+    Attributes:
+        class_weights: 1 / (C p_c) of each class c.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> float(BalancedLoss((0.5, 1.5))(None, jnp.zeros((2, 2)), batch))
+        0.6931471824645996
+    """
+
+    class_weights: tuple[float, ...]
+
+    def __call__(
+        self, x: Upper, y: Float[Array, "classes features"], batch: LabelledRows, /
+    ) -> Float[Array, ""]:
+        """Return the mean loss."""
+        weights = jnp.asarray(self.class_weights, y.dtype)[batch.labels]
+        return jnp.mean(weights * linear_losses(y, batch))
+
+
+@dataclass(frozen=True)
+class TunedLoss:
+    """g, the mean over a batch of CE(σ(scale) ⊙ z + shift), with ½ ridge ‖y‖².
+
+    Attributes:
+        ridge: the penalty.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> batch = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
+        >>> x = LossParameters(scale=jnp.zeros(2), shift=jnp.zeros(2))
+        >>> float(TunedLoss(ridge=0.1)(x, jnp.zeros((2, 2)), batch))
+        0.6931471824645996
+    """
+
+    ridge: float
+
+    def __call__(
+        self,
+        x: LossParameters,
+        y: Float[Array, "classes features"],
+        batch: LabelledRows,
+        /,
+    ) -> Float[Array, ""]:
+        """Return the mean loss."""
+        logits = jax.nn.sigmoid(x.scale)[None] * (batch.features @ y.T) + x.shift[None]
+        losses = cross_entropies(logits, batch.labels)
+        return jnp.mean(losses) + ridge_penalty(self.ridge, y)

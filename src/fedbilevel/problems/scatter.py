@@ -1,0 +1,88 @@
+"""Random arrays about a mean, centred so that their mean is that mean exactly."""
+
+import numpy as np
+from jaxtyping import Float
+
+
+def scatter(
+    generator: np.random.Generator,
+    mean: Float[np.ndarray, "*shape"],
+    count: int,
+    deviation: float,
+) -> Float[np.ndarray, "count *shape"]:
+    """Return normal arrays about a mean, which is their exact average.
+
+    Args:
+        generator: the source of randomness.
+        mean: what to scatter about.
+        count: how many arrays to return.
+        deviation: the standard deviation of each entry.
+
+    Raises:
+        ValueError: if one array alone should differ from its mean.
+
+    Example:
+        >>> import numpy as np
+        >>> drawn = scatter(np.random.default_rng(0), np.ones(2), 4, deviation=10.0)
+        >>> np.round(drawn.mean(axis=0), 12)
+        array([1., 1.])
+    """
+    _check(count, deviation)
+    noise = generator.normal(size=(count, *mean.shape))
+    noise -= noise.mean(axis=0)
+    # Centring takes 1/count of the variance away.
+    restored = np.sqrt(count / max(1, count - 1))
+    return np.asarray(mean + deviation * restored * noise)
+
+
+def scatter_curvature(
+    generator: np.random.Generator,
+    mean: Float[np.ndarray, "size size"],
+    count: int,
+    deviation: float,
+) -> Float[np.ndarray, "count size size"]:
+    """Return positive definite matrices about one, which is their exact average.
+
+    With mean = L Lᵀ, W_i = (I + deviation R_i)(I + deviation R_i)ᵀ for normal R_i, and
+    the average of the W_i = N Nᵀ, matrix i is L N⁻¹ W_i N⁻ᵀ Lᵀ. It stays positive
+    definite whatever the deviation.
+
+    Args:
+        generator: the source of randomness.
+        mean: a positive definite matrix.
+        count: how many matrices to return.
+        deviation: 0 for no scatter; 1 scatters about as much as the mean is large.
+
+    Raises:
+        ValueError: if one matrix alone should differ from its mean.
+
+    Example:
+        >>> import numpy as np
+        >>> drawn = scatter_curvature(np.random.default_rng(0), np.eye(2), 4, 10.0)
+        >>> bool(np.allclose(drawn.mean(axis=0), np.eye(2)))
+        True
+        >>> bool(np.all(np.linalg.eigvalsh(drawn) > 0))
+        True
+    """
+    _check(count, deviation)
+    size = len(mean)
+    noise = generator.normal(size=(count, size, size)) / np.sqrt(size)
+    roots = np.eye(size) + deviation * noise
+    average = np.mean(roots @ roots.transpose(0, 2, 1), axis=0)
+    whitened = np.linalg.solve(np.linalg.cholesky(average)[None], roots)
+    factors = np.linalg.cholesky(mean) @ whitened
+    return np.asarray(factors @ factors.transpose(0, 2, 1))
+
+
+def _check(count: int, deviation: float) -> None:
+    if deviation < 0 or count < 1:
+        raise ValueError(
+            f"{count} devices or examples cannot scatter with deviation {deviation}; "
+            "ask for at least 1, and for a deviation of at least 0."
+        )
+    if count == 1 and deviation:
+        raise ValueError(
+            "1 device or example is the mean of all and cannot scatter about it with "
+            f"deviation {deviation}; ask for at least 2, or for no noise and no "
+            "heterogeneity."
+        )

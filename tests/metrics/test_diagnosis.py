@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from fedbilevel import InMemoryDevices, NeumannSeries, WarmStart
+from fedbilevel.metrics import Survey, Verdict, diagnose
+from tests import quadratic
+from tests.quadratic import Mean
+
+X, Y = np.full(quadratic.X_SIZE, 0.5), np.zeros(quadratic.Y_SIZE)
+SERIES = NeumannSeries(terms=60, scale=0.1)
+WARM = WarmStart(learning_rate=0.1, exchanges=150)
+
+
+def scattered(devices, per_device, between, within, seed=5):
+    """Return devices that differ by `between`, their examples scattered by `within`."""
+    generator = np.random.default_rng(seed)
+    held = []
+    for _ in range(devices):
+        centre = quadratic.examples(generator, 1, between)
+        noise = quadratic.examples(generator, per_device, within)
+        plain = quadratic.examples(generator, 1, 0.0)
+        held.append(
+            type(centre)(
+                *(
+                    type(level)(
+                        *(c + n - p for c, n, p in zip(level, noisy, base, strict=True))
+                    )
+                    for level, noisy, base in zip(centre, noise, plain, strict=True)
+                )
+            )
+        )
+    return held
+
+
+def true_distance(held) -> float:
+    whole = Mean.of(held)
+    y = whole.lower_solution(X)
+    own = np.mean([Mean.of([device]).hypergradient(X, y) for device in held], axis=0)
+    truth = whole.hypergradient(X)
+    return float(np.linalg.norm(own - truth) / np.linalg.norm(truth))
+
+
+def test_the_distance_is_that_of_the_closed_form():
+    held = scattered(4, per_device=1, between=0.6, within=0.0)
+    survey = Survey(SERIES, batch_size=1, warm_start=WARM)
+    found = diagnose(quadratic.problem(), survey, InMemoryDevices(held), X, Y, rounds=2)
+    assert found.noise < 1e-9
+    assert true_distance(held) > 0.2
+    np.testing.assert_allclose(found.distance, true_distance(held), rtol=2e-3)
+    assert found.verdict is Verdict.HETEROGENEOUS
+    assert "FedBiO" in str(found)
+
+
+def test_with_noise_the_distance_is_found_within_it():
+    held = scattered(4, per_device=30, between=0.6, within=0.2)
+    survey = Survey(SERIES, batch_size=16, warm_start=WARM)
+    found = diagnose(quadratic.problem(), survey, InMemoryDevices(held), X, Y)
+    assert found.noise > 1e-3
+    assert abs(found.distance - true_distance(held)) < 4 * found.noise
+    assert found.verdict is Verdict.HETEROGENEOUS
+
+
+def test_a_homogeneous_federation_passes():
+    (held,) = scattered(1, per_device=30, between=0.0, within=0.2)
+    devices = InMemoryDevices.sharing(held, device_count=8)
+    survey = Survey(SERIES, batch_size=16, warm_start=WARM)
+    found = diagnose(quadratic.problem(), survey, devices, X, Y)
+    assert found.verdict is Verdict.HOMOGENEOUS
+    assert "LocalBSGVRM" in str(found)
+
+
+def test_too_few_samples_leave_it_unclear():
+    held = scattered(2, per_device=30, between=0.0, within=0.5)
+    survey = Survey(SERIES, batch_size=1)
+    found = diagnose(quadratic.problem(), survey, InMemoryDevices(held), X, Y, rounds=3)
+    assert found.verdict is Verdict.UNCLEAR
+
+
+def test_mistakes_are_told():
+    devices = InMemoryDevices(scattered(2, 1, 0.0, 0.0))
+    with pytest.raises(ValueError, match="at least 2 rounds"):
+        diagnose(quadratic.problem(), Survey(SERIES), devices, X, Y, rounds=1)
+    wild = Survey(NeumannSeries(terms=60, scale=1e9))
+    with pytest.raises(ArithmeticError, match="lower the scale"):
+        diagnose(quadratic.problem(), wild, devices, X, Y, rounds=2)
