@@ -10,6 +10,7 @@ from fedbilevel.algorithms.lfednest import LFedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
+from fedbilevel.algorithms.rescale import rescale
 from fedbilevel.algorithms.shrofbo import ShroFBO
 from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.algorithms.warm_start import WarmStart
@@ -68,6 +69,7 @@ __all__ = [
     "Sweep",
     "UniformSample",
     "WarmStart",
+    "rescale",
     "run",
     "sweep",
 ]

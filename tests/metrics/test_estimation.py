@@ -86,6 +86,21 @@ def test_a_large_spectrum_by_lanczos():
     np.testing.assert_allclose(got.gradient_lipschitz, spectrum[-1], rtol=1e-5)
 
 
+def test_a_large_upper_loss_without_curvature():
+    # Its Hessian is zero, and so is most of the lower one's in (x, y).
+    size = 3 * extremes.DENSE_SIZE
+    problem = BilevelProblem(
+        lambda x, y, batch: jnp.sum(y) + 0 * jnp.mean(batch),
+        lambda x, y, batch: jnp.sum(y**2) * jnp.mean(batch) + 0 * jnp.sum(x),
+    )
+    ones = np.ones(2)
+    held = [LocalExamples(ones, ones)]
+    got = estimate(problem, held, np.ones(size), np.ones(size), examples=1)
+    np.testing.assert_allclose(got.strong_convexity, 2.0, rtol=1e-6)
+    np.testing.assert_allclose(got.gradient_lipschitz, 2.0, rtol=1e-6)
+    np.testing.assert_allclose(got.upper_lipschitz, np.sqrt(size))
+
+
 def test_eigenvalues_that_are_not_found_are_reported(monkeypatch):
     monkeypatch.setattr("fedbilevel.metrics.extremes.LANCZOS_RESTARTS", 1)
     size = 500

@@ -3,6 +3,7 @@
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
+from fedbilevel.metrics.estimation import estimate_assumptions
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
 
@@ -14,6 +15,7 @@ __all__ = [
     "Verdict",
     "consensus_error",
     "diagnose",
+    "estimate_assumptions",
     "newton_reference",
     "stationarity",
 ]

@@ -19,6 +19,7 @@ from fedbilevel.metrics.extremes import (
     Vector,
     extreme_eigenvalues,
     largest_trilinear,
+    spectral_norm,
 )
 from fedbilevel.metrics.full_data import (
     FullData,
@@ -152,10 +153,8 @@ def _curvatures(
             f"{', or pass examples=0 to look at the mean alone' if alone else ''}."
         )
     for loss, data in ((f, upper), (g, lower)):
-        ends = extreme_eigenvalues(
-            partial(_second, loss, point, data), start, tolerance
-        )
-        largest = max(largest, -ends[0], ends[1])
+        product = partial(_second, loss, point, data)
+        largest = max(largest, spectral_norm(product, start, tolerance))
     starts = generator.normal(size=(SEARCHES, 2, point.size))
     return (
         smallest,
