@@ -93,6 +93,23 @@ class Quadratic:
         hessian = self.ridge * np.eye(len(zero)) + slope.T @ slope
         return np.asarray(np.linalg.solve(hessian, -self.hypergradient(zero)))
 
+    def own_hypergradient(
+        self, x: Float[np.ndarray, "upper"], y: Float[np.ndarray, "lower"]
+    ) -> Float[np.ndarray, "upper"]:
+        """Return the mean of local hypergradients, c̄ + rx + mean_k(C_kᵀA_k⁻¹(y − b_k)).
+
+        Example:
+            >>> from fedbilevel.problems import random_quadratic
+            >>> apart = random_quadratic(devices=2, heterogeneity=0.5)
+            >>> x, y = apart.biased_solution()
+            >>> bool(np.allclose(apart.own_hypergradient(x, y), 0.0))
+            True
+        """
+        distances = (y - self.targets)[..., None]
+        adjoints = np.linalg.solve(self.matrices, distances)
+        mixed = np.mean(self.couplings.transpose(0, 2, 1) @ adjoints, axis=0)[:, 0]
+        return np.asarray(self.shifts.mean(0) + self.ridge * x + mixed)
+
     def biased_solution(
         self,
     ) -> tuple[Float[np.ndarray, "upper"], Float[np.ndarray, "lower"]]:

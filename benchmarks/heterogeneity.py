@@ -1,0 +1,212 @@
+"""Where every method settles on heterogeneous devices, and whether diagnosis sees it.
+
+    python -m benchmarks.heterogeneity [--fast]
+
+A quadratic with closed forms and deterministic oracles: the devices' matrices,
+couplings and targets differ by a chosen amount about one mean, so x* stays where it is.
+The table has, for each method, its final distance from x* and from the point where the
+mean of the devices' own hypergradients vanishes, with one and with several local steps
+and at several rates; and what `diagnose` says at each amount of heterogeneity.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+
+from benchmarks import experiment
+from benchmarks.timing import Bound, conclude, print_table
+from fedbilevel import (
+    ConjugateGradient,
+    FedBiO,
+    FedBiOAcc,
+    FederatedAlgorithm,
+    FedNest,
+    LFedNest,
+    LocalBSGM,
+    LocalBSGVRM,
+    NeumannSeries,
+    ShroFBO,
+    SimFBO,
+    WarmStart,
+    sweep,
+)
+from fedbilevel.metrics import Survey, Verdict, diagnose
+from fedbilevel.problems import quadratic_task, random_quadratic
+
+mpl.use("Agg")
+DEVICES = 8
+AMOUNTS = (0.0, 0.1, 0.2, 0.4, 0.8)
+RATES = (0.04, 0.02, 0.01)
+STEPS = 8_000
+EXACT = ConjugateGradient(tolerance=1e-13)
+
+Make = Callable[[float, int], FederatedAlgorithm]
+CORRECT: dict[str, Make] = {
+    "FedNest": lambda rate, p: FedNest(
+        rate, NeumannSeries(60, 0.1), 2.0, 2.0, lower_steps=p, local_steps=p
+    ),
+    "FedBiO": lambda rate, p: FedBiO(rate, local_steps=p),
+    "FedBiOAcc": lambda rate, p: FedBiOAcc(
+        rate,
+        upper_mixing=0.5 / rate**2,
+        lower_mixing=0.5 / rate**2,
+        adjoint_mixing=0.5 / rate**2,
+        local_steps=p,
+    ),
+    "SimFBO": lambda rate, p: SimFBO(rate, server_rate=2.0, local_steps=p),
+    "ShroFBO": lambda rate, p: ShroFBO(rate, server_rate=2.0, local_steps=p),
+}
+BIASED: dict[str, Make] = {
+    "LocalBSGM": lambda rate, p: LocalBSGM(
+        rate, EXACT, upper_mixing=0.5 / rate, lower_mixing=0.5 / rate, local_steps=p
+    ),
+    "LocalBSGVRM": lambda rate, p: LocalBSGVRM(
+        rate,
+        EXACT,
+        upper_mixing=0.5 / rate**2,
+        lower_mixing=0.5 / rate**2,
+        local_steps=p,
+    ),
+    "LFedNest": lambda rate, p: LFedNest(
+        rate, EXACT, lower_steps=p, local_steps=p, lower_rounds=1
+    ),
+}
+
+
+def settle(make: Make, local_steps: int, amount: float) -> list[list[float]]:
+    """Return the distances from x* and from the biased point, one pair a rate."""
+    with jax.enable_x64(True):
+        quadratic = random_quadratic(devices=DEVICES, heterogeneity=amount, seed=0)
+        task = quadratic_task(quadratic, examples=1)
+        done = sweep(
+            task.problem,
+            [make(rate, local_steps) for rate in RATES],
+            task.devices,
+            task.x,
+            task.y,
+            rounds=STEPS // local_steps,
+            seeds=[0],
+            measure=lambda server: server.x,
+        )
+        ends = np.asarray(done.measured)[:, 0, -1]
+    truth, (biased, _) = quadratic.solution(), quadratic.biased_solution()
+    return [
+        [float(np.linalg.norm(end - truth)), float(np.linalg.norm(end - biased))]
+        for end in ends
+    ]
+
+
+def verdict(amount: float) -> dict[str, Any]:
+    with jax.enable_x64(True):
+        quadratic = random_quadratic(devices=DEVICES, heterogeneity=amount, seed=0)
+        task = quadratic_task(quadratic, examples=50, noise=0.3)
+        warm = WarmStart(learning_rate=0.1, exchanges=100, batch_size=50)
+        survey = Survey(NeumannSeries(25, 0.15), batch_size=50, warm_start=warm)
+        found = diagnose(task.problem, survey, task.devices, task.x, task.y)
+    x, y = np.asarray(task.x), quadratic.lower_solution(np.asarray(task.x))
+    exact = quadratic.own_hypergradient(x, y) - quadratic.hypergradient(x)
+    size = np.linalg.norm(quadratic.hypergradient(x))
+    return {
+        "distance": found.distance,
+        "noise": found.noise,
+        "exact": float(np.linalg.norm(exact) / size),
+        "verdict": found.verdict.name,
+    }
+
+
+def main() -> None:
+    fast, folder = experiment.arguments(__doc__, "one amount, three methods")
+    amounts = (0.0, 0.4) if fast else AMOUNTS
+    names = ("FedBiO", "LocalBSGM") if fast else (*CORRECT, *BIASED)
+    cells: dict[str, Callable[[], Any]] = {
+        f"{name}.{local_steps}.{amount}": partial(
+            settle, (CORRECT | BIASED)[name], local_steps, amount
+        )
+        for name in names
+        for local_steps in (1, 5)
+        for amount in amounts
+    }
+    cells |= {f"diagnosis.{amount}": partial(verdict, amount) for amount in amounts}
+    setting = (AMOUNTS, RATES, STEPS, DEVICES)
+    results = experiment.run_cells("heterogeneity", setting, cells)
+    header = ["method", "local_steps", "heterogeneity", "rate", "to_truth", "to_biased"]
+    rows: list[list[object]] = [
+        [name, local_steps, amount, rate, *pair]
+        for name in names
+        for local_steps in (1, 5)
+        for amount in amounts
+        for rate, pair in zip(
+            RATES, results[f"{name}.{local_steps}.{amount}"], strict=True
+        )
+    ]
+    print_table(header, [[_short(cell) for cell in row] for row in rows])
+    experiment.write_table(folder / "heterogeneity.csv", header, rows)
+    seen = [[a, *results[f"diagnosis.{a}"].values()] for a in amounts]
+    titles = ["heterogeneity", "distance", "noise", "exact", "verdict"]
+    print_table(titles, [[_short(cell) for cell in row] for row in seen])
+    experiment.write_table(folder / "diagnosis.csv", titles, seen)
+    draw(results, names, amounts, folder)
+    conclude(bounds(results, names, amounts))
+
+
+def bounds(
+    results: dict[str, Any], names: tuple[str, ...], amounts: tuple[float, ...]
+) -> list[Bound]:
+    kept = []
+    for name in names:
+        pairs = [results[f"{name}.1.{amount}"][0] for amount in amounts]
+        if name in CORRECT:
+            kept.append(Bound(f"{name} to x*", max(p[0] for p in pairs), 1e-6))
+            drift = [pair[0] for pair in results[f"{name}.5.{amounts[-1]}"]]
+            if drift[0] > 1e-6:
+                kept.append(Bound(f"{name} drift ratio", drift[1] / drift[0], 0.65))
+        else:
+            kept.append(Bound(f"{name} to biased", max(p[1] for p in pairs), 1e-4))
+    verdicts = {a: results[f"diagnosis.{a}"]["verdict"] for a in amounts}
+    flagged = verdicts[amounts[-1]] == Verdict.HETEROGENEOUS.name
+    passed = verdicts[0.0] == Verdict.HOMOGENEOUS.name
+    return [*kept, Bound("diagnosis right", float(flagged and passed), 1.0, True)]
+
+
+def draw(
+    results: dict[str, Any],
+    names: tuple[str, ...],
+    amounts: tuple[float, ...],
+    folder: Any,
+) -> None:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for number, name in enumerate(names):
+        style = "o-" if name in CORRECT else "s--"
+        colour = f"C{number}"
+        ends = [results[f"{name}.1.{amount}"][0][0] for amount in amounts]
+        left.plot(amounts, np.maximum(ends, 1e-13), style, color=colour, label=name)
+        drift = [pair[0] for pair in results[f"{name}.5.{amounts[-1]}"]]
+        right.loglog(RATES, np.maximum(drift, 1e-13), style, color=colour, label=name)
+    left.set(
+        xlabel="heterogeneity",
+        ylabel="final distance from x*",
+        yscale="log",
+        title="one local step an exchange",
+    )
+    right.set(
+        xlabel="learning rate", title=f"five local steps, heterogeneity {amounts[-1]}"
+    )
+    left.legend(fontsize=8)
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "heterogeneity.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def _short(cell: object) -> object:
+    return f"{cell:.3g}" if isinstance(cell, float) else cell
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What the real tasks are compared with: models trained to the end on pooled data."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+from scipy.optimize import minimize
+
+from benchmarks.task_list import METRICS, Case
+from fedbilevel.mathematics import tree
+from fedbilevel.problems import LabelledTable
+
+ITERATIONS = 300
+PENALTIES = tuple(10.0**-k for k in range(8))
+
+
+def minimiser(
+    loss: Callable[[PyTree, PyTree], Float[Array, ""]], start: PyTree, data: PyTree
+) -> PyTree:
+    """Return the variable that L-BFGS finds."""
+    flat, unravel = ravel_pytree(start)
+    slope = jax.jit(jax.value_and_grad(lambda v, data: loss(unravel(v), data)))
+
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = slope(jnp.asarray(vector, flat.dtype), data)
+        return float(value), np.asarray(gradient, float)
+
+    options = {"maxiter": ITERATIONS}
+    found = minimize(
+        evaluate, np.asarray(flat, float), jac=True, method="L-BFGS-B", options=options
+    )
+    return unravel(jnp.asarray(found.x, flat.dtype))
+
+
+def retrained(case: Case, x: PyTree) -> PyTree:
+    """Return y*(x) on all devices' training examples."""
+    task = case.task
+    lower = task.devices.cohort(np.arange(1)).lower.arrays
+
+    def loss(y: PyTree, data: tuple[PyTree, PyTree]) -> Float[Array, ""]:
+        return task.problem.lower_loss(data[0], y, data[1])
+
+    return minimiser(loss, task.y, (x, lower))
+
+
+def references(name: str, case: Case) -> dict[str, float]:
+    """Return the metric of each reference that makes sense for the task."""
+    task, split = case.task, case.split
+    metric = task.metrics[METRICS[name]]
+    found = {"no tuning": metric(task.x, retrained(case, task.x))}
+    if name.startswith("representation"):
+        x, y = _whole_network(case)
+        return {**found, "validation data alone": metric(x, y)}
+    alone = _softmax(case, [split.validation])
+    found["validation data alone"] = metric(task.x, alone)
+    if case.clean is not None:
+        both = _softmax(case, [split.training, split.validation])
+        found["noisy and validation data"] = metric(task.x, both)
+        found["clean labels"] = metric(task.x, _softmax(case, [case.clean]))
+    if name.startswith("regularisation"):
+        found["best of 8 single penalties"] = _best_penalty(case)
+    return found
+
+
+def _softmax(case: Case, tables: list[LabelledTable]) -> PyTree:
+    data = tuple(
+        jnp.concatenate([jnp.asarray(getattr(table, part)) for table in tables])
+        for part in ("features", "labels")
+    )
+
+    def loss(y: Array, data: tuple[Array, Array]) -> Float[Array, ""]:
+        features, labels = data
+        scores = jax.nn.log_softmax(features @ y.T)
+        fit = -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
+        return fit + 0.5 * case.ridge * jnp.sum(y**2)
+
+    return minimiser(loss, case.task.y, data)
+
+
+def _best_penalty(case: Case) -> float:
+    task = case.task
+    upper = task.devices.cohort(np.arange(1)).upper.arrays
+    losses, metrics = [], []
+    for penalty in PENALTIES:
+        x = jnp.full_like(task.x, np.log(penalty))
+        y = retrained(case, x)
+        losses.append(float(task.problem.upper_loss(x, y, upper)))
+        metrics.append(task.metrics["accuracy"](x, y))
+    return metrics[int(np.argmin(losses))]
+
+
+def _whole_network(case: Case) -> tuple[PyTree, PyTree]:
+    task = case.task
+    upper = task.devices.cohort(np.arange(1)).upper.arrays
+
+    def loss(both: tuple[PyTree, PyTree], data: PyTree) -> Float[Array, ""]:
+        x, y = both
+        penalty = 0.5 * case.ridge * tree.squared_norm(y)
+        return task.problem.upper_loss(x, y, data) + penalty
+
+    x, y = minimiser(loss, (task.x, task.y), upper)
+    return x, y

@@ -1,0 +1,176 @@
+"""The real tasks: which data, dealt how, and what to learn from them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from flwr_datasets.partitioner import DirichletPartitioner
+
+from fedbilevel import datasets
+from fedbilevel.data.partition import partition
+from fedbilevel.datasets import Labelled
+from fedbilevel.problems import (
+    Split,
+    Task,
+    hyper_cleaning,
+    hyper_representation,
+    long_tail,
+    loss_tuning,
+    redraw_labels,
+    regularisation,
+)
+
+CONCENTRATION = 0.3
+
+
+class Case(NamedTuple):
+    """A task on a partition.
+
+    Attributes:
+        task: the problem, its devices and metrics.
+        split: the tables behind it, for baselines.
+        clean: the training table with true labels, where they were spoilt.
+        ridge: of the lower loss.
+        upper_steps: the grid of the upper step length.
+    """
+
+    task: Task
+    split: Split
+    clean: Labelled | None
+    ridge: float
+    upper_steps: tuple[float, ...]
+
+
+def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> Case:
+    table, test, classes = _shuffled(source())
+    count, validation, devices = (600, 200, 4) if fast else (20_000, 1_000, 16)
+    table = _first(table, count + validation)
+    redrawn = redraw_labels(table.labels[:count], 0.5, classes, seed=1)
+    training, clean = (
+        Labelled(table.features[:count], redrawn.labels),
+        _first(table, count),
+    )
+    split = _split(training, table, test, devices, iid, classes)
+    task = hyper_cleaning(split, ridge=1e-3, wrong=redrawn.wrong)
+    return Case(task, split, clean, 1e-3, (0.001, 0.003, 0.01, 0.03))
+
+
+def adult(iid: bool, fast: bool) -> Case:
+    source = datasets.adult()
+    rows = np.random.default_rng(0).permutation(len(source.train.labels))
+    rows = rows[:2_000] if fast else rows
+    table = _take(source.train, rows)
+    validation = len(rows) // 5
+    devices = len(source.group_names)
+    groups = source.train_groups[rows]
+    natural = [np.flatnonzero(groups == group) for group in range(devices)]
+    training, test = _first(table, len(rows) - validation), source.test
+    split = _split(training, table, test, devices, iid, 2, natural)
+    task = regularisation(split, penalty=1e-2)
+    return Case(task, split, None, 1e-2, (1.0, 3.0, 10.0, 30.0))
+
+
+def newsgroups(iid: bool, fast: bool) -> Case:
+    table, test, classes = _shuffled(
+        datasets.newsgroups(features=300 if fast else 2_000)
+    )
+    count, validation, devices = (1_000, 300, 4) if fast else (8_293, 3_000, 20)
+    table = _first(table, count + validation)
+    split = _split(_first(table, count), table, test, devices, iid, classes)
+    task = regularisation(split, penalty=1e-3)
+    return Case(task, split, None, 1e-3, (1.0, 3.0, 10.0, 30.0))
+
+
+def imbalance(iid: bool, fast: bool) -> Case:
+    table, test, classes = _shuffled(datasets.mnist())
+    validation, devices = (200, 4) if fast else (1_000, 100)
+    held = Labelled(table.features[:validation], table.labels[:validation])
+    rest = _take(table, np.arange(validation, 3_000 if fast else 60_000))
+    training = _take(rest, long_tail(rest.labels, classes, ratio=100.0, seed=0))
+    joined = Labelled(
+        *(np.concatenate([a, b]) for a, b in zip(training, held, strict=True))
+    )
+    split = _split(training, joined, test, devices, iid, classes)
+    task = loss_tuning(split, ridge=1e-3)
+    return Case(task, split, None, 1e-3, (0.03, 0.1, 0.3, 1.0))
+
+
+def representation(iid: bool, fast: bool) -> Case:
+    table, test, classes = _shuffled(datasets.fashion_mnist())
+    count, validation, devices = (600, 600, 4) if fast else (10_000, 10_000, 16)
+    table = _first(table, count + validation)
+    split = _split(_first(table, count), table, test, devices, iid, classes)
+    task = hyper_representation(split, units=(16,) if fast else (32,), ridge=1e-2)
+    return Case(task, split, None, 1e-2, (0.001, 0.003, 0.01, 0.03))
+
+
+CASES: dict[str, Callable[[bool, bool], Case]] = {
+    "cleaning-mnist": lambda iid, fast: cleaning(datasets.mnist, iid, fast),
+    "cleaning-fashion": lambda iid, fast: cleaning(datasets.fashion_mnist, iid, fast),
+    "regularisation-adult": adult,
+    "regularisation-newsgroups": newsgroups,
+    "imbalance-mnist": imbalance,
+    "representation-fashion": representation,
+}
+
+METRICS = {
+    name: "balanced_accuracy" if name.startswith("imbalance") else "accuracy"
+    for name in CASES
+}
+
+
+def _split(
+    training: Labelled,
+    table: Labelled,
+    test: Labelled,
+    devices: int,
+    iid: bool,
+    classes: int,
+    natural: list[np.ndarray] | None = None,
+) -> Split:
+    """Deal training and validation rows together; the table has the latter last.
+
+    Both kinds of a device's examples then have one distribution, as its owner's would.
+    """
+    count, total = len(training.labels), len(table.labels)
+    if iid:
+        rows = np.array_split(np.random.default_rng(2).permutation(total), devices)
+    elif natural is not None:
+        rows = natural
+    else:
+        partitioner = DirichletPartitioner(
+            devices, "label", CONCENTRATION, min_partition_size=10, seed=3
+        )
+        rows = partition(partitioner, label=table.labels.astype(np.int64))
+    validation = Labelled(table.features[count:], table.labels[count:])
+    held = [_both(part, count) for part in rows]
+    return Split(
+        training,
+        validation,
+        test,
+        [lower for lower, _ in held],
+        [upper - count for _, upper in held],
+        classes,
+    )
+
+
+def _both(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    lower, upper = rows[rows < count], rows[rows >= count]
+    # No device may lack one of the two: it borrows the first example of all.
+    return (
+        lower if len(lower) else np.array([0]),
+        upper if len(upper) else np.array([count]),
+    )
+
+
+def _shuffled(source: datasets.DataSet) -> tuple[Labelled, Labelled, int]:
+    rows = np.random.default_rng(0).permutation(len(source.train.labels))
+    return _take(source.train, rows), source.test, source.classes
+
+
+def _take(table: Labelled, rows: np.ndarray) -> Labelled:
+    return Labelled(table.features[rows], table.labels[rows])
+
+
+def _first(table: Labelled, count: int) -> Labelled:
+    return Labelled(table.features[:count], table.labels[:count])
