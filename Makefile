@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check test bench build clean
+.PHONY: setup data check test bench experiments build clean
 
 setup: .venv/.ready
 
@@ -10,6 +10,9 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,partition,benchmarks]'
 	touch .venv/.ready
+
+data: setup
+	$(BIN)/python -m benchmarks.fetch_data
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -25,6 +28,12 @@ bench: setup
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.research_loop
 	$(BIN)/python -m benchmarks.scale
+
+experiments: data
+	$(BIN)/python -m benchmarks.heterogeneity
+	$(BIN)/python -m benchmarks.speedup
+	$(BIN)/python -m benchmarks.complexity
+	$(BIN)/python -m benchmarks.tasks
 
 build: setup
 	$(BIN)/python -m build

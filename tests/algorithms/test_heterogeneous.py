@@ -191,7 +191,7 @@ def test_private_lower_levels_solve_their_own_problem(algorithm):
     predicted = of_own_hypergradients(fixed_lower=False)
     assert np.linalg.norm(predicted - TRUTH.solution()) > 0.1
     np.testing.assert_allclose(last.x, predicted, rtol=0, atol=1e-6)
-    lowers = last.private[0]
+    lowers = jax.tree.leaves(last.private)[0]
     for device, y in zip(HELD, lowers, strict=True):
         own = Mean.of([device]).lower_solution(last.x)
         np.testing.assert_allclose(y, own, rtol=0, atol=1e-6)

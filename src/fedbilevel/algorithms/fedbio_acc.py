@@ -50,21 +50,18 @@ class FedBiOAccState(NamedTuple):
     step: schedules.Step
 
 
-class _Kept(NamedTuple):
-    """What a device keeps if it solves its own lower problem."""
-
+class _Uplink(NamedTuple):
+    x: Upper
     y: Lower
     adjoint: Lower
-    lower_direction: Lower
-    adjoint_direction: Lower
-    begun: float | Float[Array, "*devices"]  # 0 until it has estimates of its own
+    along: AdjointPoint
 
 
 class _Work(NamedTuple):
     point: AdjointPoint
     along: AdjointPoint
     step: schedules.Step
-    begun: float | Float[Array, "*devices"]
+    begun: Float[Array, "*devices"]  # 0 while a device lacks estimates of its own
 
 
 @tree.register
@@ -128,9 +125,8 @@ class FedBiOAcc:
         """Return (x, y, 0) without estimates yet, and what each device keeps."""
         point = initial_point(x, y)
         along = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
-        kept = _Kept(point.y, point.adjoint, along.y, along.adjoint, begun=0.0)
-        server = FedBiOAccState(*point, along, step=0)
-        return server, kept if self.private_lower else ()
+        kept = (point[1:], along[1:], 0.0) if self.private_lower else ()
+        return FedBiOAccState(*point, along, step=0), kept
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round, in which each device makes its first estimates."""
@@ -162,9 +158,9 @@ class FedBiOAcc:
                 point, along, step = downlink
                 return _Work(point, along, step, begun=jnp.ones(()))
             x, upper_direction, step = downlink
-            y, z, lower_direction, adjoint_direction, begun = private
-            along = AdjointPoint(upper_direction, lower_direction, adjoint_direction)
-            return _Work(AdjointPoint(x, y, z), along, step, begun)
+            lower, lower_directions, begun = private
+            along = AdjointPoint(upper_direction, *lower_directions)
+            return _Work(AdjointPoint(x, *lower), along, step, begun)
 
         def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
             point, along, t, begun = work
@@ -189,17 +185,16 @@ class FedBiOAcc:
             work: _Work, downlink: Downlink, key: RandomKey
         ) -> tuple[Uplink, Private, Info]:
             point, along, _, begun = work
-            if not self.private_lower:
-                return (point, along), (), {}
-            kept = _Kept(point.y, point.adjoint, along.y, along.adjoint, begun)
-            return (point.x, along.x), kept, {}
+            if self.private_lower:
+                return (point.x, along.x), (point[1:], along[1:], begun), {}
+            return _Uplink(*point, along), (), {}
 
         def server(server: FedBiOAccState, mean: Decoded) -> FedBiOAccState:
-            point, along = mean
             step = server.step + self.local_steps
             if self.private_lower:
-                along = server.along._replace(x=along)
-                return server._replace(x=point, along=along, step=step)
-            return FedBiOAccState(point.x, point.y, point.adjoint, along, step)
+                x, upper_direction = mean
+                along = server.along._replace(x=upper_direction)
+                return server._replace(x=x, along=along, step=step)
+            return FedBiOAccState(mean.x, mean.y, mean.adjoint, mean.along, step)
 
         return (Phase(self.local_steps, broadcast, start, step, finish, server),)
