@@ -1,6 +1,6 @@
 """The algorithms that compete on the real tasks, each with its grid of settings.
 
-All get the same grid: two lower step lengths × four upper ones, in the same unit, so
+All get the same grid: two lower step lengths × six upper ones, in the same unit, so
 that a step of the one is a step of the other; what else a method has is fixed at values
 that are reasonable for it and written here.
 """
@@ -28,6 +28,8 @@ from fedbilevel import (
 from fedbilevel.problems import Task
 
 LOCAL_STEPS = 5
+UPPER_STEPS = tuple(10 ** (k / 2) for k in range(6))
+"""In units of a task's smallest."""
 LOWER_STEPS = (0.3, 1.0)
 """In units of 1/L, with L the largest curvature of the lower loss at the start."""
 
@@ -167,15 +169,13 @@ CONTENDERS: dict[str, Callable[[Steps], FederatedAlgorithm]] = {
 }
 
 
-def grid(
-    task: Task, upper_steps: tuple[float, ...], batch_size: int, terms: int
-) -> list[Steps]:
+def grid(task: Task, smallest: float, batch_size: int, terms: int) -> list[Steps]:
     """Return the settings to try, the same for every contender."""
     curvature = largest_curvature(task)
     sizes = task.devices.lower_sizes
     return [
         Steps(
-            upper,
+            upper * smallest,
             lower / curvature,
             terms,
             0.5 / curvature,
@@ -183,7 +183,7 @@ def grid(
             max(1, int(np.median(sizes)) // LOCAL_STEPS),
         )
         for lower in LOWER_STEPS
-        for upper in upper_steps
+        for upper in UPPER_STEPS
     ]
 
 

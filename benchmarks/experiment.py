@@ -74,9 +74,22 @@ def write_table(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
-            writer.writerow(
-                [f"{c:.4g}" if isinstance(c, float) else str(c) for c in row]
-            )
+            writer.writerow([short(cell) for cell in row])
+
+
+def short(cell: object) -> str:
+    """Return a cell as tables show it, numbers to four significant digits."""
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def write_markdown(
+    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Write a table as documentation shows it."""
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
 
 
 class Slope(NamedTuple):

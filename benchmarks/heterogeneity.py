@@ -120,7 +120,9 @@ def verdict(amount: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    fast, folder = experiment.arguments(__doc__, "one amount, three methods")
+    fast, folder = experiment.arguments(
+        __doc__, "two amounts, two methods, fewer steps"
+    )
     amounts = (0.0, 0.4) if fast else AMOUNTS
     names = ("FedBiO", "LocalBSGM") if fast else (*CORRECT, *BIASED)
     cells: dict[str, Callable[[], Any]] = {
@@ -144,11 +146,11 @@ def main() -> None:
             RATES, results[f"{name}.{local_steps}.{amount}"], strict=True
         )
     ]
-    print_table(header, [[_short(cell) for cell in row] for row in rows])
+    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(folder / "heterogeneity.csv", header, rows)
     seen = [[a, *results[f"diagnosis.{a}"].values()] for a in amounts]
     titles = ["heterogeneity", "distance", "noise", "exact", "verdict"]
-    print_table(titles, [[_short(cell) for cell in row] for row in seen])
+    print_table(titles, [[experiment.short(cell) for cell in row] for row in seen])
     experiment.write_table(folder / "diagnosis.csv", titles, seen)
     draw(results, names, amounts, folder)
     conclude(bounds(results, names, amounts))
@@ -202,10 +204,6 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "heterogeneity.svg", metadata={"Date": None})
     plt.close(figure)
-
-
-def _short(cell: object) -> object:
-    return f"{cell:.3g}" if isinstance(cell, float) else cell
 
 
 if __name__ == "__main__":

@@ -54,10 +54,11 @@ def references(name: str, case: Case) -> dict[str, float]:
     if name.startswith("representation"):
         x, y = _whole_network(case)
         return {**found, "validation data alone": metric(x, y)}
-    alone = _softmax(case, [split.validation])
+    clean = [split.validation, case.selection]
+    alone = _softmax(case, clean)
     found["validation data alone"] = metric(task.x, alone)
     if case.clean is not None:
-        both = _softmax(case, [split.training, split.validation])
+        both = _softmax(case, [split.training, *clean])
         found["noisy and validation data"] = metric(task.x, both)
         found["clean labels"] = metric(task.x, _softmax(case, [case.clean]))
     if name.startswith("regularisation"):
@@ -82,12 +83,11 @@ def _softmax(case: Case, tables: list[LabelledTable]) -> PyTree:
 
 def _best_penalty(case: Case) -> float:
     task = case.task
-    upper = task.devices.cohort(np.arange(1)).upper.arrays
     losses, metrics = [], []
     for penalty in PENALTIES:
         x = jnp.full_like(task.x, np.log(penalty))
         y = retrained(case, x)
-        losses.append(float(task.problem.upper_loss(x, y, upper)))
+        losses.append(float(task.problem.upper_loss(x, y, case.selection)))
         metrics.append(task.metrics["accuracy"](x, y))
     return metrics[int(np.argmin(losses))]
 

@@ -67,6 +67,29 @@ def table(
     return header, rows
 
 
+def summary(
+    results: dict[str, Any],
+    tasks: tuple[str, ...],
+    methods: tuple[str, ...],
+    partition: str,
+) -> tuple[list[str], list[list[str]]]:
+    """Return one row a method and one column a task, for reading."""
+    found: dict[str, dict[str, str]] = {}
+    for task in tasks:
+        for name, value in results[f"{task}.{partition}.references"].items():
+            found.setdefault(name, {})[task] = f"{value:.3f}"
+    for method in methods:
+        for task in tasks:
+            curves = results[f"{task}.{partition}.{method}"]["curves"]
+            ends = np.array([curve[-1][METRIC_OF[task]] for curve in curves])
+            text = f"{ends.mean():.3f} ± {ends.std(ddof=1):.3f}"
+            found.setdefault(method, {})[task] = text
+    rows = [
+        [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
+    ]
+    return ["method", *tasks], rows
+
+
 def draw(
     results: dict[str, Any],
     tasks: tuple[str, ...],

@@ -10,6 +10,7 @@ from fedbilevel import datasets
 from fedbilevel.data.partition import partition
 from fedbilevel.datasets import Labelled
 from fedbilevel.problems import (
+    LabelledRows,
     Split,
     Task,
     hyper_cleaning,
@@ -28,17 +29,19 @@ class Case(NamedTuple):
 
     Attributes:
         task: the problem, its devices and metrics.
-        split: the tables behind it, for baselines.
+        split: the tables behind it.
+        selection: a fifth of the validation examples, held out to choose settings by.
         clean: the training table with true labels, where they were spoilt.
         ridge: of the lower loss.
-        upper_steps: the grid of the upper step length.
+        upper_step: the smallest upper step length to try.
     """
 
     task: Task
     split: Split
+    selection: LabelledRows
     clean: Labelled | None
     ridge: float
-    upper_steps: tuple[float, ...]
+    upper_step: float
 
 
 def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> Case:
@@ -50,9 +53,9 @@ def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> C
         Labelled(table.features[:count], redrawn.labels),
         _first(table, count),
     )
-    split = _split(training, table, test, devices, iid, classes)
+    split, selection = _split(training, table, test, devices, iid, classes)
     task = hyper_cleaning(split, ridge=1e-3, wrong=redrawn.wrong)
-    return Case(task, split, clean, 1e-3, (0.001, 0.003, 0.01, 0.03))
+    return Case(task, split, selection, clean, 1e-3, 0.001)
 
 
 def adult(iid: bool, fast: bool) -> Case:
@@ -65,20 +68,20 @@ def adult(iid: bool, fast: bool) -> Case:
     groups = source.train_groups[rows]
     natural = [np.flatnonzero(groups == group) for group in range(devices)]
     training, test = _first(table, len(rows) - validation), source.test
-    split = _split(training, table, test, devices, iid, 2, natural)
+    split, selection = _split(training, table, test, devices, iid, 2, natural)
     task = regularisation(split, penalty=1e-2)
-    return Case(task, split, None, 1e-2, (1.0, 3.0, 10.0, 30.0))
+    return Case(task, split, selection, None, 1e-2, 1.0)
 
 
 def newsgroups(iid: bool, fast: bool) -> Case:
     table, test, classes = _shuffled(
-        datasets.newsgroups(features=300 if fast else 2_000)
+        datasets.newsgroups(features=300 if fast else 1_000)
     )
     count, validation, devices = (1_000, 300, 4) if fast else (8_293, 3_000, 20)
     table = _first(table, count + validation)
-    split = _split(_first(table, count), table, test, devices, iid, classes)
+    split, selection = _split(_first(table, count), table, test, devices, iid, classes)
     task = regularisation(split, penalty=1e-3)
-    return Case(task, split, None, 1e-3, (1.0, 3.0, 10.0, 30.0))
+    return Case(task, split, selection, None, 1e-3, 1.0)
 
 
 def imbalance(iid: bool, fast: bool) -> Case:
@@ -90,18 +93,18 @@ def imbalance(iid: bool, fast: bool) -> Case:
     joined = Labelled(
         *(np.concatenate([a, b]) for a, b in zip(training, held, strict=True))
     )
-    split = _split(training, joined, test, devices, iid, classes)
+    split, selection = _split(training, joined, test, devices, iid, classes)
     task = loss_tuning(split, ridge=1e-3)
-    return Case(task, split, None, 1e-3, (0.03, 0.1, 0.3, 1.0))
+    return Case(task, split, selection, None, 1e-3, 0.03)
 
 
 def representation(iid: bool, fast: bool) -> Case:
     table, test, classes = _shuffled(datasets.fashion_mnist())
     count, validation, devices = (600, 600, 4) if fast else (10_000, 10_000, 16)
     table = _first(table, count + validation)
-    split = _split(_first(table, count), table, test, devices, iid, classes)
+    split, selection = _split(_first(table, count), table, test, devices, iid, classes)
     task = hyper_representation(split, units=(16,) if fast else (32,), ridge=1e-2)
-    return Case(task, split, None, 1e-2, (0.001, 0.003, 0.01, 0.03))
+    return Case(task, split, selection, None, 1e-2, 0.001)
 
 
 CASES: dict[str, Callable[[bool, bool], Case]] = {
@@ -127,12 +130,17 @@ def _split(
     iid: bool,
     classes: int,
     natural: list[np.ndarray] | None = None,
-) -> Split:
+) -> tuple[Split, LabelledRows]:
     """Deal training and validation rows together; the table has the latter last.
 
     Both kinds of a device's examples then have one distribution, as its owner's would.
     """
     count, total = len(training.labels), len(table.labels)
+    total -= (total - count) // 5
+    selection = LabelledRows(table.features[total:], table.labels[total:])
+    table = _first(table, total)
+    if natural is not None:
+        natural = [rows[rows < total] for rows in natural]
     if iid:
         rows = np.array_split(np.random.default_rng(2).permutation(total), devices)
     elif natural is not None:
@@ -144,7 +152,7 @@ def _split(
         rows = partition(partitioner, label=table.labels.astype(np.int64))
     validation = Labelled(table.features[count:], table.labels[count:])
     held = [_both(part, count) for part in rows]
-    return Split(
+    split = Split(
         training,
         validation,
         test,
@@ -152,6 +160,7 @@ def _split(
         [upper - count for _, upper in held],
         classes,
     )
+    return split, selection
 
 
 def _both(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
