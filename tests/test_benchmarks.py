@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import bare, overhead, research_loop, softmax, torch_loop
 from fedbilevel import NeumannSeries, run
-from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 

@@ -242,12 +242,24 @@ def test_simfbo_with_a_server_rate_of_one_is_fedbio():
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [SimFBO, ShroFBO])
-def test_partial_participation_reaches_the_true_solution(make):
-    def rate(step):
-        return 0.1 / (1 + jnp.asarray(step, float) / 100.0)
+def decaying(step):
+    return 0.1 / (1 + jnp.asarray(step, float) / 100.0)
 
-    x, _ = trajectory([make(rate)], 10_000, participation=UniformSample(2), seed=1)
+
+@pytest.mark.parametrize("make", [FedBiO, SimFBO, ShroFBO])
+def test_partial_participation_reaches_the_true_solution(make):
+    sample = UniformSample(2)
+    x, _ = trajectory([make(decaying)], 10_000, participation=sample, seed=1)
     errors = np.linalg.norm(x[0] - TRUTH.solution(), axis=-1)
     assert errors[-1] < 0.3 * errors[200]
     assert errors[-1] < 0.05
+
+
+def test_partial_participation_biases_fednest():
+    algorithm = FedNest(decaying, SERIES, upper_rate=2.0, lower_rate=2.0)
+    x, _ = trajectory([algorithm], 2_000, participation=UniformSample(1), seed=1)
+    late = x[0, -500:].mean(axis=0)
+    predicted = of_own_hypergradients(fixed_lower=True)
+    # With one device a round, its inverse is that device's own.
+    assert np.linalg.norm(late - TRUTH.solution()) > 0.5
+    assert np.linalg.norm(late - predicted) < 0.5

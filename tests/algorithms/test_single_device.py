@@ -16,7 +16,7 @@ from fedbilevel import (
     NeumannSeries,
     run,
 )
-from fedbilevel.algorithms import adjoint, momentum
+from fedbilevel.algorithms import adjoint, draws
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests import quadratic
@@ -73,7 +73,7 @@ def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
 
     def sample(round_number, place, size):
         return drawn(
-            lambda data, key: momentum.draw_samples(data, key, size, series),
+            lambda data, key: draws.draw_samples(data, key, size, series),
             round_number,
             place,
         )

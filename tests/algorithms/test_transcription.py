@@ -15,7 +15,7 @@ from fedbilevel import (
     NeumannSeries,
     run,
 )
-from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from fedbilevel.metrics.consensus import consensus_error

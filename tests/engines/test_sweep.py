@@ -1,5 +1,8 @@
 """A sweep is so many runs, made in one program."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -43,7 +46,7 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
                 np.testing.assert_allclose(
                     mine[i, i, finished.number], other, rtol=0, atol=1e-10
                 )
-            assert done.costs[finished.number] == finished.costs
+            assert done.costs[i][finished.number] == finished.costs
 
 
 def test_settings_that_differ_in_more_than_numbers_are_refused():
@@ -58,3 +61,52 @@ def test_settings_that_differ_in_more_than_numbers_are_refused():
                 seeds=[0],
                 measure=lambda server: server.x,
             )
+
+
+def test_a_sweep_with_nothing_to_run_is_refused():
+    with pytest.raises(ValueError, match="at least 1 round, 1 setting and 1 seed"):
+        sweep(
+            quadratic.problem(),
+            [FedBiO(0.1)],
+            devices(),
+            *START,
+            rounds=2,
+            seeds=[],
+            measure=lambda server: server.x,
+        )
+
+
+AS_A_USER = """
+import numpy as np
+from fedbilevel import LocalBSGVRM, NeumannSeries, run, sweep
+from fedbilevel.problems import quadratic_task, random_quadratic
+
+quadratic = random_quadratic(devices=4, upper_size=10, lower_size=10)
+task = quadratic_task(quadratic, examples=64, noise=1.0, curvature_noise=0.1)
+start = task.problem, task.devices, task.x, task.y
+settings = [
+    LocalBSGVRM(rate, NeumannSeries(4, 0.1), opening_batch_size=64)
+    for rate in (0.02, 0.05, 0.1, 0.2)
+]
+problem, *rest = start
+done = sweep(
+    problem, settings, *rest, rounds=3, seeds=[0, 1, 2, 3], measure=lambda s: s.x
+)
+for i, algorithm in enumerate(settings):
+    *_, last = run(problem, algorithm, *rest, rounds=3, seed=i)
+    print(float(np.abs(np.asarray(last.x) - done.measured[i, i, -1]).max()))
+"""
+
+
+def test_a_sweep_is_right_as_compiled_for_users():
+    # Tests are compiled with few optimisations; one release of the compiler had a wrong
+    # one that this very sweep met.
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", AS_A_USER],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert max(map(float, done.stdout.split())) < 1e-5

@@ -35,18 +35,19 @@ class FedBiOAccState(NamedTuple):
         x: the upper variable.
         y: the lower variable.
         adjoint: z.
-        along: the estimated directions of x, y and z.
+        directions: the estimates of those of x, y and z.
         step: t.
 
     Example:
-        >>> FedBiOAccState(1.0, 2.0, 0.0, AdjointPoint(0.0, 0.0, 0.0), step=0).along.y
+        >>> nothing = AdjointPoint(0.0, 0.0, 0.0)
+        >>> FedBiOAccState(1.0, 2.0, 0.0, nothing, step=0).directions.y
         0.0
     """
 
     x: Upper
     y: Lower
     adjoint: Lower
-    along: AdjointPoint
+    directions: AdjointPoint
     step: schedules.Step
 
 
@@ -54,14 +55,14 @@ class _Uplink(NamedTuple):
     x: Upper
     y: Lower
     adjoint: Lower
-    along: AdjointPoint
+    directions: AdjointPoint
 
 
 class _Work(NamedTuple):
     point: AdjointPoint
     along: AdjointPoint
     step: schedules.Step
-    begun: Float[Array, "*devices"]  # 0 while a device lacks estimates of its own
+    begun: Float[Array, "*devices"]  # 0 while a device lacks fresh estimates of its own
 
 
 @tree.register
@@ -125,7 +126,7 @@ class FedBiOAcc:
         """Return (x, y, 0) without estimates yet, and what each device keeps."""
         point = initial_point(x, y)
         along = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
-        kept = (point[1:], along[1:], 0.0) if self.private_lower else ()
+        kept = (point[1:], along[1:], -1) if self.private_lower else ()
         return FedBiOAccState(*point, along, step=0), kept
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
@@ -158,7 +159,8 @@ class FedBiOAcc:
                 point, along, step = downlink
                 return _Work(point, along, step, begun=jnp.ones(()))
             x, upper_direction, step = downlink
-            lower, lower_directions, begun = private
+            lower, lower_directions, left_at = private
+            begun = jnp.asarray(left_at == step, float)
             along = AdjointPoint(upper_direction, *lower_directions)
             return _Work(AdjointPoint(x, *lower), along, step, begun)
 
@@ -172,7 +174,8 @@ class FedBiOAcc:
             samples = draw_samples(data, key, self.batch_size)
             new = directions(problem, new_point, samples)
             old = directions(problem, point, samples)
-            # A device that joins late has no estimates to correct: it forgets them all.
+            # A device that joins late, or was away, has no estimates made at this x to
+            # correct: it forgets them all.
             forget = AdjointPoint(
                 self.upper_mixing * a * a,
                 1 - begun * (1 - self.lower_mixing * a * a),
@@ -184,17 +187,17 @@ class FedBiOAcc:
         def finish(
             work: _Work, downlink: Downlink, key: RandomKey
         ) -> tuple[Uplink, Private, Info]:
-            point, along, _, begun = work
+            point, along, step, _ = work
             if self.private_lower:
-                return (point.x, along.x), (point[1:], along[1:], begun), {}
+                return (point.x, along.x), (point[1:], along[1:], step), {}
             return _Uplink(*point, along), (), {}
 
         def server(server: FedBiOAccState, mean: Decoded) -> FedBiOAccState:
             step = server.step + self.local_steps
             if self.private_lower:
                 x, upper_direction = mean
-                along = server.along._replace(x=upper_direction)
-                return server._replace(x=x, along=along, step=step)
-            return FedBiOAccState(mean.x, mean.y, mean.adjoint, mean.along, step)
+                along = server.directions._replace(x=upper_direction)
+                return server._replace(x=x, directions=along, step=step)
+            return FedBiOAccState(mean.x, mean.y, mean.adjoint, mean.directions, step)
 
         return (Phase(self.local_steps, broadcast, start, step, finish, server),)

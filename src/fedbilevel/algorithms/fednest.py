@@ -56,7 +56,8 @@ class FedNest:
     r ≈ H̄⁻¹ ∇y f̄ by a series whose every product is averaged, exchanges the
     hypergradient h = mean(∇x f − J r), and makes steps on
     h + ∇x f(x_k; ξ) − ∇x f(x; ξ). Since means are taken inside the inverse, it is right
-    on heterogeneous devices.
+    on heterogeneous devices if all take part: the exchanges of a round share a cohort,
+    and a sampled cohort's own inverse is biased as a device's own is.
 
     Attributes:
         learning_rate: multiplies both rates; a number or a schedule.
@@ -70,6 +71,7 @@ class FedNest:
         drawn_products: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
             r = N θ (I − θH̄)^N′ ∇y f̄ in place of the series, whose expectation it has.
             The exchanges after N′ pass unused here, and are counted.
+        draw_seed: of N′, which the run's own seed does not reach.
 
     References:
         Tarzanagh, Li, Thrampoulidis and Oymak, FedNest: Federated Bilevel, Minimax, and
@@ -92,6 +94,7 @@ class FedNest:
     local_steps: int = field(default=1, metadata={"static": True})
     batch_size: int = field(default=1, metadata={"static": True})
     drawn_products: bool = field(default=False, metadata={"static": True})
+    draw_seed: int = field(default=0, metadata={"static": True})
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -180,7 +183,7 @@ class FedNest:
 
     def _begin_series(self, server: FedNestState, mean: Lower) -> FedNestState:
         # The server's own draw, anew each round because its count of steps is.
-        key = jax.random.fold_in(jax.random.key(0), server.step)
+        key = jax.random.fold_in(jax.random.key(self.draw_seed), server.step)
         drawn = jax.random.randint(key, (), 0, self.series.terms + 1)
         return server._replace(power=mean, total=mean, products=drawn, number=0)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.algorithms.draws import draw_hypergradient_samples
 from fedbilevel.algorithms.protocol import Carry, Phase
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
@@ -96,7 +96,9 @@ class LFedNest:
 
         def upper_step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
             x, y, t = carry
-            samples = draw_samples(data, key, self.batch_size, self.hypergradient)
+            samples = draw_hypergradient_samples(
+                data, key, self.batch_size, self.hypergradient
+            )
             rate = self.upper_rate * schedules.rate_at(self.learning_rate, t)
             direction = self.hypergradient(problem, x, y, samples)
             return LFedNestState(tree.add_scaled(x, -rate, direction), y, t)

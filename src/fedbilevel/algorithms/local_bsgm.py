@@ -5,9 +5,9 @@ from functools import partial
 
 from jaxtyping import PyTree
 
+from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.algorithms.momentum import (
     MomentumState,
-    draw_samples,
     estimate,
     initial_state,
     local_phase,

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from functools import partial
 
+from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.algorithms.momentum import (
     MomentumState,
     corrected,
-    draw_samples,
     estimate,
     initial_state,
     local_phase,

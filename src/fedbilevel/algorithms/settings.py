@@ -1,11 +1,12 @@
 """Checks of hyperparameters, at the moment a user writes them."""
 
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 from fedbilevel.mathematics import schedules, tree
 
-COUNTS = ("_steps", "_size", "_rounds", "exchanges")
+COUNTS = ("_steps", "_size", "_rounds", "exchanges", "_per_step")
 RATES = ("_rate", "_mixing", "_radius", "discount")
 
 
@@ -61,9 +62,9 @@ def check_counts(settings: Any) -> None:
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if not field.name.endswith(COUNTS):
+        if not field.name.endswith(COUNTS) or value is None:
             continue
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, Integral) or value < 1:
             raise ValueError(
                 f"{type(settings).__name__} needs {field.name} at least 1 and whole, "
                 f"but it is {value!r}."
@@ -79,10 +80,14 @@ def _check_rate(algorithm: str, name: str, value: Any) -> None:
         )
     if tree.is_number(value) and value <= 0:
         raise ValueError(f"{algorithm} needs {name} above 0, but it is {value}.")
+    if name == "discount" and tree.is_number(value) and value > 1:
+        raise ValueError(f"{algorithm} needs discount at most 1, but it is {value}.")
 
 
 def _check_mixing(algorithm: Any, power: int) -> None:
     eta = algorithm.learning_rate
+    if isinstance(eta, schedules.CubeRootDecay) and tree.is_number(eta.scale):
+        eta = eta(0)  # its largest
     for field in fields(algorithm):
         weight = getattr(algorithm, field.name)
         numbers = tree.is_number(eta) and tree.is_number(weight)

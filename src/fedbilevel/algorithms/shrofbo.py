@@ -23,7 +23,8 @@ class ShroFBO:
     length.
 
     Attributes:
-        learning_rate: multiplies all three rates; a number or a schedule of the round.
+        learning_rate: multiplies all three rates; a number or a schedule of the global
+            step, constant within a round.
         upper_rate: of local steps on x.
         lower_rate: of local steps on y.
         adjoint_rate: of local steps on z.

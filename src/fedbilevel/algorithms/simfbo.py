@@ -28,7 +28,7 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
 class SimFBOState(NamedTuple):
-    """The server's (x, y, z) and the number of rounds done.
+    """The server's (x, y, z) and the most steps that a device may have made.
 
     Example:
         >>> SimFBOState(1.0, 2.0, 0.0, step=0).adjoint
@@ -63,11 +63,12 @@ class SimFBO:
 
     Where devices make unequal numbers of steps, a device that makes more counts for
     more: the server then minimises Σ_i p_i ‖a_i‖₁ f_i with Σ_i p_i ‖a_i‖₁ g_i below it,
-    another problem. `ShroFBO` divides that weight out. A device absent from a round is
-    a weight of zero in its mean, so partial participation changes nothing else.
+    another problem. `ShroFBO` divides that weight out. Directions enter the server's
+    step linearly, so a uniform sample of devices of equal weight gives it without bias.
 
     Attributes:
-        learning_rate: multiplies all three rates; a number or a schedule of the round.
+        learning_rate: multiplies all three rates; a number or a schedule of the global
+            step, constant within a round.
         upper_rate: of local steps on x.
         lower_rate: of local steps on y.
         adjoint_rate: of local steps on z.
@@ -175,16 +176,17 @@ def accumulation_phase(
         info = {"local_steps": work.wanted}
         if normalised:
             share = tree.scale(1 / work.weight, work.accumulated)
-            return (share, work.weight), (), info
-        return work.accumulated, (), info
+            return (tuple(share), work.weight), (), info
+        return tuple(work.accumulated), (), info
 
     def server(server: SimFBOState, mean: Decoded) -> SimFBOState:
         accumulated, weight = mean if normalised else (mean, 1.0)
         factor = settings.server_rate * weight
         lengths = AdjointPoint(*(factor * rate for rate in rates(server.step)))
         point = AdjointPoint(*server[:3])
-        moved = descend(point, lengths, accumulated, settings.adjoint_radius)
-        return SimFBOState(*moved, step=server.step + 1)
+        along = AdjointPoint(*accumulated)
+        x, y, z = descend(point, lengths, along, settings.adjoint_radius)
+        return SimFBOState(x, y, z, server.step + settings.local_steps)
 
     return Phase(
         steps=settings.local_steps,

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import jax
+
 from fedbilevel.algorithms import questions
-from fedbilevel.algorithms.momentum import draw_samples
+from fedbilevel.algorithms.draws import draw_hypergradient_samples
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.algorithms.settings import check_counts
 from fedbilevel.algorithms.warm_start import WarmStart
@@ -22,11 +24,12 @@ class SurveyState(NamedTuple):
         y: where the survey is made.
         power: (I − θH̄)ⁿ ∇y f̄ after n products.
         total: the sum of the powers so far.
-        hypergradient: ∇x f̄ − J̄ θ Σ_n (I − θH̄)ⁿ ∇y f̄.
+        direct: ∇x f̄.
+        indirect: J̄ θ Σ_n (I − θH̄)ⁿ ∇y f̄; direct − indirect is the hypergradient.
         own: the mean over devices of ∇x f_k − J_k θ Σ_n (I − θH_k)ⁿ ∇y f_k.
 
     Example:
-        >>> SurveyState(1.0, 2.0, 0.0, 0.0, hypergradient=3.0, own=4.0).own
+        >>> SurveyState(1.0, 2.0, 0.0, 0.0, direct=3.0, indirect=1.0, own=4.0).own
         4.0
     """
 
@@ -34,7 +37,8 @@ class SurveyState(NamedTuple):
     y: Lower
     power: Lower
     total: Lower
-    hypergradient: Upper
+    direct: Upper
+    indirect: Upper
     own: Upper
 
 
@@ -72,7 +76,7 @@ class Survey:
     ) -> tuple[SurveyState, tuple[()]]:
         """Return the point, nothing known about it; devices keep nothing."""
         nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
-        return SurveyState(x, y, nothing, nothing, none, none), ()
+        return SurveyState(x, y, nothing, nothing, none, none, none), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the warm start, if any, and a round like any other."""
@@ -87,8 +91,18 @@ class Survey:
         def own(
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
         ) -> Upper:
-            samples = draw_samples(data, key, size, self.series)
+            samples = draw_hypergradient_samples(data, key, size, self.series)
             return self.series(problem, *downlink, samples)
+
+        def parts(
+            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
+        ) -> tuple[Upper, Upper]:
+            x, y, r = downlink
+            upper_key, lower_key = jax.random.split(key)
+            (upper,) = data.upper.draw(upper_key, size, draws=1)
+            (lower,) = data.lower.draw(lower_key, size, draws=1)
+            direct, _ = problem.upper_gradients(x, y, upper)
+            return direct, problem.cross_product(x, y, lower, r)
 
         right_side = questions.ask(
             lambda server: (server.x, server.y),
@@ -104,8 +118,8 @@ class Survey:
         )
         hypergradient = questions.ask(
             lambda server: (server.x, server.y, tree.scale(scale, server.total)),
-            questions.hypergradient(problem, size),
-            lambda server, mean: server._replace(hypergradient=mean),
+            parts,
+            lambda server, mean: server._replace(direct=mean[0], indirect=mean[1]),
         )
         alone = questions.ask(
             lambda server: (server.x, server.y),

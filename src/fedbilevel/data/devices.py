@@ -107,6 +107,18 @@ class InMemoryDevices:
         """The number of lower examples of each device."""
         return self._lower.sizes
 
+    @property
+    def pooled(self) -> LocalExamples:
+        """All devices' examples, as one device would hold them.
+
+        Example:
+            >>> import numpy as np
+            >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+            >>> InMemoryDevices([examples, examples]).pooled.lower.shape
+            (16, 2)
+        """
+        return LocalExamples(self._upper.arrays, self._lower.arrays)
+
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the shared arrays, and where each of these devices stands in them."""
         return StoredData(self._upper.of(devices), self._lower.of(devices))

@@ -68,15 +68,14 @@ def prepare(
     """
     if isinstance(algorithm, type):
         raise TypeError(
-            f"run was given the class {algorithm.__name__}; give it an algorithm, with "
+            f"the class {algorithm.__name__} was given for an algorithm; give one with "
             "its hyperparameters: that class called with them."
         )
-    x, y = _canonical(x), _canonical(y)
+    x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
     one = one_device(devices.cohort(np.array([0])))
     check_problem(problem, x, y, one)
-    server, private = algorithm.init(problem, x, y)
-    server, private = _canonical(server), _canonical(private)
+    server, private = canonical(algorithm.init(problem, x, y))
     key = jax.random.key(seed)
     phases = _references(False, algorithm.phases(problem))
     opening = _references(True, algorithm.opening(problem)) or phases
@@ -89,7 +88,7 @@ def prepare(
     usual = len(participation(seed, 0, devices.device_count))
     loaded = devices.loaded_bytes
     job = Job(problem, algorithm, devices, key, opening, phases, usual, loaded, costs)
-    state = RunState(server, _replicate(private, devices.device_count))
+    state = RunState(server, replicate(private, devices.device_count))
     return Prepared(job, state, enrolled)
 
 
@@ -130,12 +129,25 @@ def _references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReferenc
     return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
 
 
-def _canonical(state: PyTree) -> PyTree:
+def canonical(state: PyTree) -> PyTree:
+    """Return the state with strongly typed leaves.
+
+    Example:
+        >>> canonical(1.0).weak_type
+        False
+    """
     # A weakly typed leaf would come back strongly typed and compile everything again.
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)
 
 
-def _replicate(private: Private, device_count: int) -> Private:
+def replicate(private: Private, device_count: int) -> Private:
+    """Return private states of all devices, alike at first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> replicate(jnp.ones(3), device_count=5).shape
+        (5, 3)
+    """
     return jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (device_count, *leaf.shape)), private
     )

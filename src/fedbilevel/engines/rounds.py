@@ -83,7 +83,9 @@ def run(
         seed: of every random choice; the same seed gives the same bits.
         participation: who takes part in a round.
         weights: of the devices in every mean, in any unit; all alike by default, as in
-            the paper. A device of weight zero is absent.
+            the paper. A device of weight zero is absent. Together with a sample of
+            devices, uneven weights are those of the sample: its mean is then a ratio,
+            whose expectation is not the mean over all devices.
         engine: where the devices' work is done.
 
     Returns:

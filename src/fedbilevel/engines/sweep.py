@@ -17,7 +17,12 @@ from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.mean import conclude
 from fedbilevel.engines.participation import Everyone, Participation
-from fedbilevel.engines.preparation import participants_of, prepare
+from fedbilevel.engines.preparation import (
+    canonical,
+    participants_of,
+    prepare,
+    replicate,
+)
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
 from fedbilevel.engines.simulation import work_of_chunk
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -31,15 +36,15 @@ class Sweep(NamedTuple):
 
     Attributes:
         measured: what `measure` returned, with axes (settings, seeds, rounds) in front.
-        costs: all that one run has spent after each round.
+        costs: all that a run has spent after each round, one tuple a seed.
 
     Example:
-        >>> Sweep(measured=(), costs=(Costs(exchanges=1),)).costs[0].exchanges
+        >>> Sweep(measured=(), costs=((Costs(exchanges=1),),)).costs[0][0].exchanges
         1
     """
 
     measured: PyTree
-    costs: tuple[Costs, ...]
+    costs: tuple[tuple[Costs, ...], ...]
 
 
 def sweep(
@@ -70,12 +75,13 @@ def sweep(
         y: where the lower variable starts.
         rounds: how many rounds to run.
         seeds: one run a seed and setting.
-        measure: called inside the compiled program.
+        measure: called in the compiled program; another function is another program.
         participation: who takes part in a round.
         weights: of the devices in every mean, as for `run`.
 
     Raises:
-        ValueError: if the algorithms differ in more than numbers.
+        ValueError: if the algorithms differ in more than numbers, or there is nothing
+            to run.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -89,7 +95,7 @@ def sweep(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> done = sweep(
-        ...     problem, [FedBiO(0.01), FedBiO(0.1)], devices, 3.0, 0.0,
+        ...     problem, [FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)], devices, 3.0, 0.0,
         ...     rounds=200, seeds=[0], measure=lambda server: server.x,
         ... )
         >>> done.measured.shape  # Φ(x) = (x − 1)²
@@ -97,7 +103,12 @@ def sweep(
         >>> bool(abs(done.measured[1, 0, -1] - 1) < 1e-4)
         True
     """
-    job, state, enrolled = prepare(
+    if rounds < 1 or not algorithms or not seeds:
+        raise ValueError(
+            f"a sweep needs at least 1 round, 1 setting and 1 seed, but was given "
+            f"rounds={rounds}, {len(algorithms)} settings and {len(seeds)} seeds."
+        )
+    job, _, enrolled = prepare(
         problem, algorithms[0], devices, x, y, seeds[0], participation, weights
     )
     stacked = _stack(algorithms)
@@ -106,10 +117,11 @@ def sweep(
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     cohort = devices.cohort(np.arange(devices.device_count))
+    start = canonical((x, y))
     measured = _runs(
-        problem, job.opening, job.phases, measure, stacked, state, cohort, keys, shares
+        problem, job.opening, job.phases, measure, stacked, start, cohort, keys, shares
     )
-    return Sweep(measured, _costs(job, shares[0]))
+    return Sweep(measured, tuple(_costs(job, own) for own in shares))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -119,7 +131,7 @@ def _runs(
     phases: tuple[PhaseReference, ...],
     measure: Measure,
     algorithms: FederatedAlgorithm,
-    state: RunState,
+    start: tuple[Upper, Lower],
     cohort: StoredData,
     keys: PyTree,
     shares: Float[Array, "seeds rounds devices"],
@@ -181,6 +193,9 @@ def _runs(
             state = one_round(algorithm, phases, state, key, *now)
             return state, measure(state.server)
 
+        # Inside, because an algorithm's first state may depend on its numbers.
+        server, private = canonical(algorithm.init(problem, *start))
+        state = RunState(server, replicate(private, len(devices)))
         first = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
         numbers = jnp.arange(1, len(shares))
         _, rest = jax.lax.scan(later, first, (numbers, shares[1:]))

@@ -1,25 +1,26 @@
 """Is a federation homogeneous enough for methods that use own hypergradients?"""
 
+from collections.abc import Sequence
 from enum import Enum
 from math import sqrt
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
-NOISE_MULTIPLE = 3.0
-"""A distance counts as seen when it exceeds so many times its sampling noise."""
+CONFIDENCE = 0.95
+"""Of the limits between which the distance lies."""
 
 
 class Verdict(Enum):
@@ -51,42 +52,40 @@ class Diagnosis(NamedTuple):
     """How far the mean of own hypergradients is from the global one (Lemma 1).
 
     Attributes:
-        distance: ‖mean own − global‖ / ‖global‖, freed of its sampling noise.
-        noise: the sampling noise of that distance: one standard error.
+        distance: ‖mean own − global‖, relative to the longer of the global
+            hypergradient and its indirect part J̄ H̄⁻¹ b̄, freed of sampling noise.
+        low: the lower 95 % confidence limit of the distance.
+        high: the upper 95 % confidence limit of the distance.
         tolerance: what distance was to count as small.
         costs: what the survey has spent.
 
     Example:
-        >>> Diagnosis(0.5, noise=0.01, tolerance=0.1, costs=Costs()).verdict.name
+        >>> Diagnosis(0.5, low=0.4, high=0.6, tolerance=0.1, costs=Costs()).verdict.name
         'HETEROGENEOUS'
-        >>> Diagnosis(0.02, noise=0.01, tolerance=0.1, costs=Costs()).verdict.name
-        'HOMOGENEOUS'
-        >>> Diagnosis(0.3, noise=0.4, tolerance=0.1, costs=Costs()).verdict.name
+        >>> Diagnosis(0.0, low=0.0, high=0.3, tolerance=0.1, costs=Costs()).verdict.name
         'UNCLEAR'
     """
 
     distance: float
-    noise: float
+    low: float
+    high: float
     tolerance: float
     costs: Costs
 
     @property
     def verdict(self) -> Verdict:
         """Whether devices are homogeneous enough, as far as the noise lets one see."""
-        margin = NOISE_MULTIPLE * self.noise
-        if self.distance - margin > self.tolerance:
+        if self.low > self.tolerance:
             return Verdict.HETEROGENEOUS
-        # An upper limit alone decides the other way: absence of evidence does not.
-        if self.distance + margin <= self.tolerance or (
-            self.distance <= self.tolerance and margin <= self.tolerance
-        ):
+        if self.high <= self.tolerance:
             return Verdict.HOMOGENEOUS
         return Verdict.UNCLEAR
 
     def __str__(self) -> str:
         return (
-            f"The relative distance is {self.distance:.3g} ± {self.noise:.2g} "
-            f"(tolerance {self.tolerance:g}). This federation is {self.verdict.value}"
+            f"The relative distance is {self.distance:.3g}, between {self.low:.3g} and "
+            f"{self.high:.3g} with 95 % confidence (tolerance {self.tolerance:g}). "
+            f"This federation is {self.verdict.value}"
         )
 
 
@@ -100,7 +99,6 @@ def diagnose(
     rounds: int = 20,
     tolerance: float = 0.1,
     seed: int = 0,
-    participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
 ) -> Diagnosis:
@@ -111,6 +109,7 @@ def diagnose(
     follow the former. Both are estimated `rounds` times from fresh samples; devices
     share only Hessian products and hypergradients, and an engine does the work as in a
     run.
+    All devices are asked, since a sample of them has an inverse Hessian of its own.
     The answer holds near the point: take y near y*(x), by the survey's warm start or
     from a run, and ask again at the end of the run.
 
@@ -120,16 +119,15 @@ def diagnose(
         devices: the data.
         x: the point.
         y: the point.
-        rounds: how many independent estimates to make, at least 2.
+        rounds: how many independent estimates to make, at least 3.
         tolerance: the relative distance that counts as small.
         seed: of the samples.
-        participation: who is asked in a round.
         weights: of the devices, as given to `run`.
         engine: where the devices' work is done.
 
     Raises:
-        ValueError: if fewer than 2 rounds are asked for.
-        ArithmeticError: if an estimate is not finite.
+        ValueError: if fewer than 3 rounds are asked for.
+        ArithmeticError: if an estimate is not finite, or the hypergradient vanishes.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -149,11 +147,11 @@ def diagnose(
         HOMOGENEOUS
         HETEROGENEOUS
     """
-    if rounds < 2:
+    if rounds < 3:
         raise ValueError(
-            f"diagnose needs at least 2 rounds to see its noise, but rounds={rounds}."
+            f"diagnose needs at least 3 rounds to see its noise, but rounds={rounds}."
         )
-    differences, hypergradients = [], []
+    differences, wholes, indirects = [], [], []
     for done in run(
         problem,
         survey,
@@ -162,26 +160,54 @@ def diagnose(
         y,
         rounds=rounds,
         seed=seed,
-        participation=participation,
         weights=weights,
         engine=engine,
     ):
-        server = jax.tree.map(np.asarray, done.server)
-        whole = np.asarray(ravel_pytree(server.hypergradient)[0], float)
-        differences.append(np.asarray(ravel_pytree(server.own)[0], float) - whole)
-        hypergradients.append(whole)
+        direct, indirect, own = (
+            np.asarray(ravel_pytree(part)[0], float)
+            for part in (done.server.direct, done.server.indirect, done.server.own)
+        )
+        differences.append(own - (direct - indirect))
+        wholes.append(direct - indirect)
+        indirects.append(indirect)
     if not np.isfinite(differences).all():
         raise ArithmeticError(
             "a hypergradient is not finite; lower the scale of the survey's series "
             "below 1 / L_1, where L_1 is the largest curvature of the lower loss."
         )
-    # The mean's squared norm exceeds the truth's by the variance of the mean.
-    variance = float(np.sum(np.var(differences, axis=0, ddof=1)) / rounds)
-    squared = float(np.sum(np.mean(differences, axis=0) ** 2))
-    scale = float(np.linalg.norm(np.mean(hypergradients, axis=0)))
-    return Diagnosis(
-        distance=sqrt(max(0.0, squared - variance)) / scale,
-        noise=sqrt(variance) / scale,
-        tolerance=tolerance,
-        costs=done.costs,
+    grams = [np.inner(rows, rows) for rows in (differences, wholes, indirects)]
+    ratio, error = _jackknife([np.asarray(gram) for gram in grams])
+    width = float(stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1)) * error
+    distance, low, high = (
+        sqrt(max(0.0, squared)) for squared in (ratio, ratio - width, ratio + width)
     )
+    return Diagnosis(distance, low, high, tolerance, done.costs)
+
+
+def _jackknife(
+    grams: Sequence[Float[np.ndarray, "rounds rounds"]],
+) -> tuple[float, float]:
+    """Return the squared relative distance and its standard error, round by round."""
+    count = len(grams[0])
+    everyone = np.arange(count)
+    without = [_ratio(grams, np.delete(everyone, i)) for i in everyone]
+    variance = (count - 1) * float(np.var(without))
+    return _ratio(grams, everyone), sqrt(variance)
+
+
+def _ratio(
+    grams: Sequence[Float[np.ndarray, "rounds rounds"]], rows: Int[np.ndarray, "rows"]
+) -> float:
+    # Products of different rounds only: a round's own product has its noise in it.
+    pairs = len(rows) * (len(rows) - 1)
+    difference, whole, indirect = (
+        float(gram[np.ix_(rows, rows)].sum() - gram[rows, rows].sum()) / pairs
+        for gram in grams
+    )
+    size = max(whole, indirect)
+    if size <= 0:
+        raise ArithmeticError(
+            "the hypergradient vanishes here, or its noise hides it; give the survey a "
+            "warm start or a larger batch_size, or ask at another point."
+        )
+    return difference / size

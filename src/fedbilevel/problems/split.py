@@ -25,7 +25,7 @@ class LabelledTable(Protocol):
 
 
 class LabelledRows(NamedTuple):
-    """LabelledTable examples as devices hold them and losses see them.
+    """Labelled examples as devices hold them and losses see them.
 
     Attributes:
         features: the inputs of a model.
