@@ -1,8 +1,8 @@
 """The algorithms that compete on the real tasks, each with its grid of settings.
 
-All get the same grid: two lower step lengths × six upper ones, in the same unit, so
-that a step of the one is a step of the other; what else a method has is fixed at values
-that are reasonable for it and written here.
+All get twelve settings: six upper step lengths, in the same unit, so that a step of the
+one is a step of the other, times two of what matters next to each; what else a method
+has is fixed at values that are reasonable for it and written here.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,6 @@ from fedbilevel.problems import Task
 LOCAL_STEPS = 5
 UPPER_STEPS = tuple(10 ** (k / 2) for k in range(6))
 """In units of a task's smallest."""
-LOWER_STEPS = (0.3, 1.0)
-"""In units of 1/L, with L the largest curvature of the lower loss at the start."""
 
 
 class Steps(NamedTuple):
@@ -39,7 +37,8 @@ class Steps(NamedTuple):
 
     Attributes:
         upper: the step length for x.
-        lower: the step length for y, and for z where there is one.
+        lower: the step length for y, and for z where there is one; in the grid, a part
+            of 1/L, with L the largest curvature of the lower loss at the start.
         terms: Q of a Neumann series.
         scale: θ of a Neumann series.
         batch_size: of every batch.
@@ -82,13 +81,13 @@ def local_bsgvrm(steps: Steps) -> LocalBSGVRM:
 
 
 def fednest(steps: Steps) -> FedNest:
-    # One step on x a round, so it is as long as the others' together.
     return FedNest(
         1.0,
         NeumannSeries(steps.terms, steps.scale),
-        upper_rate=LOCAL_STEPS * steps.upper,
+        upper_rate=steps.upper,
         lower_rate=steps.lower,
         lower_steps=LOCAL_STEPS,
+        local_steps=LOCAL_STEPS,
         batch_size=steps.batch_size,
     )
 
@@ -97,9 +96,10 @@ def lfednest(steps: Steps) -> LFedNest:
     return LFedNest(
         1.0,
         NeumannSeries(steps.terms, steps.scale),
-        upper_rate=LOCAL_STEPS * steps.upper,
+        upper_rate=steps.upper,
         lower_rate=steps.lower,
         lower_steps=LOCAL_STEPS,
+        local_steps=LOCAL_STEPS,
         batch_size=steps.batch_size,
     )
 
@@ -169,10 +169,20 @@ CONTENDERS: dict[str, Callable[[Steps], FederatedAlgorithm]] = {
 }
 
 
-def grid(task: Task, smallest: float, batch_size: int, terms: int) -> list[Steps]:
-    """Return the settings to try, the same for every contender."""
+WITH_SERIES = ("LocalBSGM", "LocalBSGVRM", "FedNest", "LFedNest")
+TERMS = (2, 8)
+
+
+def grid(contender: str, task: Task, smallest: float, batch_size: int) -> list[Steps]:
+    """Return the settings to try, equally many for every contender.
+
+    What a series is to the ones, the step of z is to the others: where there is a
+    series, its length is tried, and elsewhere the shorter lower step.
+    """
     curvature = largest_curvature(task)
-    sizes = task.devices.lower_sizes
+    per_step = max(1, int(np.median(task.devices.lower_sizes)) // LOCAL_STEPS)
+    series = contender in WITH_SERIES
+    others = [(1.0, terms) for terms in TERMS] if series else [(0.3, 1), (1.0, 1)]
     return [
         Steps(
             upper * smallest,
@@ -180,16 +190,16 @@ def grid(task: Task, smallest: float, batch_size: int, terms: int) -> list[Steps
             terms,
             0.5 / curvature,
             batch_size,
-            max(1, int(np.median(sizes)) // LOCAL_STEPS),
+            per_step,
         )
-        for lower in LOWER_STEPS
+        for lower, terms in others
         for upper in UPPER_STEPS
     ]
 
 
 def largest_curvature(task: Task, examples: int = 2_000) -> float:
     """Return the largest eigenvalue of ∇²yy g at the start, by power iteration."""
-    arrays = task.devices.cohort(np.arange(1)).lower.arrays
+    arrays = task.devices.pooled.lower
     rows = np.random.default_rng(0).permutation(len(jax.tree.leaves(arrays)[0]))
     batch = jax.tree.map(lambda leaf: leaf[rows[:examples]], arrays)
     flat, unravel = ravel_pytree(task.y)

@@ -7,10 +7,12 @@ fingerprint.
 """
 
 import argparse
+import ast
 import csv
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +37,12 @@ def arguments(description: str | None, meaning: str) -> Arguments:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--fast", action="store_true", help=f"{meaning}, as in CI")
     fast = bool(parser.parse_args().fast)
-    return Arguments(fast, ROOT / ".results" / "fast" if fast else RESULTS)
+    return Arguments(fast, results_folder(fast))
+
+
+def results_folder(fast: bool) -> Path:
+    """Return where tables and figures go: documentation shows the full setting's."""
+    return cells_folder() / "fast" if fast else RESULTS
 
 
 def run_cells(
@@ -45,11 +52,11 @@ def run_cells(
 
     Args:
         experiment: its name.
-        setting: whatever the numbers depend on; its text is the fingerprint.
+        setting: what the numbers depend on besides the code. Both are fingerprinted.
         cells: by name, what to compute.
     """
-    print_of = hashlib.sha256(repr(setting).encode()).hexdigest()[:12]
-    folder = ROOT / ".results" / f"{experiment}-{print_of}"
+    fingerprint = _fingerprint(repr(setting))
+    folder = cells_folder() / f"{experiment}-{fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
     done: dict[str, Any] = {}
     bar = tqdm(cells.items(), desc=experiment, unit="cell")
@@ -63,6 +70,27 @@ def run_cells(
             draft.replace(kept)
         done[name] = json.loads(kept.read_text())
     return done
+
+
+def cells_folder() -> Path:
+    """Return where cells are kept: `.results`, or what FEDBILEVEL_CELLS names."""
+    return Path(os.environ.get("FEDBILEVEL_CELLS", ROOT / ".results"))
+
+
+def _fingerprint(setting: str) -> str:
+    # Of the code that was imported, as it runs: a better comment or docstring, or another
+    # experiment, leaves results valid.
+    digest = hashlib.sha256(setting.encode())
+    files = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    roots = ROOT / "src", ROOT / "benchmarks"
+    paths = [Path(file) for file in files if file]
+    for path in sorted(p for p in paths if any(p.is_relative_to(r) for r in roots)):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                node.value = ast.Constant(None)
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:12]
 
 
 def write_table(
@@ -92,6 +120,13 @@ def write_markdown(
     path.write_text(text + "\n")
 
 
+def half_width(values: np.ndarray) -> np.ndarray:
+    """Return the half-width of the mean's 95 % confidence interval, over axis 0."""
+    count = len(values)
+    quantile = stats.t.ppf(0.975, count - 1)
+    return np.asarray(quantile * np.std(values, axis=0, ddof=1) / np.sqrt(count))
+
+
 class Slope(NamedTuple):
     """A fitted exponent and its 95 % confidence interval."""
 
@@ -104,15 +139,19 @@ class Slope(NamedTuple):
 
 
 def fit_slope(x: Sequence[float], y: Sequence[Sequence[float]]) -> Slope:
-    """Return the slope of log y on log x.
+    """Return the slope of log y on log x, fitted to the groups' geometric means.
+
+    What a group has in common (a step tuned on a grid) is an error of its own, so the
+    interval comes from the means' residuals: Student's t with two fewer degrees of
+    freedom than groups.
 
     Args:
-        x: one number a group.
-        y: the groups' repeated measurements; the fit is to their geometric means, and
-            the interval comes from the residuals of all points (Student's t).
+        x: one number a group, at least three.
+        y: the groups' repeated measurements, finite and above zero.
     """
-    log_x = np.concatenate([[np.log(a)] * len(b) for a, b in zip(x, y, strict=True)])
-    log_y = np.log(np.concatenate([np.asarray(b, float) for b in y]))
-    fit = stats.linregress(log_x, log_y)
-    width = stats.t.ppf(0.975, len(log_x) - 2) * fit.stderr
+    if not all(np.isfinite(group).all() for group in y):
+        raise ValueError("a slope needs finite measurements; some runs did not arrive.")
+    means = [float(np.mean(np.log(group))) for group in y]
+    fit = stats.linregress(np.log(x), means)
+    width = stats.t.ppf(0.975, len(means) - 2) * fit.stderr
     return Slope(float(fit.slope), float(fit.slope - width), float(fit.slope + width))

@@ -1,4 +1,4 @@
-"""The table and the figures of the real tasks."""
+"""The tables and the figures of the real tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -7,82 +7,99 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
+from benchmarks.experiment import half_width
 from benchmarks.task_list import METRICS as METRIC_OF
 
 mpl.use("Agg")
+Results = dict[str, Any]
 COSTS = {"samples": "samples", "rounds": "rounds", "bytes": "bytes, both ways"}
 PARTITIONS = ("iid", "heterogeneous")
-COLOURS = plt.get_cmap("tab10").colors
+CENTRALISED = "centralised"
+HEADER = [
+    "task",
+    "partition",
+    "method",
+    "metric",
+    "mean",
+    "half_width",
+    "retrained",
+    "detection",
+    "samples",
+    "rounds",
+    "exchanges",
+    "megabytes",
+    "upper_step",
+    "lower_step",
+    "terms",
+    "at_edge",
+]
 STYLES = ("-", "--", "-.", ":")
 
 
+def cell_of(results: Results, task: str, partition: str, method: str) -> Any:
+    """Return a contender's cell; a centralised one has no partition."""
+    if method == CENTRALISED:
+        return results[f"{task}.{CENTRALISED}"]
+    return results[f"{task}.{partition}.{method}"]
+
+
 def table(
-    results: dict[str, Any], tasks: tuple[str, ...], methods: tuple[str, ...]
+    results: Results, tasks: tuple[str, ...], contenders: tuple[str, ...]
 ) -> tuple[list[str], list[list[object]]]:
-    """Return one row a task, partition and method."""
-    header = [
-        "task",
-        "partition",
-        "method",
-        "metric",
-        "mean",
-        "deviation",
-        "retrained",
-        "detection",
-        "samples",
-        "rounds",
-        "exchanges",
-        "megabytes",
-        "upper_step",
-        "lower_step",
-    ]
+    """Return one row a task, partition and method, with 95 % half-widths."""
     rows: list[list[object]] = []
     for task in tasks:
         metric = METRIC_OF[task]
+        for name, value in results[f"{task}.references"].items():
+            rows.append([task, "pooled", name, metric, value, *[""] * 11])
+        rows.append(_row(task, "pooled", CENTRALISED, results[f"{task}.{CENTRALISED}"]))
         for partition in PARTITIONS:
-            first = [task, partition]
-            for name, value in results[f"{task}.{partition}.references"].items():
-                rows.append([*first, name, metric, value, *[""] * 9])
-            for method in methods:
-                cell = results[f"{task}.{partition}.{method}"]
-                ends = [curve[-1] for curve in cell["curves"]]
-                finals = np.array([end[metric] for end in ends])
-                again = cell["retrained"]
-                found = [end["detection"] for end in ends if "detection" in end]
-                rows.append(
-                    [
-                        *first,
-                        method,
-                        metric,
-                        float(finals.mean()),
-                        float(finals.std(ddof=1)),
-                        float(np.mean(again)) if again else "",
-                        float(np.mean(found)) if found else "",
-                        *(ends[0][cost] for cost in ("samples", "rounds", "exchanges")),
-                        ends[0]["bytes"] / 1e6,
-                        cell["upper_step"],
-                        cell["lower_step"],
-                    ]
-                )
-    return header, rows
+            for method in contenders:
+                cell = cell_of(results, task, partition, method)
+                rows.append(_row(task, partition, method, cell))
+    return HEADER, rows
+
+
+def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
+    metric = METRIC_OF[task]
+    ends = [curve[-1] for curve in cell["curves"]]
+    finals = np.array([end[metric] for end in ends])
+    again = cell["retrained"]
+    found = [end["detection"] for end in ends if "detection" in end]
+    return [
+        task,
+        partition,
+        method,
+        metric,
+        float(finals.mean()),
+        float(half_width(finals)),
+        float(np.mean(again)) if again else "",
+        float(np.mean(found)) if found else "",
+        *(ends[0][cost] for cost in ("samples", "rounds", "exchanges")),
+        ends[0]["bytes"] / 1e6,
+        cell["upper_step"],
+        cell["lower_step"],
+        cell["terms"],
+        "yes" if cell["at_edge"] else "no",
+    ]
 
 
 def summary(
-    results: dict[str, Any],
+    results: Results,
     tasks: tuple[str, ...],
-    methods: tuple[str, ...],
+    contenders: tuple[str, ...],
     partition: str,
 ) -> tuple[list[str], list[list[str]]]:
     """Return one row a method and one column a task, for reading."""
     found: dict[str, dict[str, str]] = {}
     for task in tasks:
-        for name, value in results[f"{task}.{partition}.references"].items():
+        for name, value in results[f"{task}.references"].items():
             found.setdefault(name, {})[task] = f"{value:.3f}"
-    for method in methods:
+    for method in (*contenders, CENTRALISED):
         for task in tasks:
-            curves = results[f"{task}.{partition}.{method}"]["curves"]
+            curves = cell_of(results, task, partition, method)["curves"]
             ends = np.array([curve[-1][METRIC_OF[task]] for curve in curves])
-            text = f"{ends.mean():.3f} ± {ends.std(ddof=1):.3f}"
+            text = f"{ends.mean():.3f} ± {float(half_width(ends)):.3f}"
             found.setdefault(method, {})[task] = text
     rows = [
         [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
@@ -91,51 +108,48 @@ def summary(
 
 
 def draw(
-    results: dict[str, Any],
+    results: Results,
     tasks: tuple[str, ...],
-    methods: tuple[str, ...],
+    contenders: tuple[str, ...],
     folder: Path,
 ) -> None:
     """Draw one figure a task: the metric against samples, rounds and bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for task in tasks:
         figure, axes = plt.subplots(
-            2, 3, figsize=(11, 6.5), sharey="row", layout="constrained"
+            2, 3, figsize=(11, 6.5), sharey=True, layout="constrained"
         )
         for row, partition in zip(axes, PARTITIONS, strict=True):
             for axis, (cost, label) in zip(row, COSTS.items(), strict=True):
-                _panel(axis, results, task, partition, cost, methods)
+                _panel(axis, results, task, partition, cost, contenders)
                 axis.set_xlabel(label)
             row[0].set_ylabel(f"{partition}\n{METRIC_OF[task].replace('_', ' ')}, test")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
-        figure.suptitle(task)
+        figure.suptitle(f"{task}: mean of seeds and its 95 % confidence band")
         figure.savefig(folder / f"tasks-{task}.svg", metadata={"Date": None})
         plt.close(figure)
 
 
 def _panel(
     axis: Any,
-    results: dict[str, Any],
+    results: Results,
     task: str,
     partition: str,
     cost: str,
-    methods: tuple[str, ...],
+    contenders: tuple[str, ...],
 ) -> None:
     metric = METRIC_OF[task]
-    for number, method in enumerate(methods):
-        curves = results[f"{task}.{partition}.{method}"]["curves"]
+    for number, method in enumerate((*contenders, CENTRALISED)):
+        curves = cell_of(results, task, partition, method)["curves"]
         length = min(len(curve) for curve in curves)
         spent = [point[cost] for point in curves[0][:length]]
         values = np.array([[p[metric] for p in curve[:length]] for curve in curves])
-        mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
-        colour = COLOURS[number % len(COLOURS)]
-        style = STYLES[number % len(STYLES)]
+        mean, width = values.mean(axis=0), half_width(values)
+        style, colour = STYLES[number % len(STYLES)], f"C{number}"
         axis.plot(spent, mean, style, color=colour, label=method, linewidth=1.5)
-        axis.fill_between(spent, mean - spread, mean + spread, color=colour, alpha=0.15)
-    for number, (name, value) in enumerate(
-        results[f"{task}.{partition}.references"].items()
-    ):
+        axis.fill_between(spent, mean - width, mean + width, color=colour, alpha=0.15)
+    for number, (name, value) in enumerate(results[f"{task}.references"].items()):
         axis.axhline(value, color="black", linewidth=0.8, linestyle=STYLES[number % 4])
         axis.text(
             1.0,

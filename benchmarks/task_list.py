@@ -1,6 +1,7 @@
 """The real tasks: which data, dealt how, and what to learn from them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,20 +29,33 @@ class Case(NamedTuple):
     """A task on a partition.
 
     Attributes:
-        task: the problem, its devices and metrics.
-        split: the tables behind it.
+        make: makes the task of a split.
+        split: the tables, and who holds which rows.
         selection: a fifth of the validation examples, held out to choose settings by.
         clean: the training table with true labels, where they were spoilt.
         ridge: of the lower loss.
         upper_step: the smallest upper step length to try.
     """
 
-    task: Task
+    make: Callable[[Split], Task]
     split: Split
     selection: LabelledRows
     clean: Labelled | None
     ridge: float
     upper_step: float
+
+    @property
+    def task(self) -> Task:
+        """The task with its devices."""
+        return self.make(self.split)
+
+    @property
+    def centralised(self) -> "Case":
+        """The same with all rows on one device."""
+        parts = self.split.training_rows, self.split.validation_rows
+        both = [[np.concatenate(rows)] for rows in parts]
+        split = self.split._replace(training_rows=both[0], validation_rows=both[1])
+        return self._replace(split=split)
 
 
 def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> Case:
@@ -54,8 +68,8 @@ def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> C
         _first(table, count),
     )
     split, selection = _split(training, table, test, devices, iid, classes)
-    task = hyper_cleaning(split, ridge=1e-3, wrong=redrawn.wrong)
-    return Case(task, split, selection, clean, 1e-3, 0.001)
+    make = partial(hyper_cleaning, ridge=1e-3, wrong=redrawn.wrong)
+    return Case(make, split, selection, clean, 1e-3, 0.001)
 
 
 def adult(iid: bool, fast: bool) -> Case:
@@ -69,8 +83,8 @@ def adult(iid: bool, fast: bool) -> Case:
     natural = [np.flatnonzero(groups == group) for group in range(devices)]
     training, test = _first(table, len(rows) - validation), source.test
     split, selection = _split(training, table, test, devices, iid, 2, natural)
-    task = regularisation(split, penalty=1e-2)
-    return Case(task, split, selection, None, 1e-2, 1.0)
+    make = partial(regularisation, penalty=1e-2)
+    return Case(make, split, selection, None, 1e-2, 1.0)
 
 
 def newsgroups(iid: bool, fast: bool) -> Case:
@@ -80,8 +94,8 @@ def newsgroups(iid: bool, fast: bool) -> Case:
     count, validation, devices = (1_000, 300, 4) if fast else (8_293, 3_000, 20)
     table = _first(table, count + validation)
     split, selection = _split(_first(table, count), table, test, devices, iid, classes)
-    task = regularisation(split, penalty=1e-3)
-    return Case(task, split, selection, None, 1e-3, 1.0)
+    make = partial(regularisation, penalty=1e-3)
+    return Case(make, split, selection, None, 1e-3, 1.0)
 
 
 def imbalance(iid: bool, fast: bool) -> Case:
@@ -94,8 +108,12 @@ def imbalance(iid: bool, fast: bool) -> Case:
         *(np.concatenate([a, b]) for a, b in zip(training, held, strict=True))
     )
     split, selection = _split(training, joined, test, devices, iid, classes)
-    task = loss_tuning(split, ridge=1e-3)
-    return Case(task, split, selection, None, 1e-3, 0.03)
+
+    def make(split: Split) -> Task:
+        sizes = [len(rows) for rows in split.training_rows]
+        return loss_tuning(split, ridge=1e-3, weights=sizes)
+
+    return Case(make, split, selection, None, 1e-3, 0.03)
 
 
 def representation(iid: bool, fast: bool) -> Case:
@@ -103,8 +121,8 @@ def representation(iid: bool, fast: bool) -> Case:
     count, validation, devices = (600, 600, 4) if fast else (10_000, 10_000, 16)
     table = _first(table, count + validation)
     split, selection = _split(_first(table, count), table, test, devices, iid, classes)
-    task = hyper_representation(split, units=(16,) if fast else (32,), ridge=1e-2)
-    return Case(task, split, selection, None, 1e-2, 0.001)
+    make = partial(hyper_representation, units=(16,) if fast else (32,), ridge=1e-2)
+    return Case(make, split, selection, None, 1e-2, 0.001)
 
 
 CASES: dict[str, Callable[[bool, bool], Case]] = {
@@ -151,25 +169,24 @@ def _split(
         )
         rows = partition(partitioner, label=table.labels.astype(np.int64))
     validation = Labelled(table.features[count:], table.labels[count:])
-    held = [_both(part, count) for part in rows]
     split = Split(
         training,
         validation,
         test,
-        [lower for lower, _ in held],
-        [upper - count for _, upper in held],
+        _no_one_without([part[part < count] for part in rows]),
+        _no_one_without([part[part >= count] - count for part in rows]),
         classes,
     )
     return split, selection
 
 
-def _both(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    lower, upper = rows[rows < count], rows[rows >= count]
-    # No device may lack one of the two: it borrows the first example of all.
-    return (
-        lower if len(lower) else np.array([0]),
-        upper if len(upper) else np.array([count]),
-    )
+def _no_one_without(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Let devices without a row have one of the device that has most."""
+    parts = list(parts)
+    for device in [k for k, part in enumerate(parts) if not len(part)]:
+        richest = int(np.argmax([len(part) for part in parts]))
+        parts[device], parts[richest] = parts[richest][:1], parts[richest][1:]
+    return parts
 
 
 def _shuffled(source: datasets.DataSet) -> tuple[Labelled, Labelled, int]:

@@ -6,6 +6,7 @@ step of the wrong length, a mean or a projection at the wrong place shows at onc
 """
 
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from fedbilevel import (
     SimFBO,
     run,
 )
-from fedbilevel.algorithms import adjoint, momentum
+from fedbilevel.algorithms import adjoint, draws
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests import quadratic
@@ -197,6 +198,12 @@ def test_simfbo_and_shrofbo_equal_their_transcription(algorithm):
 
 TERMS, THETA = 3, 0.15
 SERIES = NeumannSeries(TERMS, THETA)
+
+
+def draw_series(data, key):
+    return draws.draw_hypergradient_samples(data, key, BATCH, SERIES)
+
+
 NESTED: dict[str, Any] = {"lower_rounds": 2, "lower_steps": 2, "local_steps": 2}
 NESTED_RULES = Nested(SCALED.upper, SCALED.lower, THETA, TERMS, **NESTED)
 
@@ -218,16 +225,13 @@ def test_fednest_equals_its_transcription(drawn_products):
         # The server draws N′ by itself and keeps it; its distribution has its own test.
         products = [int(one.server.products) for one in done]
         assert len(set(products)) > 1
-    draws = NestedDraws(*map(replay, (draw_upper, draw_lower, draw_both)))
-    expected = rules.fednest(FEDERATION, draws, NESTED_RULES, products)
+    batches = NestedDraws(*map(replay, (draw_upper, draw_lower, draw_both)))
+    expected = rules.fednest(FEDERATION, batches, NESTED_RULES, products)
     for ours, theirs in zip(done, expected, strict=True):
         assert_same_server(ours, theirs)
 
 
 def test_lfednest_equals_its_transcription():
-    def draw_series(data, key):
-        return momentum.draw_samples(data, key, BATCH, SERIES)
-
     expected = rules.lfednest(
         FEDERATION, replay(draw_lower), replay(draw_series), NESTED_RULES
     )
@@ -236,3 +240,14 @@ def test_lfednest_equals_its_transcription():
     )
     for ours, theirs in zip(rounds_of(algorithm), expected, strict=True):
         assert_same_server(ours, theirs)
+
+
+@pytest.mark.parametrize("draw", [draw_directions, draw_opening, draw_series])
+def test_the_batches_of_a_step_are_drawn_apart(draw):
+    # The transcriptions take a step's batches as they come, so this is held by itself.
+    samples = replay(draw)(0, 0, LOWER_SIZES.index(max(LOWER_SIZES)), 1)
+    batches = [samples.lower, samples.cross, *samples.curvature]
+    matrices = [batch.matrix for batch in batches if batch]
+    assert len(matrices) == (1 + TERMS if draw is draw_series else 3)
+    for one, other in combinations(matrices, 2):
+        assert not np.array_equal(one, other)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, InMemoryDevices, LocalBSGM, UniformSample, run, sweep
+from fedbilevel import FedBiO, InMemoryDevices, SimFBO, UniformSample, run, sweep
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 
@@ -50,7 +50,7 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
 
 
 def test_settings_that_differ_in_more_than_numbers_are_refused():
-    for other in (FedBiO(0.1, local_steps=2), LocalBSGM(0.1, None)):  # type: ignore[arg-type]
+    for other in (FedBiO(0.1, local_steps=2), SimFBO(0.1)):
         with pytest.raises(ValueError, match="numbers only"):
             sweep(
                 quadratic.problem(),

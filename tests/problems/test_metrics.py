@@ -148,6 +148,15 @@ def test_class_weights_give_every_class_the_same_part_in_the_mean_over_devices()
         np.testing.assert_allclose(part, 1 / 3, rtol=1e-12)
 
 
+def test_class_weights_follow_the_weights_of_devices():
+    parts = [np.array([0, 0, 1]), np.array([1, 2, 2, 2])]
+    devices = np.array([0.25, 0.75])
+    weights = np.array(class_weights(parts, classes=3, weights=[1.0, 3.0]))
+    for label in range(3):
+        shares = [np.mean(weights[p] * (p == label)) for p in parts]
+        np.testing.assert_allclose(devices @ shares, 1 / 3, rtol=1e-12)
+
+
 def test_impossible_settings_are_refused():
     split = tables.split()
     for make in (hyper_cleaning, loss_tuning, hyper_representation):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
+from numpy.typing import ArrayLike
 
 
 def long_tail(
@@ -53,7 +54,9 @@ def long_tail(
 
 
 def class_weights(
-    parts: Sequence[Int[np.ndarray, "_"]], classes: int
+    parts: Sequence[Int[np.ndarray, "_"]],
+    classes: int,
+    weights: ArrayLike | None = None,
 ) -> tuple[float, ...]:
     """Return 1 / (C p_c) of each class c, for p_c its share in the mean over devices.
 
@@ -63,6 +66,7 @@ def class_weights(
     Args:
         parts: the labels that each device holds.
         classes: C, the number of classes.
+        weights: of the devices in that mean; all alike by default.
 
     Raises:
         ValueError: if no device holds an example of a class.
@@ -73,7 +77,8 @@ def class_weights(
         (0.6666666666666666, 2.0)
     """
     shares = [np.bincount(part, minlength=classes) / len(part) for part in parts]
-    mean = np.mean(shares, axis=0)
+    alike = np.ones(len(parts)) if weights is None else np.asarray(weights, float)
+    mean = np.average(shares, axis=0, weights=alike)
     _require_every_class(mean)
     return tuple((1 / (classes * mean)).tolist())
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.problems.classification import (
@@ -38,7 +39,9 @@ class LossParameters(NamedTuple):
     shift: Float[Array, "classes"]
 
 
-def loss_tuning(split: Split, *, ridge: float = 0.01) -> Task:
+def loss_tuning(
+    split: Split, *, ridge: float = 0.01, weights: ArrayLike | None = None
+) -> Task:
     """Return softmax regression with a training loss that is tuned class by class.
 
     For logits z = y a of features a and weights y (classes × features), CE the
@@ -48,8 +51,8 @@ def loss_tuning(split: Split, *, ridge: float = 0.01) -> Task:
                   + ½ ridge ‖y‖²,
         f(x, y) = mean over validation examples of CE(z, label) / (C p_label),
 
-    where p_c is the share of class c among a device's validation examples, in the mean
-    over devices. Where `run` weighs devices alike, every class thus counts 1/C in f.
+    where p_c is the share of class c among a device's validation examples, in the
+    weighted mean over devices. Every class thus counts 1/C in f.
 
     x and y start at zero. The metric `balanced_accuracy` is the mean over classes of
     the accuracy of y on a class's test examples.
@@ -57,6 +60,7 @@ def loss_tuning(split: Split, *, ridge: float = 0.01) -> Task:
     Args:
         split: the examples, and who holds which.
         ridge: the penalty, above zero.
+        weights: of the devices, as given to `run`.
 
     Raises:
         ValueError: if the split's tables and rows do not fit together, or a class has
@@ -77,13 +81,13 @@ def loss_tuning(split: Split, *, ridge: float = 0.01) -> Task:
     devices = deal(split, training=training, validation=validation)
     labels = np.asarray(validation.labels)
     parts = [labels[rows] for rows in split.validation_rows]
-    weights = class_weights(parts, split.classes)
+    balance = class_weights(parts, split.classes, weights)
 
     def metric(x: Upper, y: Lower, /) -> float:
         return balanced_accuracy(test.features @ np.asarray(y).T, test.labels)
 
     return Task(
-        BilevelProblem(BalancedLoss(weights), TunedLoss(ridge)),
+        BilevelProblem(BalancedLoss(balance), TunedLoss(ridge)),
         devices,
         LossParameters(
             jnp.zeros(split.classes, number), jnp.zeros(split.classes, number)
