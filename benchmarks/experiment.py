@@ -78,8 +78,8 @@ def cells_folder() -> Path:
 
 
 def _fingerprint(setting: str) -> str:
-    # Of the code that was imported, as it runs: a better comment or docstring, or another
-    # experiment, leaves results valid.
+    # Of the code that was imported, as it runs: a better comment or docstring, or
+    # another experiment, leaves results valid.
     digest = hashlib.sha256(setting.encode())
     files = {getattr(module, "__file__", None) for module in sys.modules.values()}
     roots = ROOT / "src", ROOT / "benchmarks"

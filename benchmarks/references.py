@@ -1,39 +1,16 @@
 """What the real tasks are compared with: models trained to the end on pooled data."""
 
-from collections.abc import Callable
-
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
-from scipy.optimize import minimize
 
+from benchmarks.fitting import minimiser, softmax
 from benchmarks.task_list import METRICS, Case
 from fedbilevel.mathematics import tree
 from fedbilevel.problems import LabelledTable
 
-ITERATIONS = 300
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 PENALTIES = tuple(10.0**-k for k in range(8))
-
-
-def minimiser(
-    loss: Callable[[PyTree, PyTree], Float[Array, ""]], start: PyTree, data: PyTree
-) -> PyTree:
-    """Return the variable that L-BFGS finds."""
-    flat, unravel = ravel_pytree(start)
-    slope = jax.jit(jax.value_and_grad(lambda v, data: loss(unravel(v), data)))
-
-    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = slope(jnp.asarray(vector, flat.dtype), data)
-        return float(value), np.asarray(gradient, float)
-
-    options = {"maxiter": ITERATIONS}
-    found = minimize(
-        evaluate, np.asarray(flat, float), jac=True, method="L-BFGS-B", options=options
-    )
-    return unravel(jnp.asarray(found.x, flat.dtype))
 
 
 def retrained(case: Case, x: PyTree) -> PyTree:
@@ -81,27 +58,12 @@ def _softmax(case: Case, tables: list[LabelledTable], selection: bool = True) ->
     anew with them.
     """
     problem, zero = case.task.problem, case.task.y
-    models = [_fitted(zero, tables, ridge) for ridge in RIDGES]
+    models = [softmax(zero, tables, ridge) for ridge in RIDGES]
     losses = [float(problem.upper_loss(case.task.x, y, case.selection)) for y in models]
     best = int(np.argmin(losses))
     if not selection:
         return models[best]
-    return _fitted(zero, [*tables, case.selection], RIDGES[best])
-
-
-def _fitted(start: PyTree, tables: list[LabelledTable], ridge: float) -> PyTree:
-    data = tuple(
-        jnp.concatenate([jnp.asarray(getattr(table, part)) for table in tables])
-        for part in ("features", "labels")
-    )
-
-    def loss(y: Array, data: tuple[Array, Array, float]) -> Float[Array, ""]:
-        features, labels, ridge = data
-        scores = jax.nn.log_softmax(features @ y.T)
-        fit = -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
-        return fit + 0.5 * ridge * jnp.sum(y**2)
-
-    return minimiser(loss, start, (*data, ridge))
+    return softmax(zero, [*tables, case.selection], RIDGES[best])
 
 
 def _best_penalty(case: Case) -> float:

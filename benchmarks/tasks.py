@@ -7,7 +7,8 @@
 A contender is tuned on a grid of 12 settings with a fifth of the samples, by the upper
 loss on a fifth of the validation examples that no device holds; the best setting then
 runs with 3 seeds. A run ends when its devices have drawn the budget of samples
-together. Needs the data of `python -m benchmarks.fetch_data`.
+together; all start at y*(x) of the untuned x. Needs the data of
+`python -m benchmarks.fetch_data`.
 """
 
 import argparse
@@ -101,6 +102,8 @@ def compete(name: str, case: Case, setting: Setting) -> dict[str, Any]:
     make = CONTENDERS[name]
     batch_size = max(1, setting.total_batch // task.devices.device_count)
     settings = grid(name, task, case.upper_step, batch_size)
+    # All start where training without tuning ends: the paper asks for y*(x) at first.
+    task = task._replace(y=retrained(case, task.x))
     if setting.fast:
         settings = settings[1::4]
     short = setting.samples * setting.tuning_share
