@@ -1,0 +1,174 @@
+"""The experiments on theory count what they say they count, and run."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import complexity, noisy_quadratic, passage, speedup
+from benchmarks.noisy_quadratic import Noise
+from fedbilevel import LocalBSGM, LocalBSGVRM, run
+from fedbilevel.algorithms.momentum import MomentumState
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
+from fedbilevel.metrics import stationarity
+
+
+def exact_stationarity(x, y):
+    # L̃ = L_1 + L_1² / μ, with L_1 the largest singular value of ∇²g.
+    exact = noisy_quadratic.quadratic()
+    below = np.hstack([-exact.couplings[0], exact.matrices[0]])
+    above = np.hstack([np.zeros((5, 5)), -exact.couplings[0].T])
+    lipschitz = np.abs(np.linalg.eigvalsh(np.vstack([above, below]))).max()
+    return stationarity(exact.reference(), x, y).total(lipschitz + lipschitz**2)
+
+
+def test_first_steps_are_those_of_a_running_average():
+    generator = np.random.default_rng(0)
+    after_rounds = 10 * np.exp(-np.arange(40) / 5) + generator.uniform(size=(2, 3, 40))
+    got = passage.first_steps(2.5, 12.0, after_rounds, local_steps=3)
+    for run_number in np.ndindex(2, 3):
+        total, seen = 0.0, [12.0, *after_rounds[run_number][:-1]]
+        for rounds, now in enumerate(seen, start=1):
+            total += now
+            if total / rounds <= 2.5:
+                break
+        assert 3 < got[run_number] == 3 * rounds < 3 * 40
+
+
+def test_runs_that_diverge_or_stay_above_take_forever():
+    after_rounds = np.array([[9.0, 9.0, 9.0], [9.0, np.nan, 0.0], [9.0, np.inf, 0.0]])
+    got = passage.first_steps(5.0, 9.0, after_rounds, local_steps=2)
+    np.testing.assert_array_equal(got, np.inf)
+
+
+def test_the_rate_is_chosen_and_reported_with_different_seeds():
+    steps = np.array([[1.0, 9.0, 9.0, 5.0], [4.0, 4.0, 4.0, 6.0], [np.inf] * 3 + [1.0]])
+    tuned = passage.tune(passage.Passages(steps, ()), tuning_seeds=3)
+    assert tuned == passage.Tuned(best=1, median=4.0, steps=[6.0], inside=True)
+    assert not passage.tune(passage.Passages(steps[1:], ()), tuning_seeds=3).inside
+
+
+def test_stationarity_is_the_papers():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(2, 5))
+    got = noisy_quadratic.stationarity()(
+        MomentumState(jnp.asarray(x), jnp.asarray(y), 0.0, 0.0, 0)
+    )
+    np.testing.assert_allclose(got, exact_stationarity(x, y), rtol=1e-10)
+    start = noisy_quadratic.start()
+    np.testing.assert_allclose(
+        start.stationarity, exact_stationarity(start.x, start.y), rtol=1e-10
+    )
+
+
+def test_the_series_scale_is_below_every_examples_inverse_curvature():
+    lower = noisy_quadratic.task(1, Noise(1.0)).devices.cohort(np.arange(1)).lower
+    largest = np.linalg.eigvalsh(np.asarray(lower.arrays.matrix)).max()
+    assert 1 / largest > noisy_quadratic.SERIES_SCALE
+
+
+@pytest.mark.parametrize("name", speedup.METHODS)
+def test_passages_are_those_of_single_runs(name):
+    plans = [
+        speedup.plan_of(speedup.METHODS[name], devices=2, rate=rate, threshold=100.0)
+        for rate in (0.05, 0.1)
+    ]
+    found = passage.passages(plans, noise=Noise(0.5), steps=200, seeds=[3, 4])
+    task, start = noisy_quadratic.task(2, Noise(0.5)), noisy_quadratic.start()
+    total, now = 0.0, start.stationarity
+    for done in run(
+        task.problem,
+        passage.algorithm_of(plans[1]),
+        task.devices,
+        start.x,
+        start.y,
+        rounds=25,
+        seed=4,
+    ):
+        total += now
+        if total / (done.number + 1) <= 100.0:
+            break
+        now = exact_stationarity(np.asarray(done.x), np.asarray(done.y))
+    assert 8 < found.steps[1, 1] == 8 * (done.number + 1) < 200
+    assert found.costs[done.number] == done.costs
+
+
+def test_settings_follow_the_number_of_devices():
+    methods = speedup.METHODS
+    one, four = (
+        [
+            passage.algorithm_of(speedup.plan_of(method, k, rate=0.1, threshold=4.0))
+            for method in methods.values()
+        ]
+        for k in (1, 4)
+    )
+    assert isinstance(one[0], LocalBSGM)
+    assert one[0] == four[0]
+    assert isinstance(one[1], LocalBSGVRM)
+    assert isinstance(four[1], LocalBSGVRM)
+    assert four[1].upper_mixing == one[1].upper_mixing / 4
+    assert four[1].lower_mixing == one[1].lower_mixing / 4
+    assert four[1].opening_batch_size == one[1].opening_batch_size / 4
+
+
+def test_a_rate_is_admissible_if_a_fresh_sample_weighs_at_most_one():
+    rates = [0.5, 0.25, 0.125]
+    assert passage.admissible(LOCAL_BSGM_LAW, 4.0, rates) == [0.25, 0.125]
+    assert passage.admissible(LOCAL_BSGVRM_LAW, 4.0, rates) == rates
+    assert passage.admissible(LOCAL_BSGVRM_LAW, 16.0, rates) == [0.25, 0.125]
+
+
+def test_local_steps_stand_for_accuracies_over_a_decade():
+    setting = complexity.FULL
+    accuracies = [setting.accuracy(p) for p in setting.local_steps]
+    assert accuracies[0] / accuracies[-1] >= 10
+    assert setting.accuracy(2 * setting.local_steps[0]) == complexity.LARGEST / 4
+
+
+def test_what_a_run_spent_is_read_off_where_it_arrived():
+    costs = tuple(Costs(upper_samples=10 * n) for n in (1, 2, 3))
+    found = passage.Passages(np.zeros((1, 2)), costs)
+    assert complexity.spent(found, [8.0, np.inf], local_steps=4) == {
+        "steps": [8.0, np.inf],
+        "samples": [20, np.inf],
+        "rounds": [2.0, np.inf],
+    }
+
+
+ALONE_AND_TOGETHER = """
+from benchmarks import passage, speedup
+method = speedup.METHODS["LocalBSGVRM"]
+plans = [speedup.plan_of(method, 1, rate, 150.0) for rate in (0.05, 0.04, 0.03, 0.02)]
+together = passage.passages(plans, noise=6.0, steps=400, seeds=range(4)).steps
+alone = passage.passages(plans[:1], noise=6.0, steps=400, seeds=[0]).steps
+assert 8 < together[0, 0] == alone[0, 0] < 400, (together, alone)
+"""
+
+
+def program(*arguments, **environment):
+    inherited = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**inherited, **environment},
+    )
+
+
+def test_a_sweep_in_single_precision_has_the_numbers_of_a_single_run():
+    done = program("-c", ALONE_AND_TOGETHER)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["speedup", "complexity"])
+def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, tmp_path):
+    done = program("-m", f"benchmarks.{name}", "--fast", FEDBILEVEL_CELLS=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "MISSED" not in done.stdout
+    for ending in ("csv", "svg"):
+        assert (tmp_path / "fast" / f"{name}.{ending}").stat().st_size > 0
