@@ -1,0 +1,280 @@
+"""Samples and rounds against the accuracy, with the corollaries' schedules.
+
+    python -m benchmarks.complexity [--fast]
+
+Corollaries 2 and 4 give p, η, Q and B as powers of ε, up to constants. The constants
+are calibrated once: at the largest ε, η is tuned on a grid. `plan_for_accuracy` makes
+the settings for every smaller ε from these, and nothing is tuned again. T is the first
+step at which the average stationarity is at ε, as measured, not as planned.
+
+Samples are all examples that all devices draw, those of the series and of the opening
+batch included. Their number per step grows with Q = O(log 1/ε), which the paper leaves
+out; the slope of T alone is printed beside. The algorithms have different noise, so
+that the powers of both show at these accuracies: compare slopes, not heights.
+"""
+
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+
+from benchmarks import experiment, noisy_quadratic
+from benchmarks.noisy_quadratic import Noise
+from benchmarks.passage import TERMS, Passages, admissible, passages, tune
+from benchmarks.timing import Bound, conclude, print_table
+from fedbilevel.mathematics.theory import (
+    LOCAL_BSGM_LAW,
+    LOCAL_BSGVRM_LAW,
+    Plan,
+    ScalingLaw,
+    plan_for_accuracy,
+)
+
+mpl.use("Agg")
+mpl.rcParams["svg.hashsalt"] = "complexity"  # the same file whenever it is drawn
+BAND = 0.3
+"""How far from the paper's power a slope may be."""
+DEVICES = 4
+LARGEST = 10.0
+"""The largest ε, at which the constants are calibrated."""
+CALIBRATION_STEPS = 8_000
+SLACK = 2
+"""A run has this many times the planned steps to get to ε."""
+COLOURS = {"LocalBSGM": "#0072B2", "LocalBSGVRM": "#D55E00"}
+MARKS = {"LocalBSGM": "o", "LocalBSGVRM": "s"}
+MEASURES = {"samples": "samples, all devices", "rounds": "rounds"}
+
+
+class Setting(NamedTuple):
+    """How much is run.
+
+    Attributes:
+        local_steps: p, the calibrated one first. Each stands for its ε, as p is
+            proportional to ε^(-1/2), so that no p is ever rounded.
+        rates: η, the grid of the calibration.
+        tuning_seeds: to choose η with.
+        seeds: to report with.
+    """
+
+    local_steps: tuple[int, ...]
+    rates: tuple[float, ...]
+    tuning_seeds: int
+    seeds: int
+
+    def accuracy(self, local_steps: int) -> float:
+        """Return the ε that p stands for."""
+        return LARGEST * (self.local_steps[0] / local_steps) ** 2
+
+
+FULL = Setting(
+    local_steps=(4, 5, 6, 7, 8, 10, 12, 14),
+    rates=tuple(2.0 ** -(k / 2) for k in range(2, 12)),
+    tuning_seeds=5,
+    seeds=10,
+)
+FAST = Setting(
+    local_steps=(4, 6, 9),
+    rates=tuple(2.0**-k for k in range(1, 6)),
+    tuning_seeds=2,
+    seeds=3,
+)
+
+
+class Method(NamedTuple):
+    """An algorithm, its settings at the largest ε, and the paper's powers of ε.
+
+    Attributes:
+        law: how settings follow ε.
+        noise: of the gradients. Variance reduction needs more of it before noise, and
+            not the transient, decides.
+        mixing: α and β.
+        opening_batch_size: B.
+        powers: of samples, which are T but for Q, and of rounds.
+    """
+
+    law: ScalingLaw
+    noise: float
+    mixing: float
+    opening_batch_size: int
+    powers: dict[str, float]
+
+
+METHODS = {
+    "LocalBSGM": Method(LOCAL_BSGM_LAW, 1.6, 2.0, 1, {"samples": -2.0, "rounds": -1.5}),
+    "LocalBSGVRM": Method(
+        LOCAL_BSGVRM_LAW, 4.5, 4.0, 32, {"samples": -1.5, "rounds": -1.0}
+    ),
+}
+
+
+def anchor_of(setting: Setting, method: Method, rate: float, steps: int = 1) -> Plan:
+    """Return the plan for the largest ε."""
+    return Plan(
+        method.law,
+        devices=DEVICES,
+        accuracy=LARGEST,
+        steps=steps,
+        local_steps=setting.local_steps[0],
+        learning_rate=rate,
+        upper_mixing=method.mixing,
+        lower_mixing=method.mixing,
+        terms=TERMS,
+        opening_batch_size=method.opening_batch_size,
+    )
+
+
+def calibrate(setting: Setting, method: Method) -> dict[str, Any]:
+    """Tune the rate at the largest ε; return it, and what each seed took there."""
+    rates = admissible(method.law, method.mixing, setting.rates)
+    found = passages(
+        [anchor_of(setting, method, rate) for rate in rates],
+        noise=Noise(method.noise),
+        steps=CALIBRATION_STEPS,
+        seeds=range(setting.tuning_seeds + setting.seeds),
+    )
+    tuned = tune(found, setting.tuning_seeds)
+    return {
+        "rate": rates[tuned.best],
+        "inside": tuned.inside,
+        "planned": tuned.median,
+        **spent(found, tuned.steps, setting.local_steps[0]),
+    }
+
+
+def follow(setting: Setting, method: Method, plan: Plan) -> dict[str, Any]:
+    """Run a plan; return what each seed took."""
+    found = passages(
+        [plan],
+        noise=Noise(method.noise),
+        steps=SLACK * plan.steps,
+        seeds=range(setting.tuning_seeds, setting.tuning_seeds + setting.seeds),
+    )
+    return spent(found, found.steps[0].tolist(), plan.local_steps)
+
+
+def spent(found: Passages, steps: list[float], local_steps: int) -> dict[str, Any]:
+    """Return steps, samples and rounds to ε, all infinite where it was not reached."""
+    rounds = [count / local_steps for count in steps]
+    samples = [
+        found.costs[int(count) - 1].samples if isfinite(count) else inf
+        for count in rounds
+    ]
+    return {"steps": steps, "samples": samples, "rounds": rounds}
+
+
+def draw(
+    setting: Setting,
+    results: dict[str, Any],
+    slopes: dict[tuple[str, str], experiment.Slope],
+    folder: Path,
+) -> None:
+    """Draw samples and rounds against ε, with the paper's powers."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    accuracies = np.array([setting.accuracy(p) for p in setting.local_steps])
+    for axis, (measure, label) in zip(axes, MEASURES.items(), strict=True):
+        for name, method in METHODS.items():
+            taken = [results[f"{name}-{p}"][measure] for p in setting.local_steps]
+            means = np.exp(np.mean(np.log(taken), axis=1))
+            colour = COLOURS[name]
+            for accuracy, ones in zip(accuracies, taken, strict=True):
+                axis.plot([accuracy] * len(ones), ones, ".", color=colour, alpha=0.3)
+            power = method.powers[measure]
+            slope = slopes[name, measure]
+            label = f"{name}, noise {method.noise:g}: {slope}"
+            axis.plot(accuracies, means, MARKS[name], color=colour, label=label)
+            line = accuracies**power
+            line *= np.exp(np.mean(np.log(means / line)))
+            axis.plot(accuracies, line, "--", color=colour, label=f"paper: {power:g}")
+            tilt = (accuracies / np.exp(np.mean(np.log(accuracies)))) ** BAND
+            axis.fill_between(
+                accuracies, line / tilt, line * tilt, color=colour, alpha=0.12, lw=0
+            )
+        axis.set(xscale="log", yscale="log", ylabel=label)
+        axis.set_xlabel("ε, average stationarity")
+        axis.set_xticks(accuracies, [f"{accuracy:.2g}" for accuracy in accuracies])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axis.invert_xaxis()
+        axis.legend(fontsize=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "complexity.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    arguments = experiment.arguments(__doc__, "3 accuracies and fewer seeds")
+    setting = FAST if arguments.fast else FULL
+    first = setting.local_steps[0]
+    results = experiment.run_cells(
+        "complexity-anchors",
+        setting,
+        {
+            f"{name}-{first}": partial(calibrate, setting, method)
+            for name, method in METHODS.items()
+        },
+    )
+    plans = {}
+    for name, method in METHODS.items():
+        found = results[f"{name}-{first}"]
+        anchor = anchor_of(setting, method, found["rate"], int(found["planned"]))
+        for p in setting.local_steps:
+            plans[f"{name}-{p}"] = plan_for_accuracy(
+                anchor,
+                devices=DEVICES,
+                accuracy=setting.accuracy(p),
+                contraction=noisy_quadratic.CONTRACTION,
+            )
+    results |= experiment.run_cells(
+        "complexity",
+        (setting, plans),
+        {
+            f"{name}-{p}": partial(follow, setting, method, plans[f"{name}-{p}"])
+            for name, method in METHODS.items()
+            for p in setting.local_steps[1:]
+        },
+    )
+    accuracies = [setting.accuracy(p) for p in setting.local_steps]
+    slopes = {
+        (name, measure): experiment.fit_slope(
+            accuracies, [results[f"{name}-{p}"][measure] for p in setting.local_steps]
+        )
+        for name in METHODS
+        for measure in ("steps", *MEASURES)
+    }
+    header = [
+        *("algorithm", "accuracy", "local_steps", "rate", "terms", "opening"),
+        *("planned", "steps", "samples", "rounds"),
+    ]
+    rows: list[list[object]] = []
+    for name in METHODS:
+        for p in setting.local_steps:
+            plan, taken = plans[f"{name}-{p}"], results[f"{name}-{p}"]
+            rows.append(
+                [
+                    *(name, plan.accuracy, plan.local_steps, plan.learning_rate),
+                    *(plan.terms, plan.opening_batch_size, plan.steps),
+                    *(
+                        round(np.exp(np.mean(np.log(taken[measure]))))
+                        for measure in ("steps", *MEASURES)
+                    ),
+                ]
+            )
+    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    for (name, measure), slope in slopes.items():
+        print(f"{name}: slope of log {measure} on log ε {slope} (95 % interval)")
+    experiment.write_table(arguments.folder / "complexity.csv", header, rows)
+    draw(setting, results, slopes, arguments.folder)
+    edges = sum(not results[f"{name}-{first}"]["inside"] for name in METHODS)
+    bounds = [Bound("best rates at an end of the grid", edges, 0)]
+    for name, method in METHODS.items():
+        for measure, power in method.powers.items():
+            gap = abs(slopes[name, measure].value - power)
+            bounds.append(Bound(f"|{name} {measure} slope − ({power:g})|", gap, BAND))
+    conclude(bounds)
+
+
+if __name__ == "__main__":
+    main()

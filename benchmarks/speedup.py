@@ -1,0 +1,235 @@
+"""Steps to a fixed stationarity against the number of devices: is the speed-up linear?
+
+    python -m benchmarks.speedup [--fast]
+
+Corollaries 2 and 4: K devices need 1/K of the steps. The bounds behind them have a
+transient that falls with ηT and a noise that grows with η and falls with K, so more
+devices help by allowing a larger η. It is tuned for every K on one grid, with seeds that
+the reported steps do not use. Two regimes are shown. With much noise the best η is
+proportional to K, and T to 1/K. With little noise the best η is the largest of those
+that give a fresh sample a weight of at most 1, whatever K is; the transient decides, and
+more devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K): one or
+two devices cannot take the grid's largest η.)
+"""
+
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+
+from benchmarks import experiment
+from benchmarks.noisy_quadratic import Noise
+from benchmarks.passage import TERMS, admissible, passages, tune
+from benchmarks.timing import Bound, conclude, print_table
+from fedbilevel.mathematics.theory import (
+    LOCAL_BSGM_LAW,
+    LOCAL_BSGVRM_LAW,
+    Plan,
+    ScalingLaw,
+)
+from fedbilevel.mathematics.theory.scaling import Factors
+
+mpl.use("Agg")
+mpl.rcParams["svg.hashsalt"] = "speedup"  # the same file whenever it is drawn
+BAND = 0.15
+"""How far from −1 a slope in the noisy regime may be."""
+STALLED = -0.25
+"""What a slope in the quiet regime must be above."""
+LOCAL_STEPS = 8
+QUIET = Noise(gradients=0.1, curvature=0.02)
+QUIET_STEPS = 4_000
+COLOURS = {"noisy": "#0072B2", "quiet": "#D55E00"}
+MARKS = {"noisy": "o", "quiet": "s"}
+
+
+class Method(NamedTuple):
+    """An algorithm and its settings for one device.
+
+    Attributes:
+        law: how settings follow K.
+        noise: of gradients in the noisy regime. Variance reduction needs more of it
+            before noise, and not the transient, decides.
+        mixing: α and β.
+        opening_batch_size: B.
+    """
+
+    law: ScalingLaw
+    noise: float
+    mixing: float
+    opening_batch_size: int
+
+    def factors(self, devices: int) -> Factors:
+        """Return what K devices multiply the settings by."""
+        return self.law.factors(devices=float(devices), accuracy=1.0)
+
+
+METHODS = {
+    "LocalBSGM": Method(LOCAL_BSGM_LAW, 3.0, 2.0, 1),
+    "LocalBSGVRM": Method(LOCAL_BSGVRM_LAW, 10.0, 16.0, 256),
+}
+
+
+class Setting(NamedTuple):
+    """How much is run.
+
+    Attributes:
+        devices: K, each number tried.
+        rates: η, the grid.
+        tuning_seeds: to choose η with.
+        seeds: to report T with.
+        threshold: the average stationarity to reach.
+        steps: the most with one device; K devices have 1/K of that, and 2,000.
+        regimes: which to run.
+    """
+
+    devices: tuple[int, ...]
+    rates: tuple[float, ...]
+    tuning_seeds: int
+    seeds: int
+    threshold: float
+    steps: int
+    regimes: tuple[str, ...]
+
+
+FULL = Setting(
+    devices=(1, 2, 4, 8, 16, 32),
+    rates=tuple(2.0 ** -(k / 2) for k in range(2, 18)),
+    tuning_seeds=5,
+    seeds=10,
+    threshold=4.0,
+    steps=100_000,
+    regimes=("noisy", "quiet"),
+)
+FAST = Setting(
+    devices=(1, 2, 8),
+    rates=tuple(2.0**-k for k in range(2, 9)),
+    tuning_seeds=2,
+    seeds=4,
+    threshold=12.0,
+    steps=15_000,
+    regimes=("noisy",),
+)
+
+
+def plan_of(method: Method, devices: int, rate: float, threshold: float) -> Plan:
+    """Return settings of which α, β and B follow K as the corollaries say."""
+    factors = method.factors(devices)
+    return Plan(
+        method.law,
+        devices=devices,
+        accuracy=threshold,
+        steps=1,  # what is looked for
+        local_steps=LOCAL_STEPS,
+        learning_rate=rate,
+        upper_mixing=method.mixing * factors.mixing,
+        lower_mixing=method.mixing * factors.mixing,
+        terms=TERMS,
+        opening_batch_size=ceil(method.opening_batch_size * factors.opening_batch_size),
+    )
+
+
+def cell(setting: Setting, name: str, regime: str, devices: int) -> dict[str, Any]:
+    """Tune the rate; return it, and the steps that each seed took with it."""
+    method, noisy = METHODS[name], regime == "noisy"
+    mixing = method.mixing * method.factors(devices).mixing
+    rates = admissible(method.law, mixing, setting.rates)
+    found = passages(
+        [plan_of(method, devices, rate, setting.threshold) for rate in rates],
+        noise=Noise(method.noise) if noisy else QUIET,
+        steps=setting.steps // devices + 2_000 if noisy else QUIET_STEPS,
+        seeds=range(setting.tuning_seeds + setting.seeds),
+    )
+    tuned = tune(found, setting.tuning_seeds)
+    return {"rate": rates[tuned.best], "inside": tuned.inside, "steps": tuned.steps}
+
+
+def draw(
+    setting: Setting, results: dict[str, Any], slopes: dict[str, Any], folder: Path
+) -> None:
+    """Draw T against K, one panel an algorithm."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+    devices = np.array(setting.devices)
+    for axis, name in zip(axes, METHODS, strict=True):
+        for regime in setting.regimes:
+            steps = [results[f"{name}-{regime}-{k}"]["steps"] for k in devices]
+            means = np.exp(np.mean(np.log(steps), axis=1))
+            colour = COLOURS[regime]
+            for k, ones in zip(devices, steps, strict=True):
+                axis.plot([k] * len(ones), ones, ".", color=colour, alpha=0.3)
+            label = f"{regime}: slope {slopes[f'{name}-{regime}']}"
+            axis.plot(devices, means, MARKS[regime], color=colour, label=label)
+            if regime == "noisy":
+                middle = np.exp(np.mean(np.log(means * devices)))
+                axis.plot(devices, middle / devices, "--", color="0.4", label="1/K")
+                edges = (devices / np.exp(np.mean(np.log(devices)))) ** BAND
+                centre = middle / devices
+                axis.fill_between(
+                    devices, centre / edges, centre * edges, color="0.85", zorder=0
+                )
+        axis.set(xscale="log", yscale="log", title=name, xlabel="devices K")
+        axis.set_xticks(devices, [str(k) for k in devices], minor=False)
+        axis.minorticks_off()
+        axis.legend()
+    axes[0].set_ylabel(f"steps T to an average stationarity of {setting.threshold:g}")
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "speedup.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    arguments = experiment.arguments(__doc__, "3 numbers of devices, much noise only")
+    setting = FAST if arguments.fast else FULL
+    cells = {
+        f"{name}-{regime}-{k}": partial(cell, setting, name, regime, k)
+        for name in METHODS
+        for regime in setting.regimes
+        for k in setting.devices
+    }
+    results = experiment.run_cells("speedup", setting, cells)
+    header = [
+        "algorithm",
+        "regime",
+        "devices",
+        "rate",
+        "steps",
+        "least",
+        "most",
+        "gain",
+    ]
+    rows: list[list[object]] = []
+    slopes: dict[str, experiment.Slope] = {}
+    for name in METHODS:
+        for regime in setting.regimes:
+            group = [results[f"{name}-{regime}-{k}"] for k in setting.devices]
+            steps = [one["steps"] for one in group]
+            slopes[f"{name}-{regime}"] = experiment.fit_slope(setting.devices, steps)
+            means = np.exp(np.mean(np.log(steps), axis=1))
+            rows += [
+                [
+                    *(name, regime, k, one["rate"], round(mean)),
+                    *(round(min(one["steps"])), round(max(one["steps"]))),
+                    float(means[0] / mean),
+                ]
+                for k, one, mean in zip(setting.devices, group, means, strict=True)
+            ]
+    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    for which, slope in slopes.items():
+        print(f"{which}: slope of log T on log K {slope} (95 % interval)")
+    experiment.write_table(arguments.folder / "speedup.csv", header, rows)
+    draw(setting, results, slopes, arguments.folder)
+    edges = sum(not one["inside"] for key, one in results.items() if "noisy" in key)
+    bounds = [Bound("best rates at an end of the grid", edges, 0)]
+    for which, slope in slopes.items():
+        if which.endswith("noisy"):
+            bounds.append(Bound(f"|{which} slope + 1|", abs(slope.value + 1), BAND))
+        else:
+            bounds.append(Bound(f"{which} slope", slope.value, STALLED, at_least=True))
+    conclude(bounds)
+
+
+if __name__ == "__main__":
+    main()
