@@ -77,7 +77,7 @@ FULL = Setting(
     seeds=10,
 )
 FAST = Setting(
-    local_steps=(4, 6, 9),
+    local_steps=(4, 6, 8),
     rates=tuple(2.0**-k for k in range(1, 6)),
     tuning_seeds=2,
     seeds=3,

@@ -4,12 +4,12 @@
 
 Corollaries 2 and 4: K devices need 1/K of the steps. The bounds behind them have a
 transient that falls with ηT and a noise that grows with η and falls with K, so more
-devices help by allowing a larger η. It is tuned for every K on one grid, with seeds that
-the reported steps do not use. Two regimes are shown. With much noise the best η is
+devices help by allowing a larger η. It is tuned for every K on one grid, with seeds
+that the reported steps do not use. Two regimes are shown. With much noise the best η is
 proportional to K, and T to 1/K. With little noise the best η is the largest of those
-that give a fresh sample a weight of at most 1, whatever K is; the transient decides, and
-more devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K): one or
-two devices cannot take the grid's largest η.)
+that give a fresh sample a weight of at most 1, whatever K is; the transient decides,
+and more devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K):
+one or two devices cannot take the grid's largest η.)
 """
 
 from functools import partial

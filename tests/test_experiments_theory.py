@@ -139,35 +139,16 @@ def test_what_a_run_spent_is_read_off_where_it_arrived():
     }
 
 
-ALONE_AND_TOGETHER = """
-from benchmarks import passage, speedup
-method = speedup.METHODS["LocalBSGVRM"]
-plans = [speedup.plan_of(method, 1, rate, 150.0) for rate in (0.05, 0.04, 0.03, 0.02)]
-together = passage.passages(plans, noise=6.0, steps=400, seeds=range(4)).steps
-alone = passage.passages(plans[:1], noise=6.0, steps=400, seeds=[0]).steps
-assert 8 < together[0, 0] == alone[0, 0] < 400, (together, alone)
-"""
-
-
-def program(*arguments, **environment):
+@pytest.mark.parametrize("name", ["speedup", "complexity"])
+def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, tmp_path):
     inherited = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    return subprocess.run(
-        [sys.executable, *arguments],
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--fast"],
         capture_output=True,
         text=True,
         check=False,
-        env={**inherited, **environment},
+        env={**inherited, "FEDBILEVEL_CELLS": str(tmp_path)},
     )
-
-
-def test_a_sweep_in_single_precision_has_the_numbers_of_a_single_run():
-    done = program("-c", ALONE_AND_TOGETHER)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("name", ["speedup", "complexity"])
-def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, tmp_path):
-    done = program("-m", f"benchmarks.{name}", "--fast", FEDBILEVEL_CELLS=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "MISSED" not in done.stdout
     for ending in ("csv", "svg"):
