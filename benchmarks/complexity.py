@@ -18,7 +18,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
@@ -34,8 +33,6 @@ from fedbilevel.mathematics.theory import (
     plan_for_accuracy,
 )
 
-mpl.use("Agg")
-mpl.rcParams["svg.hashsalt"] = "complexity"  # the same file whenever it is drawn
 BAND = 0.3
 """How far from the paper's power a slope may be."""
 DEVICES = 4
@@ -184,8 +181,8 @@ def draw(
                 axis.plot([accuracy] * len(ones), ones, ".", color=colour, alpha=0.3)
             power = method.powers[measure]
             slope = slopes[name, measure]
-            label = f"{name}, noise {method.noise:g}: {slope}"
-            axis.plot(accuracies, means, MARKS[name], color=colour, label=label)
+            found = f"{name}, noise {method.noise:g}: {slope}"
+            axis.plot(accuracies, means, MARKS[name], color=colour, label=found)
             line = accuracies**power
             line *= np.exp(np.mean(np.log(means / line)))
             axis.plot(accuracies, line, "--", color=colour, label=f"paper: {power:g}")
@@ -199,9 +196,7 @@ def draw(
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.invert_xaxis()
         axis.legend(fontsize=8)
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "complexity.svg", metadata={"Date": None})
-    plt.close(figure)
+    experiment.save_figure(figure, folder / "complexity.svg")
 
 
 def main() -> None:
@@ -263,9 +258,12 @@ def main() -> None:
                 ]
             )
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    for (name, measure), slope in slopes.items():
-        print(f"{name}: slope of log {measure} on log ε {slope} (95 % interval)")
     experiment.write_table(arguments.folder / "complexity.csv", header, rows)
+    experiment.write_slopes(
+        arguments.folder / "complexity-slopes.csv",
+        "its logarithm on log ε",
+        {f"{name}, {measure}": slope for (name, measure), slope in slopes.items()},
+    )
     draw(setting, results, slopes, arguments.folder)
     edges = sum(not results[f"{name}-{first}"]["inside"] for name in METHODS)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]

@@ -17,9 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from scipy import stats
 from tqdm import tqdm
+
+mpl.use("Agg")
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -120,6 +125,14 @@ def write_markdown(
     path.write_text(text + "\n")
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, the same bytes whenever the same is drawn, and close it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def half_width(values: np.ndarray) -> np.ndarray:
     """Return the half-width of the mean's 95 % confidence interval, over axis 0."""
     count = len(values)
@@ -155,3 +168,11 @@ def fit_slope(x: Sequence[float], y: Sequence[Sequence[float]]) -> Slope:
     fit = stats.linregress(np.log(x), means)
     width = stats.t.ppf(0.975, len(means) - 2) * fit.stderr
     return Slope(float(fit.slope), float(fit.slope - width), float(fit.slope + width))
+
+
+def write_slopes(path: Path, of: str, slopes: Mapping[str, Slope]) -> None:
+    """Print slopes and write them as a table; `of` says what of."""
+    for which, slope in slopes.items():
+        print(f"{which}: slope of {of} {slope} (95 % interval)")
+    rows = [[which, *slope] for which, slope in slopes.items()]
+    write_table(path, ["which", "slope", "low", "high"], rows)

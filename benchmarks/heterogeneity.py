@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
@@ -38,7 +37,6 @@ from fedbilevel import (
 from fedbilevel.metrics import Survey, Verdict, diagnose
 from fedbilevel.problems import quadratic_task, random_quadratic
 
-mpl.use("Agg")
 DEVICES = 8
 AMOUNTS = (0.0, 0.1, 0.2, 0.4, 0.8)
 RATES = (0.04, 0.02, 0.01)
@@ -208,9 +206,7 @@ def draw(
     left.legend(fontsize=8)
     for axis in (left, right):
         axis.grid(alpha=0.3)
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "heterogeneity.svg", metadata={"Date": None})
-    plt.close(figure)
+    experiment.save_figure(figure, folder / "heterogeneity.svg")
 
 
 if __name__ == "__main__":

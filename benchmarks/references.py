@@ -50,7 +50,7 @@ def references(name: str, case: Case) -> dict[str, float]:
             "validation data alone": best(*clean),
         }
     found = {
-        "training data alone": best(split.training),
+        "no tuning": best(split.training),
         "validation data alone": best(*clean),
         "training and validation data": best(split.training, *clean),
     }

@@ -17,7 +17,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
@@ -33,8 +32,6 @@ from fedbilevel.mathematics.theory import (
 )
 from fedbilevel.mathematics.theory.scaling import Factors
 
-mpl.use("Agg")
-mpl.rcParams["svg.hashsalt"] = "speedup"  # the same file whenever it is drawn
 BAND = 0.15
 """How far from −1 a slope in the noisy regime may be."""
 STALLED = -0.25
@@ -175,9 +172,7 @@ def draw(
         axis.minorticks_off()
         axis.legend()
     axes[0].set_ylabel(f"steps T to an average stationarity of {setting.threshold:g}")
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "speedup.svg", metadata={"Date": None})
-    plt.close(figure)
+    experiment.save_figure(figure, folder / "speedup.svg")
 
 
 def main() -> None:
@@ -217,9 +212,10 @@ def main() -> None:
                 for k, one, mean in zip(setting.devices, group, means, strict=True)
             ]
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    for which, slope in slopes.items():
-        print(f"{which}: slope of log T on log K {slope} (95 % interval)")
     experiment.write_table(arguments.folder / "speedup.csv", header, rows)
+    experiment.write_slopes(
+        arguments.folder / "speedup-slopes.csv", "log T on log K", slopes
+    )
     draw(setting, results, slopes, arguments.folder)
     edges = sum(not one["inside"] for key, one in results.items() if "noisy" in key)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]

@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
-from benchmarks.experiment import half_width
+from benchmarks.experiment import half_width, save_figure
 from benchmarks.task_list import METRICS as METRIC_OF
 
-mpl.use("Agg")
 Results = dict[str, Any]
 COSTS = {"samples": "samples", "rounds": "rounds", "bytes": "bytes, both ways"}
 PARTITIONS = ("iid", "heterogeneous")
@@ -114,7 +112,6 @@ def draw(
     folder: Path,
 ) -> None:
     """Draw one figure a task: the metric against samples, rounds and bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     for task in tasks:
         figure, axes = plt.subplots(
             2, 3, figsize=(11, 6.5), sharey=True, layout="constrained"
@@ -127,8 +124,7 @@ def draw(
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
         figure.suptitle(f"{task}: mean of seeds and its 95 % confidence band")
-        figure.savefig(folder / f"tasks-{task}.svg", metadata={"Date": None})
-        plt.close(figure)
+        save_figure(figure, folder / f"tasks-{task}.svg")
 
 
 def _panel(

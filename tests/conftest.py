@@ -27,3 +27,10 @@ def strict_numbers(request: pytest.FixtureRequest) -> Iterator[None]:
         jax.numpy_rank_promotion("raise"),
     ):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_programs() -> Iterator[None]:
+    # A compiled program holds memory maps, and Linux grants a process 65,530 of them.
+    yield
+    jax.clear_caches()
