@@ -76,7 +76,7 @@ def cleaning(source: Callable[[], datasets.DataSet], iid: bool, fast: bool) -> C
     make = partial(
         cleaning_network, model=np.asarray(model), ridge=1e-3, wrong=redrawn.wrong
     )
-    return Case(make, split, selection, clean, 1e-3, 0.03)
+    return Case(make, split, selection, clean, 1e-3, 0.01)
 
 
 def adult(iid: bool, fast: bool) -> Case:
