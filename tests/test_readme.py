@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 README = Path(__file__).parent.parent / "README.md"
@@ -30,9 +29,11 @@ def printed(program: str, folder: Path) -> str:
 
 
 def test_quick_start_tunes_a_model_within_a_minute(tmp_path):
-    began = time.monotonic()
+    # Processor time: others may be using the machine.
+    began = os.times()
     output = printed(PROGRAMS[0], tmp_path)
-    assert time.monotonic() - began < 60
+    ended = os.times()
+    assert ended.children_user - began.children_user < 60
     before, after = map(
         float, re.findall(r"validation accuracy .* tuning: (\S+)", output)
     )
@@ -42,10 +43,14 @@ def test_quick_start_tunes_a_model_within_a_minute(tmp_path):
 
 
 def test_the_later_programs_go_on_from_the_quick_start(tmp_path):
-    _, diagnosis, cleaning = PROGRAMS
+    _, tuning, diagnosis, cleaning = PROGRAMS
     # What they need of the quick start is defined before its first result.
     definitions, _ = PROGRAMS[0].split("print(", maxsplit=1)
-    output = printed(definitions + diagnosis + cleaning, tmp_path)
+    output = printed(definitions + tuning + diagnosis + cleaning, tmp_path)
     assert "This federation is homogeneous enough" in output
+    losses = re.search(r"loss of each setting: \[(.*)\]", output)
+    assert losses is not None
+    low, middle, high = map(float, losses[1].split())
+    assert high < middle < low  # the hypergradient is small: a large step is wanted
     (area,) = re.findall(r"area under the curve: (\S+)", output)
     assert float(area) > 0.85

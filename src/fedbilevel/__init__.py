@@ -3,12 +3,14 @@
 See `run` for the way in.
 """
 
+from fedbilevel import datasets, metrics, problems
 from fedbilevel.algorithms.fedbio import FedBiO
 from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
 from fedbilevel.algorithms.fednest import FedNest
 from fedbilevel.algorithms.lfednest import LFedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.planning import plan_of, with_plan
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 from fedbilevel.algorithms.rescale import rescale
 from fedbilevel.algorithms.shrofbo import ShroFBO
@@ -69,7 +71,12 @@ __all__ = [
     "Sweep",
     "UniformSample",
     "WarmStart",
+    "datasets",
+    "metrics",
+    "plan_of",
+    "problems",
     "rescale",
     "run",
     "sweep",
+    "with_plan",
 ]

@@ -259,3 +259,9 @@ def test_the_first_estimates_are_each_devices_own():
     (ours,) = start_run(algorithm, devices, rounds=1)
     assert ours.reports[0].dispersion.x > 1e-8
     assert isinstance(ours.server, momentum.MomentumState)
+
+
+def test_a_list_of_devices_is_told_what_to_do_with_it():
+    held = quadratic.devices(2, 1, 0.0)
+    with pytest.raises(TypeError, match="wrap what each device holds in InMemory"):
+        start_run(LocalBSGM(0.1, SERIES), held, rounds=1)

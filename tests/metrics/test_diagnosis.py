@@ -115,9 +115,13 @@ def test_mistakes_are_told():
     devices = InMemoryDevices(scattered(2, 1, 0.0, 0.0))
     with pytest.raises(ValueError, match="at least 3 rounds"):
         diagnose(quadratic.problem(), Survey(SERIES), devices, X, Y, rounds=2)
-    wild = Survey(NeumannSeries(terms=60, scale=1e9))
-    with pytest.raises(ArithmeticError, match="lower the scale"):
+    # Finite, and wrong: the series doubles with every term, y runs away from y*(x).
+    wild = Survey(NeumannSeries(terms=10, scale=1.0))
+    with pytest.raises(ArithmeticError, match="series diverges; lower its scale"):
         diagnose(quadratic.problem(), wild, devices, X, Y, rounds=3)
+    away = Survey(SERIES, warm_start=WarmStart(learning_rate=1.0, exchanges=10))
+    with pytest.raises(ArithmeticError, match="warm start led away from"):
+        diagnose(quadratic.problem(), away, devices, X, Y, rounds=3)
 
 
 def test_a_point_where_the_hypergradient_vanishes_is_refused():

@@ -158,3 +158,12 @@ def test_a_reference_may_be_closed_forms():
     at = stationarity(reference, mean.solution(), mean.lower_solution(mean.solution()))
     assert at.hypergradient < 1e-24
     assert at.lower_error < 1e-24
+
+
+def test_a_run_that_diverged_is_told_so():
+    devices = quadratic.exact_device()
+    reference = newton_reference(quadratic.problem(), devices)
+    with pytest.raises(ArithmeticError, match="the run has diverged"):
+        reference.lower_solution(
+            np.full(quadratic.X_SIZE, np.nan), np.zeros(quadratic.Y_SIZE)
+        )

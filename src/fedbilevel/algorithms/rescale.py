@@ -95,10 +95,12 @@ def rescale(
     With `keeping=same_steps`, the powers are those for an unchanged number of steps;
     the series should then be given more terms (`theory.plan_for_steps` says how many).
 
-    The corollaries hold up to constants, and for homogeneous devices. On a noisy
-    quadratic, from 4 to 16 devices, the average stationarity over as many rounds of a
-    quarter of the steps came to within a fifth of the old one, and to more than twice
-    the old one with p alone changed (`tests/algorithms/test_rescale.py`).
+    The corollaries hold up to constants, and for homogeneous devices. They are about
+    settings that noise decides: an η already near the largest that converges, times r,
+    diverges. On a noisy quadratic, from 4 to 16 devices, the average stationarity over
+    as many rounds of a quarter of the steps came to within a fifth of the old one, and
+    to more than twice the old one with p alone changed
+    (`tests/algorithms/test_rescale.py`).
 
     Args:
         algorithm: a `LocalBSGM` or `LocalBSGVRM` that works.
@@ -126,7 +128,7 @@ def rescale(
     for name, count in (("devices_from", devices_from), ("devices_to", devices_to)):
         if count < 1:
             raise ValueError(f"rescale needs {name} at least 1, but it is {count}.")
-    law, ratio = _law(algorithm), devices_to / devices_from
+    law, ratio = law_of(algorithm), devices_to / devices_from
     factors = law.factors(devices=ratio, accuracy=keeping(law, ratio))
     old: Any = algorithm
     changes: dict[str, Any] = {
@@ -155,7 +157,17 @@ def rescale(
     return rescaled
 
 
-def _law(algorithm: FederatedAlgorithm) -> ScalingLaw:
+def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
+    """Return the powers that the corollaries give to an algorithm's settings.
+
+    Raises:
+        TypeError: if no corollary is about this algorithm.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> law_of(LocalBSGM(0.1, NeumannSeries(5, 0.5))).mixing_power
+        1
+    """
     if isinstance(algorithm, LocalBSGM):
         return LOCAL_BSGM_LAW
     if isinstance(algorithm, LocalBSGVRM):

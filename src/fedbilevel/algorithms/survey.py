@@ -22,6 +22,9 @@ class SurveyState(NamedTuple):
     Attributes:
         x: where the survey is made.
         y: where the survey is made.
+        slope_before: ∇y ḡ before the warm start.
+        slope: ∇y ḡ where the survey is made, after the warm start.
+        right_side: ∇y f̄.
         power: (I − θH̄)ⁿ ∇y f̄ after n products.
         total: the sum of the powers so far.
         direct: ∇x f̄.
@@ -29,12 +32,15 @@ class SurveyState(NamedTuple):
         own: the mean over devices of ∇x f_k − J_k θ Σ_n (I − θH_k)ⁿ ∇y f_k.
 
     Example:
-        >>> SurveyState(1.0, 2.0, 0.0, 0.0, direct=3.0, indirect=1.0, own=4.0).own
-        4.0
+        >>> SurveyState(*range(10)).own
+        9
     """
 
     x: Upper
     y: Lower
+    slope_before: Lower
+    slope: Lower
+    right_side: Lower
     power: Lower
     total: Lower
     direct: Upper
@@ -76,13 +82,23 @@ class Survey:
     ) -> tuple[SurveyState, tuple[()]]:
         """Return the point, nothing known about it; devices keep nothing."""
         nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
-        return SurveyState(x, y, nothing, nothing, none, none, none), ()
+        return SurveyState(x, y, *(nothing,) * 5, *(none,) * 3), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the warm start, if any, and a round like any other."""
+        """Return the warm start, watched, if there is one; and a round like any."""
         if self.warm_start is None:
             return ()
-        return (*self.warm_start.phases(problem), *self.phases(problem))
+
+        def slope(name: str) -> Phase:
+            return questions.ask(
+                lambda server: (server.x, server.y),
+                questions.lower_gradient(problem, self.batch_size),
+                lambda server, mean: server._replace(**{name: mean}),
+            )
+
+        warm_start = self.warm_start.phases(problem)
+        watched = slope("slope_before"), *warm_start, slope("slope")
+        return *watched, *self.phases(problem)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the exchanges for the one estimate and the exchange for the other."""
@@ -107,7 +123,9 @@ class Survey:
         right_side = questions.ask(
             lambda server: (server.x, server.y),
             questions.upper_gradient(problem, size),
-            lambda server, mean: server._replace(power=mean, total=mean),
+            lambda server, mean: server._replace(
+                right_side=mean, power=mean, total=mean
+            ),
         )
         product = questions.ask(
             lambda server: (server.x, server.y, server.power),

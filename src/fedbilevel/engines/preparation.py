@@ -71,6 +71,11 @@ def prepare(
             f"the class {algorithm.__name__} was given for an algorithm; give one with "
             "its hyperparameters: that class called with them."
         )
+    if not isinstance(devices, Devices):
+        raise TypeError(
+            f"a {type(devices).__name__} was given for devices; wrap what each device "
+            "holds in InMemoryDevices or OnDemandDevices."
+        )
     x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
     one = one_device(devices.cohort(np.array([0])))

@@ -7,6 +7,7 @@ the devices are homogeneous, as the paper assumes.
 """
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jax.flatten_util import ravel_pytree
@@ -86,9 +87,10 @@ class NeumannSeries:
     scale: tree.Rate
 
     def __post_init__(self) -> None:
-        if self.terms < 1:
+        if not isinstance(self.terms, Integral) or self.terms < 1:
             raise ValueError(
-                f"NeumannSeries needs at least 1 term, but terms={self.terms}."
+                f"NeumannSeries needs terms at least 1 and whole, but it is "
+                f"{self.terms!r}."
             )
         if tree.is_number(self.scale) and self.scale <= 0:
             raise ValueError(

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from fedbilevel.algorithms.survey import Survey
+from fedbilevel.algorithms.survey import Survey, SurveyState
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.protocol import Engine
@@ -127,7 +127,8 @@ def diagnose(
 
     Raises:
         ValueError: if fewer than 3 rounds are asked for.
-        ArithmeticError: if an estimate is not finite, or the hypergradient vanishes.
+        ArithmeticError: if an estimate is not finite, the series or the warm start goes
+            astray, or the hypergradient vanishes.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -163,6 +164,7 @@ def diagnose(
         weights=weights,
         engine=engine,
     ):
+        _require_sane(survey, done.server)
         direct, indirect, own = (
             np.asarray(ravel_pytree(part)[0], float)
             for part in (done.server.direct, done.server.indirect, done.server.own)
@@ -170,11 +172,6 @@ def diagnose(
         differences.append(own - (direct - indirect))
         wholes.append(direct - indirect)
         indirects.append(indirect)
-    if not np.isfinite(differences).all():
-        raise ArithmeticError(
-            "a hypergradient is not finite; lower the scale of the survey's series "
-            "below 1 / L_1, where L_1 is the largest curvature of the lower loss."
-        )
     grams = [np.inner(rows, rows) for rows in (differences, wholes, indirects)]
     ratio, error = _jackknife([np.asarray(gram) for gram in grams])
     width = float(stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1)) * error
@@ -182,6 +179,25 @@ def diagnose(
         sqrt(max(0.0, squared)) for squared in (ratio, ratio - width, ratio + width)
     )
     return Diagnosis(distance, low, high, tolerance, done.costs)
+
+
+def _require_sane(survey: Survey, seen: SurveyState) -> None:
+    # Means of samples of their own: only growth that no noise explains is refused.
+    def norm(variable: PyTree) -> float:
+        return float(np.linalg.norm(ravel_pytree(variable)[0]))
+
+    before, after = norm(seen.slope_before), norm(seen.slope)
+    if survey.warm_start is not None and not after <= 2 * before:
+        raise ArithmeticError(
+            f"the warm start led away from y*(x): ‖∇y g‖ was {before:.2g} and is "
+            f"{after:.2g}; lower its learning rate."
+        )
+    first, last = norm(seen.right_side), norm(seen.power)
+    if not last <= 2 * first or not np.isfinite(norm(seen.own)):
+        raise ArithmeticError(
+            "the survey's series diverges; lower its scale below 1 / L_1, where L_1 is "
+            "the largest curvature of the lower loss (estimate_assumptions finds it)."
+        )
 
 
 def _jackknife(

@@ -86,7 +86,8 @@ def newton_reference(
 
     Raises:
         ValueError: when first used, if a loss is not the mean over its batch.
-        ArithmeticError: when used, if y*(x) cannot be found to tolerance.
+        ArithmeticError: when used, if x or the guess is not finite, or y*(x) cannot be
+            found to tolerance.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -118,6 +119,11 @@ def newton_reference(
                 require_mean("lower_loss", problem.lower_loss, x, near, lower)
                 checked.append(True)
             start, unravel = ravel_pytree(near)
+            if not np.isfinite(ravel_pytree((x, near))[0]).all():
+                raise ArithmeticError(
+                    "x or y is not finite: the run has diverged; lower its rates, or "
+                    "let DebugSimulation name the first number that is not finite."
+                )
 
             def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
                 value, gradient = value_and_gradient(

@@ -4,7 +4,7 @@ The corollaries give T, p, η, B and Q up to constants. The constants come from 
 anchor: a plan whose settings were tried.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, exp, log
 
 from scipy.optimize import brentq
@@ -47,7 +47,7 @@ class Plan:
         (50, 40040)
     """
 
-    law: ScalingLaw
+    law: ScalingLaw = field(repr=False)
     devices: int
     accuracy: float
     steps: int

@@ -1,0 +1,66 @@
+"""From an algorithm that was run to a plan, and from a plan to an algorithm."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedbilevel.algorithms.rescale import Algorithm, law_of
+from fedbilevel.mathematics.theory.plans import Plan
+
+
+def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) -> Plan:
+    """Return what was run and what it reached, for the planner to start from.
+
+    Args:
+        algorithm: a `LocalBSGM` or `LocalBSGVRM` with a `NeumannSeries`.
+        devices: K, how many took part in a round.
+        steps: T, local steps: rounds times `local_steps`.
+        accuracy: ε, the mean over the run's rounds of ‖∇Φ(x)‖² + L²‖y − y*(x)‖², which
+            `metrics.stationarity` returns in parts.
+
+    Raises:
+        TypeError: if no corollary is about this algorithm.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> from fedbilevel.mathematics.theory import plan_for_accuracy
+        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> anchor = plan_of(tried, devices=4, steps=1000, accuracy=0.02)
+        >>> plan = plan_for_accuracy(
+        ...     anchor, devices=8, accuracy=0.02, contraction=0.8
+        ... )
+        >>> with_plan(tried, plan).learning_rate, plan.rounds
+        (0.2, 50)
+    """
+    law, settings = law_of(algorithm), _settings(algorithm)
+    if law.opening_batch_size:
+        settings["opening_batch_size"] = _any(algorithm).opening_batch_size
+    return Plan(law, devices=devices, accuracy=accuracy, steps=steps, **settings)
+
+
+def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
+    """Return the algorithm with a plan's settings; its other settings stay.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> with_plan(tried, plan_of(tried, devices=4, steps=9, accuracy=1.0)) == tried
+        True
+    """
+    old = _any(algorithm)
+    changes = {name: getattr(plan, name) for name in _settings(algorithm)}
+    changes["hypergradient"] = replace(old.hypergradient, terms=changes.pop("terms"))
+    if law_of(algorithm).opening_batch_size:
+        changes["opening_batch_size"] = plan.opening_batch_size
+    planned: Algorithm = replace(old, **changes)
+    return planned
+
+
+def _settings(algorithm: Algorithm) -> dict[str, Any]:
+    names = "local_steps", "learning_rate", "upper_mixing", "lower_mixing", "batch_size"
+    settings = {name: getattr(algorithm, name) for name in names}
+    return {**settings, "terms": _any(algorithm).hypergradient.terms}
+
+
+def _any(algorithm: Algorithm) -> Any:
+    # Both algorithms of the paper have these settings, but no common class.
+    return algorithm
