@@ -173,13 +173,15 @@ WITH_SERIES = ("LocalBSGM", "LocalBSGVRM", "FedNest", "LFedNest")
 TERMS = (2, 8)
 
 
-def grid(contender: str, task: Task, smallest: float, batch_size: int) -> list[Steps]:
+def grid(
+    contender: str, task: Task, smallest: float, batch_size: int, headroom: float
+) -> list[Steps]:
     """Return the settings to try, equally many for every contender.
 
     What a series is to the ones, the step of z is to the others: where there is a
     series, its length is tried, and elsewhere the shorter lower step.
     """
-    curvature = largest_curvature(task)
+    curvature = headroom * largest_curvature(task)
     per_step = max(1, int(np.median(task.devices.lower_sizes)) // LOCAL_STEPS)
     series = contender in WITH_SERIES
     others = [(1.0, terms) for terms in TERMS] if series else [(0.3, 1), (1.0, 1)]

@@ -111,7 +111,7 @@ def compete(name: str, case: Case, start: Any, setting: Setting) -> dict[str, An
     task = case.task
     make = CONTENDERS[name]
     batch_size = max(1, setting.total_batch // task.devices.device_count)
-    settings = grid(name, task, case.upper_step, batch_size)
+    settings = grid(name, task, case.upper_step, batch_size, case.headroom)
     task = task._replace(y=start)
     if setting.fast:
         settings = settings[1::4]
