@@ -20,6 +20,7 @@ HEADER = [
     "metric",
     "mean",
     "half_width",
+    "failed",
     "retrained",
     "detection",
     "samples",
@@ -48,17 +49,28 @@ def table(
     rows: list[list[object]] = []
     for task in tasks:
         metric = METRIC_OF[task]
-        for name, value in results[f"{task}.references"].items():
-            rows.append([task, "pooled", name, metric, value, *[""] * 11])
-        rows.append(_row(task, "pooled", CENTRALISED, results[f"{task}.{CENTRALISED}"]))
+        references = results[f"{task}.references"]
+        for name, value in references["metrics"].items():
+            rows.append([task, "pooled", name, metric, value, *[""] * 12])
+        start = references["start_loss"]
+        cell = results[f"{task}.{CENTRALISED}"]
+        rows.append(_row(task, "pooled", CENTRALISED, cell, start))
         for partition in PARTITIONS:
             for method in contenders:
                 cell = cell_of(results, task, partition, method)
-                rows.append(_row(task, partition, method, cell))
+                rows.append(_row(task, partition, method, cell, start))
     return HEADER, rows
 
 
-def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
+def _failed(cell: Any, start: float) -> int:
+    """Return how many seeds ended no better than where all began."""
+    ends = np.array([curve[-1]["selection_loss"] for curve in cell["curves"]])
+    return int((~(ends < start)).sum())
+
+
+def _row(
+    task: str, partition: str, method: str, cell: Any, start: float
+) -> list[object]:
     metric = METRIC_OF[task]
     ends = [curve[-1] for curve in cell["curves"]]
     finals = np.array([end[metric] for end in ends])
@@ -71,6 +83,7 @@ def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
         metric,
         float(finals.mean()),
         float(half_width(finals)),
+        _failed(cell, start),
         float(np.mean(again)) if again else "",
         float(np.mean(found)) if found else "",
         *(ends[0][cost] for cost in ("samples", "rounds", "exchanges")),
@@ -91,13 +104,15 @@ def summary(
     """Return one row a method and one column a task, for reading."""
     found: dict[str, dict[str, str]] = {}
     for task in tasks:
-        for name, value in results[f"{task}.references"].items():
+        for name, value in results[f"{task}.references"]["metrics"].items():
             found.setdefault(name, {})[task] = f"{value:.3f}"
     for method in (*contenders, CENTRALISED):
         for task in tasks:
-            curves = cell_of(results, task, partition, method)["curves"]
-            ends = np.array([curve[-1][METRIC_OF[task]] for curve in curves])
+            cell = cell_of(results, task, partition, method)
+            ends = np.array([curve[-1][METRIC_OF[task]] for curve in cell["curves"]])
             text = f"{ends.mean():.3f} ± {float(half_width(ends)):.3f}"
+            failed = _failed(cell, results[f"{task}.references"]["start_loss"])
+            text += f" ({failed} of {len(ends)} failed)" if failed else ""
             found.setdefault(method, {})[task] = text
     rows = [
         [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
@@ -145,7 +160,8 @@ def _panel(
         style, colour = STYLES[number % len(STYLES)], f"C{number}"
         axis.plot(spent, mean, style, color=colour, label=method, linewidth=1.5)
         axis.fill_between(spent, mean - width, mean + width, color=colour, alpha=0.15)
-    for number, (name, value) in enumerate(results[f"{task}.references"].items()):
+    references = results[f"{task}.references"]["metrics"]
+    for number, (name, value) in enumerate(references.items()):
         axis.axhline(value, color="black", linewidth=0.8, linestyle=STYLES[number % 4])
         axis.text(
             1.0,

@@ -106,7 +106,7 @@ def newsgroups(iid: bool, fast: bool) -> Case:
     split, selection = _split(_first(table, count), table, test, devices, iid, classes)
     make = partial(regularisation, penalty=1e-3)
     # A batch of few short texts is far more curved than the mean of all.
-    return Case(make, split, selection, None, 1e-3, 1.0, headroom=10.0)
+    return Case(make, split, selection, None, 1e-3, 0.3, headroom=10.0)
 
 
 def imbalance(iid: bool, fast: bool) -> Case:
