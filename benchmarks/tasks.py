@@ -5,10 +5,11 @@
     python -m benchmarks.tasks --fast     # small versions, as in CI
 
 A contender is tuned on a grid of 12 settings with a fifth of the samples; the best
-three that run to the end, with another seed, do so, and the best of these with three
-more. What is best is decided by the upper loss on a fifth of the validation examples that no device
-holds. A run ends when its devices have drawn the budget of samples together; all start
-at y*(x) of the untuned x. Needs the data of `python -m benchmarks.fetch_data`.
+three that survive a whole run with another seed are compared, and the best of these
+runs with three more. What is best is decided by the upper loss on a fifth of the
+validation examples that no device holds. A run ends when its devices have drawn the
+budget of samples together; all start at y*(x) of the untuned x. Needs the data of
+`python -m benchmarks.fetch_data`.
 """
 
 import argparse
