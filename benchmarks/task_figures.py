@@ -136,6 +136,7 @@ def draw(
                 _panel(axis, results, task, partition, cost, contenders)
                 axis.set_xlabel(label)
             row[0].set_ylabel(f"{partition}\n{METRIC_OF[task].replace('_', ' ')}, test")
+        axes[0, 0].set_ylim(_limits(results, task, contenders))
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
         figure.suptitle(f"{task}: mean of seeds and its 95 % confidence band")
@@ -161,16 +162,23 @@ def _panel(
         axis.plot(spent, mean, style, color=colour, label=method, linewidth=1.5)
         axis.fill_between(spent, mean - width, mean + width, color=colour, alpha=0.15)
     references = results[f"{task}.references"]["metrics"]
-    for number, (name, value) in enumerate(references.items()):
-        axis.axhline(value, color="black", linewidth=0.8, linestyle=STYLES[number % 4])
-        axis.text(
-            1.0,
-            value,
-            name,
-            fontsize=6,
-            ha="right",
-            va="bottom",
-            transform=axis.get_yaxis_transform(),
-        )
-    axis.set_xscale("log")
+    for style, (name, value) in zip(STYLES, references.items(), strict=False):
+        axis.axhline(value, color="black", linewidth=0.8, linestyle=style, label=name)
+    if cost == "bytes":  # all on one device sends next to nothing
+        axis.set_xscale("log")
     axis.grid(alpha=0.3)
+
+
+def _limits(
+    results: Results, task: str, contenders: tuple[str, ...]
+) -> tuple[float, float]:
+    """Return the range that holds the references and most of what is not a failure."""
+    metric = METRIC_OF[task]
+    values = list(results[f"{task}.references"]["metrics"].values())
+    for partition in PARTITIONS:
+        for method in (*contenders, CENTRALISED):
+            curves = cell_of(results, task, partition, method)["curves"]
+            values += [float(np.mean([curve[-1][metric] for curve in curves]))]
+    low, high = float(np.percentile(values, 10)), max(values)
+    margin = 0.25 * (high - low)
+    return low - margin, high + 0.5 * margin
