@@ -3,7 +3,9 @@
 See `run` for the way in.
 """
 
-from fedbilevel import datasets, metrics, problems
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedbilevel.algorithms.fedbio import FedBiO
 from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
 from fedbilevel.algorithms.fednest import FedNest
@@ -37,6 +39,9 @@ from fedbilevel.mathematics.hypergradients import (
 )
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.mathematics.schedules import CubeRootDecay, Schedule
+
+if TYPE_CHECKING:
+    from fedbilevel import datasets, metrics, problems
 
 __all__ = [
     "BilevelProblem",
@@ -80,3 +85,10 @@ __all__ = [
     "sweep",
     "with_plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first asked for: what they need takes longer than all the rest.
+    if name in ("datasets", "metrics", "problems"):
+        return import_module(f"fedbilevel.{name}")
+    raise AttributeError(f"module 'fedbilevel' has no attribute {name!r}")
