@@ -16,6 +16,8 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
     ("name", "files"),
     [
         ("heterogeneity", ("heterogeneity.csv", "diagnosis.csv", "heterogeneity.svg")),
+        ("speedup", ("speedup.csv", "speedup.svg")),
+        ("complexity", ("complexity.csv", "complexity.svg")),
         pytest.param(
             "tasks",
             ("tasks.csv", "tasks-cleaning-mnist.svg"),

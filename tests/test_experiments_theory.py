@@ -1,8 +1,4 @@
-"""The experiments on theory count what they say they count, and run."""
-
-import os
-import subprocess
-import sys
+"""The experiments on theory count what they say they count."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -137,19 +133,3 @@ def test_what_a_run_spent_is_read_off_where_it_arrived():
         "samples": [20, np.inf],
         "rounds": [2.0, np.inf],
     }
-
-
-@pytest.mark.parametrize("name", ["speedup", "complexity"])
-def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, tmp_path):
-    inherited = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", "--fast"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**inherited, "FEDBILEVEL_CELLS": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "MISSED" not in done.stdout
-    for ending in ("csv", "svg"):
-        assert (tmp_path / "fast" / f"{name}.{ending}").stat().st_size > 0

@@ -14,8 +14,8 @@ def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) 
         algorithm: a `LocalBSGM` or `LocalBSGVRM` with a `NeumannSeries`.
         devices: K, how many took part in a round.
         steps: T, local steps: rounds times `local_steps`.
-        accuracy: ε, the mean over the run's rounds of ‖∇Φ(x)‖² + L²‖y − y*(x)‖², which
-            `metrics.stationarity` returns in parts.
+        accuracy: ε, the mean over the run's steps of ‖∇Φ(x)‖² + L̃²‖y − y*(x)‖²: what
+            `total` of `metrics.stationarity` returns.
 
     Raises:
         TypeError: if no corollary is about this algorithm.
@@ -31,10 +31,13 @@ def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) 
         >>> with_plan(tried, plan).learning_rate, plan.rounds
         (0.2, 50)
     """
-    law, settings = law_of(algorithm), _settings(algorithm)
-    if law.opening_batch_size:
-        settings["opening_batch_size"] = _any(algorithm).opening_batch_size
-    return Plan(law, devices=devices, accuracy=accuracy, steps=steps, **settings)
+    return Plan(
+        law_of(algorithm),
+        devices=devices,
+        accuracy=accuracy,
+        steps=steps,
+        **_settings(algorithm),
+    )
 
 
 def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
@@ -46,21 +49,19 @@ def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
         >>> with_plan(tried, plan_of(tried, devices=4, steps=9, accuracy=1.0)) == tried
         True
     """
-    old = _any(algorithm)
+    old: Any = algorithm
     changes = {name: getattr(plan, name) for name in _settings(algorithm)}
     changes["hypergradient"] = replace(old.hypergradient, terms=changes.pop("terms"))
-    if law_of(algorithm).opening_batch_size:
-        changes["opening_batch_size"] = plan.opening_batch_size
     planned: Algorithm = replace(old, **changes)
     return planned
 
 
 def _settings(algorithm: Algorithm) -> dict[str, Any]:
-    names = "local_steps", "learning_rate", "upper_mixing", "lower_mixing", "batch_size"
-    settings = {name: getattr(algorithm, name) for name in names}
-    return {**settings, "terms": _any(algorithm).hypergradient.terms}
-
-
-def _any(algorithm: Algorithm) -> Any:
-    # Both algorithms of the paper have these settings, but no common class.
-    return algorithm
+    """Return what a plan has of an algorithm, by the plan's names."""
+    names = ["local_steps", "batch_size", "learning_rate"]
+    names += ["upper_mixing", "lower_mixing"]
+    if law_of(algorithm).opening_batch_size:
+        names += ["opening_batch_size"]
+    old: Any = algorithm
+    settings = {name: getattr(old, name) for name in names}
+    return {**settings, "terms": old.hypergradient.terms}
