@@ -5,14 +5,14 @@ run counts to its end.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from benchmarks import noisy_quadratic
 from benchmarks.noisy_quadratic import Noise
-from fedbilevel import LocalBSGM, LocalBSGVRM, NeumannSeries, sweep
+from fedbilevel import LocalBSGM, LocalBSGVRM, NeumannSeries, sweep, with_plan
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, Plan, ScalingLaw
 
@@ -53,18 +53,9 @@ class Tuned(NamedTuple):
 
 def algorithm_of(plan: Plan) -> LocalBSGM | LocalBSGVRM:
     """Return the algorithm with a plan's settings."""
-    shared: dict[str, Any] = {
-        "learning_rate": plan.learning_rate,
-        "hypergradient": NeumannSeries(plan.terms, noisy_quadratic.SERIES_SCALE),
-        "upper_rate": UPPER_RATE,
-        "lower_rate": LOWER_RATE,
-        "upper_mixing": plan.upper_mixing,
-        "lower_mixing": plan.lower_mixing,
-        "local_steps": plan.local_steps,
-    }
-    if plan.law == LOCAL_BSGM_LAW:
-        return LocalBSGM(**shared)
-    return LocalBSGVRM(**shared, opening_batch_size=plan.opening_batch_size)
+    make = LocalBSGM if plan.law == LOCAL_BSGM_LAW else LocalBSGVRM
+    series = NeumannSeries(plan.terms, noisy_quadratic.SERIES_SCALE)
+    return with_plan(make(plan.learning_rate, series, UPPER_RATE, LOWER_RATE), plan)
 
 
 def admissible(law: ScalingLaw, mixing: float, rates: Sequence[float]) -> list[float]:

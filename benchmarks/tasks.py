@@ -161,8 +161,9 @@ def cells_of(name: str, setting: Setting) -> dict[str, Callable[[], Any]]:
 
     def refer() -> dict[str, Any]:
         case = case_of(name, True, setting.fast)
-        untuned = case.task.x, start_of(name, setting.fast)
-        loss = float(case.task.problem.upper_loss(*untuned, case.selection))
+        task = case.task
+        untuned = task.x, start_of(name, setting.fast)
+        loss = float(task.problem.upper_loss(*untuned, case.selection))
         return {"start_loss": loss, "metrics": references(name, case)}
 
     def contend(contender: str, iid: bool) -> dict[str, Any]:

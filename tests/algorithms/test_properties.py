@@ -121,6 +121,8 @@ def test_rounds_after_the_second_and_new_numbers_trace_nothing(name):
     phases = ALGORITHMS[name]()
     distinct = len({*phases.opening(problem)}) + len({*phases.phases(problem)})
     assert 0 < traces() - first <= distinct
+    if not getattr(phases, "warm_start", None):
+        assert traces() - first <= 2 * len(phases.phases(problem))
     before = traces()
     # Numbers are arguments of the compiled program: other ones need no other program.
     algorithm = jax.tree.map(lambda rate: 0.5 * rate, ALGORITHMS[name]())

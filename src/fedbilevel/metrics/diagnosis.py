@@ -164,7 +164,6 @@ def diagnose(
         weights=weights,
         engine=engine,
     ):
-        _require_sane(survey, done.server)
         direct, indirect, own = (
             np.asarray(ravel_pytree(part)[0], float)
             for part in (done.server.direct, done.server.indirect, done.server.own)
@@ -172,6 +171,12 @@ def diagnose(
         differences.append(own - (direct - indirect))
         wholes.append(direct - indirect)
         indirects.append(indirect)
+    _require_sane(survey, done.server)
+    if not np.isfinite(differences).all():
+        raise ArithmeticError(
+            "a hypergradient is not finite; lower the scale of the survey's series "
+            "below 1 / L_1, where L_1 is the largest curvature of the lower loss."
+        )
     grams = [np.inner(rows, rows) for rows in (differences, wholes, indirects)]
     ratio, error = _jackknife([np.asarray(gram) for gram in grams])
     width = float(stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1)) * error
@@ -193,7 +198,7 @@ def _require_sane(survey: Survey, seen: SurveyState) -> None:
             f"{after:.2g}; lower its learning rate."
         )
     first, last = norm(seen.right_side), norm(seen.power)
-    if not last <= 2 * first or not np.isfinite(norm(seen.own)):
+    if not last <= 2 * first:
         raise ArithmeticError(
             "the survey's series diverges; lower its scale below 1 / L_1, where L_1 is "
             "the largest curvature of the lower loss (estimate_assumptions finds it)."
