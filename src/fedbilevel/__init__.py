@@ -29,6 +29,7 @@ from fedbilevel.engines.debug import DebugSimulation, DeviceError
 from fedbilevel.engines.participation import Everyone, Participation, UniformSample
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import Round, run
+from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.engines.sweep import Sweep, sweep
 from fedbilevel.mathematics.hypergradients import (
@@ -70,6 +71,7 @@ __all__ = [
     "Round",
     "Samples",
     "Schedule",
+    "Sharded",
     "ShroFBO",
     "SimFBO",
     "Simulation",

@@ -46,6 +46,10 @@ class DebugSimulation:
         DebugSimulation()
     """
 
+    def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
+        """Return both as they are."""
+        return job, state
+
     def exchange(
         self,
         job: Job,

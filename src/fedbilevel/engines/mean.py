@@ -106,6 +106,35 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     )
 
 
+def merge_across(mean: WeightedMean, axis: str) -> WeightedMean:
+    """Return the mean over all shards of a mesh axis, in code mapped over that axis.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> means = WeightedMean(
+        ...     jnp.array([0.75, 0.25]), jnp.array([1.0, 5.0]), jnp.zeros(2), {}
+        ... )
+        >>> mean = jax.vmap(lambda m: merge_across(m, "shards"), axis_name="shards")(
+        ...     means
+        ... )
+        >>> float(mean.uplink[0]), float(mean.deviation[0])
+        (2.0, 3.0)
+    """
+    weight = jax.lax.psum(mean.weight, axis)
+    share = mean.weight / _divisor(weight)
+
+    def scaled(leaf: Array) -> Array:
+        return share.astype(leaf.dtype) * leaf
+
+    uplink, info = jax.lax.psum(jax.tree.map(scaled, (mean.uplink, mean.info)), axis)
+
+    def deviate(a: Float[Array, ""], own: Array, all_: Array) -> Float[Array, ""]:
+        return a + mean.weight.astype(a.dtype) * jnp.sum((own - all_) ** 2)
+
+    deviation = jax.tree.map(deviate, mean.deviation, mean.uplink, uplink)
+    return WeightedMean(weight, uplink, jax.lax.psum(deviation, axis), info)
+
+
 def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, PyTree]:
     """Return the server's next state, in the types of its last, and the dispersion.
 

@@ -153,6 +153,9 @@ class Job:
 class Engine(Protocol):
     """Carries out exchanges: on one machine, on many, or in a real federation."""
 
+    def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
+        """Return both with their arrays where the engine wants them."""
+
     def exchange(
         self,
         job: Job,

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
@@ -122,6 +123,7 @@ def run(
     job, state, enrolled = prepare(
         problem, algorithm, devices, x, y, seed, participation, weights
     )
+    job, state = engine.begin(job, state)
     return _rounds(job, state, rounds, seed, participation, enrolled, engine)
 
 
@@ -146,4 +148,17 @@ def _rounds(
             reports.append(report)
             costs = job.costs[reference].times(len(report.contributors))
             spent = spent.plus(costs)
-        yield Round(number, *state, tuple(reports), spent)
+        server, private = state
+        yield Round(number, _local(server), private, tuple(reports), spent)
+
+
+def _local(server: Server) -> Server:
+    """Return arrays that are the same everywhere as arrays of this process alone.
+
+    What is computed from them then needs no other process.
+    """
+
+    def own(leaf: Array) -> Array:
+        return leaf if len(leaf.sharding.device_set) == 1 else leaf.addressable_data(0)
+
+    return jax.tree.map(own, server)

@@ -15,6 +15,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.chunk import work_of_chunk
 from fedbilevel.engines.mean import conclude
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
@@ -24,7 +25,6 @@ from fedbilevel.engines.preparation import (
     replicate,
 )
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
-from fedbilevel.engines.simulation import work_of_chunk
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Measure: TypeAlias = Callable[[Server], PyTree]

@@ -1,0 +1,118 @@
+"""The work of some devices at once: what compiled engines have in common."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    FederatedAlgorithm,
+    Private,
+    Server,
+)
+from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
+from fedbilevel.engines.mean import WeightedMean, stacked_mean
+from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
+from fedbilevel.mathematics.problem import BilevelProblem
+
+CHUNK_BYTES = 1_500_000
+"""What a chunk's devices hold at once: about a core's cache, where it ran fastest."""
+LOADED_BYTES = 256_000_000
+"""The most that is loaded at once of devices whose data come on demand."""
+
+
+def chunk_size(
+    job: Job, reference: PhaseReference, most: int | None, devices: int
+) -> int:
+    """Return how many devices to run at once, of so many that there usually are.
+
+    Chunks are equal, so that the last is not mostly empty.
+
+    Args:
+        job: the run.
+        reference: the phase.
+        most: the most that a user wants; by default as many as share the cache.
+        devices: how many a round usually has.
+
+    Example:
+        >>> from fedbilevel.engines.chunk import chunk_size
+        >>> chunk_size.__name__
+        'chunk_size'
+    """
+    if most is None:
+        by_work = CHUNK_BYTES // max(1, job.costs[reference].working_bytes)
+        by_data = LOADED_BYTES // max(1, job.loaded_bytes)
+        most = max(1, min(by_work, by_data))
+    return -(-devices // -(-devices // most))
+
+
+def work_of_chunk(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    private: Private,
+    data: StoredData,
+    devices: Int[Array, "chunk"],
+    weights: Float[Array, "chunk"],
+    key: RandomKey,
+    moment: Moment,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> tuple[WeightedMean, Private]:
+    """Carry out one exchange with a chunk of devices, all of them at once.
+
+    Example:
+        >>> from fedbilevel.engines.chunk import work_of_chunk
+        >>> work_of_chunk.__name__
+        'work_of_chunk'
+    """
+    phase = reference.of(algorithm, problem)
+    keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
+    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+
+    def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:
+        return jax.vmap(phase.step, in_axes=(0, COHORT_AXES, 0))(
+            carry, data, fold(keys, number + 1)
+        ), None
+
+    downlink = phase.broadcast(server)
+    carry = jax.vmap(
+        phase.start, in_axes=(None, 0, COHORT_AXES, 0), axis_size=len(keys)
+    )(downlink, private, data, fold(keys, 0))
+    carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
+    uplinks, kept, infos = jax.vmap(phase.finish, in_axes=(0, None, 0))(
+        carry, downlink, fold(keys, phase.steps + 1)
+    )
+    return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
+
+
+def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
+    """Return some devices' private states.
+
+    Example:
+        >>> rows_of(jnp.arange(5.0), jnp.array([3, 1]))
+        Array([3., 1.], dtype=float32)
+    """
+    return jax.tree.map(lambda leaf: leaf[rows], private)
+
+
+def with_rows(
+    private: Private,
+    rows: Int[Array, "chunk"],
+    present: Bool[Array, "chunk"],
+    new: Private,
+) -> Private:
+    """Return private states with those of present devices replaced.
+
+    Example:
+        >>> new, present = jnp.array([7.0, 8.0]), jnp.array([True, False])
+        >>> with_rows(jnp.zeros(3), jnp.array([2, 0]), present, new)
+        Array([0., 0., 7.], dtype=float32)
+    """
+
+    def write(leaf: Array, new: Array) -> Array:
+        # An absent device's row lies beyond the end, where a write is dropped.
+        places = jnp.where(present, rows, len(leaf))
+        return leaf.at[places].set(new.astype(leaf.dtype), mode="drop")
+
+    return jax.tree.map(write, private, new)

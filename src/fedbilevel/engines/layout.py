@@ -1,0 +1,177 @@
+"""Which shard of a mesh holds which devices, and their data and state on it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, PyTree
+
+from fedbilevel.data.devices import Devices, InMemoryDevices
+from fedbilevel.data.examples import StoredData, StoredExamples
+
+AXIS = "shards"
+"""The axis of a mesh that devices are laid along."""
+EVERYWHERE = PartitionSpec()
+SPLIT = PartitionSpec(AXIS)
+
+
+def all_shards() -> Mesh:
+    """Return a mesh of all JAX devices of all processes.
+
+    Example:
+        >>> all_shards().axis_names
+        ('shards',)
+    """
+    return Mesh(np.array(jax.devices()), (AXIS,))
+
+
+class Layout(NamedTuple):
+    """Equal blocks of consecutive devices, one a shard; the last may not be full.
+
+    Attributes:
+        mesh: of one axis.
+        block: devices a shard.
+
+    Example:
+        >>> Layout.of(all_shards(), device_count=5).block
+        5
+    """
+
+    mesh: Mesh
+    block: int
+
+    @classmethod
+    def of(cls, mesh: Mesh, device_count: int) -> "Layout":
+        """Return the layout of so many devices."""
+        # Rebuilt: the axis types of jax.make_mesh ask callers to reshard every input.
+        return cls(Mesh(mesh.devices, (AXIS,)), -(-device_count // mesh.size))
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return self.mesh.size
+
+    @property
+    def own(self) -> list[int]:
+        """The shards that this process has."""
+        mine = jax.process_index()
+        places = enumerate(self.mesh.devices.flat)
+        return [shard for shard, place in places if place.process_index == mine]
+
+    def everywhere(self, tree: PyTree) -> PyTree:
+        """Put a copy of every array on each shard."""
+        sharding = NamedSharding(self.mesh, EVERYWHERE)
+
+        def put(leaf: Array) -> Array:
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(host.shape, sharding, lambda _: host)
+
+        return jax.tree.map(put, tree)
+
+    def split(self, shape: tuple[int, ...], part: Callable[[int], Any]) -> Array:
+        """Return an array with one entry a shard; `part` makes those of own shards."""
+
+        def entry(index: tuple[slice, ...]) -> np.ndarray:
+            return np.asarray(part(index[0].start or 0))[None]
+
+        sharding = NamedSharding(self.mesh, SPLIT)
+        return jax.make_array_from_callback((self.shards, *shape), sharding, entry)
+
+    def rows(self, tree: PyTree) -> PyTree:
+        """Lay arrays with one row a device along the mesh, filled up with zeros."""
+
+        def lay(leaf: Array) -> Array:
+            host = np.asarray(leaf)
+            shape = self.shards * self.block, *host.shape[1:]
+
+            def part(index: tuple[slice, ...]) -> np.ndarray:
+                first = index[0].start or 0
+                rows = host[first : first + self.block]
+                missing = self.block - len(rows)
+                return np.pad(rows, [(0, missing), *[(0, 0)] * (host.ndim - 1)])
+
+            sharding = NamedSharding(self.mesh, SPLIT)
+            return jax.make_array_from_callback(shape, sharding, part)
+
+        return jax.tree.map(lay, tree)
+
+
+class PlacedDevices(NamedTuple):
+    """Data that stay on the mesh, each device's on its own shard.
+
+    Attributes:
+        device_count: the number of enrolled devices, K.
+        data: arrays with one entry a shard; offsets and sizes by device number.
+
+    Example:
+        >>> PlacedDevices._fields
+        ('device_count', 'data')
+    """
+
+    device_count: int
+    data: StoredData
+
+    @property
+    def loaded_bytes(self) -> int:
+        """None: all examples are in their places already."""
+        return 0
+
+    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
+        """Return the arrays, and where each of these devices stands in its shard's."""
+
+        def of(stored: StoredExamples) -> StoredExamples:
+            return stored._replace(
+                offset=stored.offset[devices], size=stored.size[devices]
+            )
+
+        return StoredData(of(self.data.upper), of(self.data.lower))
+
+
+def place(layout: Layout, devices: Devices) -> Devices:
+    """Return the devices with what is in memory already laid out on the mesh.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> held = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+        >>> placed = place(Layout.of(all_shards(), 2), InMemoryDevices([held, held]))
+        >>> placed.cohort(np.array([1])).lower.offset
+        array([8], dtype=int32)
+    """
+    if not isinstance(devices, InMemoryDevices):
+        return devices
+    whole = devices.cohort(np.arange(devices.device_count))
+    return PlacedDevices(
+        devices.device_count,
+        StoredData(_place(layout, whole.upper), _place(layout, whole.lower)),
+    )
+
+
+def _place(layout: Layout, stored: StoredExamples) -> StoredExamples:
+    offsets, sizes = np.array(stored.offset), np.asarray(stored.size)
+    rows = []
+    for shard in range(layout.shards):
+        block = slice(shard * layout.block, (shard + 1) * layout.block)
+        # Devices may share examples: a shard holds each of them once.
+        mine, inverse = np.unique(offsets[block], return_inverse=True)
+        ends = dict(zip(offsets[block], offsets[block] + sizes[block], strict=True))
+        parts = [np.arange(first, ends[first]) for first in mine]
+        starts = np.cumsum([0, *map(len, parts)])[:-1]
+        offsets[block] = starts[inverse]
+        rows.append(np.concatenate(parts) if parts else np.zeros(1, int))
+    longest = max(map(len, rows))
+
+    def lay(leaf: Array) -> Array:
+        host = np.asarray(leaf)
+
+        def part(shard: int) -> np.ndarray:
+            missing = longest - len(rows[shard])
+            return np.pad(
+                host[rows[shard]], [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]
+            )
+
+        return layout.split((longest, *host.shape[1:]), part)
+
+    return StoredExamples(jax.tree.map(lay, stored.arrays), offsets, sizes)
