@@ -29,6 +29,7 @@ from fedbilevel.engines.debug import DebugSimulation, DeviceError
 from fedbilevel.engines.participation import Everyone, Participation, UniformSample
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import Round, run
+from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.engines.sweep import Sweep, sweep
@@ -65,6 +66,7 @@ __all__ = [
     "LocalBSGVRM",
     "LocalExamples",
     "NeumannSeries",
+    "NoUploadsError",
     "OnDemandDevices",
     "Participation",
     "Phase",

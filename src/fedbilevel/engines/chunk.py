@@ -13,6 +13,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
+from fedbilevel.engines.screening import acceptable
 from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
@@ -55,11 +56,14 @@ def work_of_chunk(
     weights: Float[Array, "chunk"],
     key: RandomKey,
     moment: Moment,
+    norm_limit: float | None,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> tuple[WeightedMean, Private]:
+) -> tuple[WeightedMean, Private, Bool[Array, "chunk"]]:
     """Carry out one exchange with a chunk of devices, all of them at once.
+
+    Returns the mean of the uploads, what devices keep, and whose uploads counted.
 
     Example:
         >>> from fedbilevel.engines.chunk import work_of_chunk
@@ -83,7 +87,9 @@ def work_of_chunk(
     uplinks, kept, infos = jax.vmap(phase.finish, in_axes=(0, None, 0))(
         carry, downlink, fold(keys, phase.steps + 1)
     )
-    return stacked_mean(jax.vmap(phase.receive)(uplinks), infos, weights), kept
+    received = jax.vmap(phase.receive)(uplinks)
+    counted = acceptable(received, weights > 0, norm_limit)
+    return stacked_mean(received, infos, jnp.where(counted, weights, 0)), kept, counted
 
 
 def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
@@ -99,20 +105,20 @@ def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
 def with_rows(
     private: Private,
     rows: Int[Array, "chunk"],
-    present: Bool[Array, "chunk"],
+    counted: Bool[Array, "chunk"],
     new: Private,
 ) -> Private:
-    """Return private states with those of present devices replaced.
+    """Return private states with those of devices whose uploads counted replaced.
 
     Example:
-        >>> new, present = jnp.array([7.0, 8.0]), jnp.array([True, False])
-        >>> with_rows(jnp.zeros(3), jnp.array([2, 0]), present, new)
+        >>> new, counted = jnp.array([7.0, 8.0]), jnp.array([True, False])
+        >>> with_rows(jnp.zeros(3), jnp.array([2, 0]), counted, new)
         Array([0., 0., 7.], dtype=float32)
     """
 
     def write(leaf: Array, new: Array) -> Array:
-        # An absent device's row lies beyond the end, where a write is dropped.
-        places = jnp.where(present, rows, len(leaf))
+        # What must not be written lies beyond the end, where a write is dropped.
+        places = jnp.where(counted, rows, len(leaf))
         return leaf.at[places].set(new.astype(leaf.dtype), mode="drop")
 
     return jax.tree.map(write, private, new)

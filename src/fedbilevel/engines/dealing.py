@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredData, StoredExamples
@@ -61,17 +61,17 @@ def deal(
     numbers[shard, place] = devices
     rows[shard, place] = devices - shard * layout.block
     weights[shard, place] = participants.weights[order]
+    grouped = layout.shards, room, chunk_size
     dealt = []
     for group in range(groups):
         here = slice(group * room * chunk_size, (group + 1) * room * chunk_size)
         left = np.clip(counts - here.start, 0, room * chunk_size)
         dealt.append(
             Dealt(
-                *(
-                    array[:, here].reshape(layout.shards, room, chunk_size)
-                    for array in (numbers, rows, weights)
-                ),
-                -(-left.astype(np.int32) // chunk_size),
+                devices=numbers[:, here].reshape(grouped),
+                rows=rows[:, here].reshape(grouped),
+                weights=weights[:, here].reshape(grouped),
+                chunks=-(-left.astype(np.int32) // chunk_size),
             )
         )
     return dealt
@@ -89,20 +89,14 @@ def data_of(devices: Devices, layout: Layout, dealt: Dealt) -> StoredData:
     loaded = {shard: _load(devices, dealt, shard) for shard in layout.own}
     example = next(iter(loaded.values()))
 
-    def spread(part: StoredExamples, which: int) -> StoredExamples:
-        leaves, structure = jax.tree.flatten(part)
-        return jax.tree.unflatten(
-            structure,
-            [
-                layout.split(
-                    leaf.shape,
-                    lambda shard, i=i: jax.tree.leaves(loaded[shard][which])[i],
-                )
-                for i, leaf in enumerate(leaves)
-            ],
-        )
+    leaves, structure = jax.tree.flatten(example)
+    parts = {shard: jax.tree.leaves(mine) for shard, mine in loaded.items()}
 
-    return StoredData(spread(example.upper, 0), spread(example.lower, 1))
+    def spread(place: int) -> Array:
+        return layout.split(leaves[place].shape, lambda shard: parts[shard][place])
+
+    data: StoredData = jax.tree.unflatten(structure, map(spread, range(len(leaves))))
+    return data
 
 
 def _load(devices: Devices, dealt: Dealt, shard: int) -> StoredData:

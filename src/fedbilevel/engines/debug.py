@@ -22,6 +22,7 @@ from fedbilevel.engines.protocol import (
     RunState,
     device_key,
 )
+from fedbilevel.engines.screening import acceptable
 
 
 class DeviceError(RuntimeError):
@@ -62,8 +63,9 @@ class DebugSimulation:
         phase = reference.of(job.algorithm, job.problem)
         server, private = state
         means: list[WeightedMean] = []
+        counted = np.zeros(len(participants.devices), bool)
         with jax.disable_jit():
-            for device, weight in zip(*participants, strict=True):
+            for place, (device, weight) in enumerate(zip(*participants, strict=True)):
                 if not weight:
                     continue
                 number, exchange = moment
@@ -73,17 +75,25 @@ class DebugSimulation:
                 with _named(f"{where}, loading"):
                     data = one_device(job.devices.cohort(np.array([device])))
                 uplink, kept, info = _work(phase, server, mine, data, key, where)
-                private = jax.tree.map(
-                    lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
-                )
-                uplinks, infos = jax.tree.map(
+                received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
                 )
-                means.append(stacked_mean(uplinks, infos, jnp.array([weight])))
+                (fine,) = acceptable(received, jnp.array([True]), job.norm_limit)
+                counted[place] = fine
+                if fine:
+                    private = jax.tree.map(
+                        lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
+                    )
+                share = jnp.array([weight * counted[place]])
+                means.append(stacked_mean(received, infos, share))
             total = reduce(merge, means)
             server, dispersion = conclude(phase, server, total)
         return RunState(server, private), Report(
-            participants.present, total.info, dispersion
+            participants.devices,
+            participants.weights > 0,
+            (counted,),
+            total.info,
+            dispersion,
         )
 
 

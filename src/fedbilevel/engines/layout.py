@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     def split(self, shape: tuple[int, ...], part: Callable[[int], Any]) -> Array:
         """Return an array with one entry a shard; `part` makes those of own shards."""
 
-        def entry(index: tuple[slice, ...]) -> np.ndarray:
+        def entry(index: Any) -> np.ndarray:
             return np.asarray(part(index[0].start or 0))[None]
 
         sharding = NamedSharding(self.mesh, SPLIT)
@@ -86,7 +86,7 @@ class Layout(NamedTuple):
             host = np.asarray(leaf)
             shape = self.shards * self.block, *host.shape[1:]
 
-            def part(index: tuple[slice, ...]) -> np.ndarray:
+            def part(index: Any) -> np.ndarray:
                 first = index[0].start or 0
                 rows = host[first : first + self.block]
                 missing = self.block - len(rows)

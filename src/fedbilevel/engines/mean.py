@@ -59,7 +59,7 @@ def stacked_mean(
         return jnp.sum(jnp.where(along(weights > 0), terms, 0), axis=0)
 
     def average(leaf: Array) -> Array:
-        return total(shares, leaf.astype(_accumulator(leaf)))
+        return total(shares, leaf.astype(accumulator(leaf)))
 
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
         return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
@@ -138,6 +138,8 @@ def merge_across(mean: WeightedMean, axis: str) -> WeightedMean:
 def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, PyTree]:
     """Return the server's next state, in the types of its last, and the dispersion.
 
+    Where no upload could be used, the state stays as it was.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
@@ -149,13 +151,14 @@ def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, 
         >>> server.x, float(dispersion.x)
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
+    some = mean.weight > 0
     following = jax.tree.map(
-        lambda new, old: jnp.asarray(new, jnp.result_type(old)),
+        lambda new, old: jnp.where(some, jnp.asarray(new, jnp.result_type(old)), old),
         phase.server(server, mean.uplink),
         server,
     )
     dispersion = jax.tree.map(
-        lambda leaf: leaf / mean.weight.astype(leaf.dtype), mean.deviation
+        lambda leaf: leaf / _divisor(mean.weight).astype(leaf.dtype), mean.deviation
     )
     return following, dispersion
 
@@ -165,6 +168,13 @@ def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(weight > 0, weight, 1)
 
 
-def _accumulator(leaf: Array) -> np.dtype:
+def accumulator(leaf: Array) -> np.dtype:
+    """Return the type in which uploads are averaged.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> accumulator(jnp.ones(2, jnp.bfloat16))
+        dtype('float32')
+    """
     # A mean of many half-precision uploads would lose what distinguishes them.
     return np.dtype(np.float64 if leaf.dtype == np.float64 else np.float32)

@@ -45,6 +45,7 @@ def prepare(
     seed: int,
     participation: Participation,
     weights: ArrayLike | None,
+    norm_limit: float | None = None,
 ) -> Prepared:
     """Check that the arguments of a run fit together, and make its job and first state.
 
@@ -92,7 +93,18 @@ def prepare(
     }
     usual = len(participation(seed, 0, devices.device_count))
     loaded = devices.loaded_bytes
-    job = Job(problem, algorithm, devices, key, opening, phases, usual, loaded, costs)
+    job = Job(
+        problem=problem,
+        algorithm=algorithm,
+        devices=devices,
+        key=key,
+        opening=opening,
+        phases=phases,
+        cohort_size=usual,
+        loaded_bytes=loaded,
+        norm_limit=norm_limit,
+        costs=costs,
+    )
     state = RunState(server, replicate(private, devices.device_count))
     return Prepared(job, state, enrolled)
 

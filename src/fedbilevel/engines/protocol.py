@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
@@ -101,20 +101,43 @@ class Report(NamedTuple):
     """What one exchange tells about itself.
 
     Attributes:
-        contributors: the devices whose uploads the server averaged.
+        devices: who was asked, and fillers.
+        present: which of these were asked.
+        counted: in any number of pieces, whose uploads the server averaged. They may
+            still be under way, so reading who they are waits for the exchange.
         info: the weighted mean of what devices reported.
         dispersion: a tree like the uplink, with each leaf's weighted mean squared
             distance from the average: how far devices had drifted apart.
 
     Example:
         >>> import numpy as np
-        >>> Report(contributors=np.array([0, 2]), info={}, dispersion=0.0).contributors
-        array([0, 2])
+        >>> yes, no = np.array([True]), np.array([False])
+        >>> report = Report(np.array([0, 2]), np.array([True] * 2), (yes, no), {}, 0.0)
+        >>> report.contributors, report.left_out
+        (array([0]), array([2]))
     """
 
-    contributors: Int[np.ndarray, "contributors"]
+    devices: Int[np.ndarray, "asked"]
+    present: Bool[np.ndarray, "asked"]
+    counted: tuple[Bool[Array | np.ndarray, "*piece"], ...]
     info: Info
     dispersion: PyTree
+
+    @property
+    def contributors(self) -> Int[np.ndarray, "contributors"]:
+        """The devices whose uploads the server averaged."""
+        devices: Int[np.ndarray, "contributors"] = self.devices[self._counted()]
+        return devices
+
+    @property
+    def left_out(self) -> Int[np.ndarray, "left"]:
+        """The devices whose uploads were not finite, or too large."""
+        devices: Int[np.ndarray, "left"] = self.devices[self.present & ~self._counted()]
+        return devices
+
+    def _counted(self) -> Bool[np.ndarray, "asked"]:
+        pieces = [np.asarray(piece).ravel() for piece in self.counted]
+        return np.concatenate(pieces)[: len(self.devices)]
 
 
 @dataclass(frozen=True)
@@ -130,6 +153,7 @@ class Job:
         phases: the phases of every later round.
         cohort_size: how many devices a round usually asks.
         loaded_bytes: what a device's data add to memory when it takes part.
+        norm_limit: the largest upload that counts; none if any finite one does.
         costs: what a device spends in each phase.
 
     Example:
@@ -146,6 +170,7 @@ class Job:
     phases: tuple[PhaseReference, ...]
     cohort_size: int
     loaded_bytes: int
+    norm_limit: float | None
     costs: Mapping[PhaseReference, DeviceCosts]
 
 

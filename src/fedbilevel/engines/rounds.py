@@ -14,6 +14,7 @@ from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import participants_of, prepare
 from fedbilevel.engines.protocol import Engine, Job, Moment, Report, RunState
+from fedbilevel.engines.screening import inspect
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -71,6 +72,7 @@ def run(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
+    norm_limit: float | None = None,
 ) -> Iterator[Round]:
     """Run an algorithm and yield each round as it is done.
 
@@ -88,12 +90,16 @@ def run(
             devices, uneven weights are those of the sample: its mean is then a ratio,
             whose expectation is not the mean over all devices.
         engine: where the devices' work is done.
+        norm_limit: the largest Euclidean norm of an upload; what is larger, or not
+            finite, is left out of the mean as if its device were absent, and a warning
+            names it. None to welcome any finite upload.
 
     Returns:
         An iterator of rounds.
 
     Raises:
         ValueError: if the arguments do not fit together.
+        NoUploadsError: while iterating, if all devices of an exchange were left out.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -121,7 +127,7 @@ def run(
     if rounds < 1:
         raise ValueError(f"run needs at least 1 round, but rounds={rounds}.")
     job, state, enrolled = prepare(
-        problem, algorithm, devices, x, y, seed, participation, weights
+        problem, algorithm, devices, x, y, seed, participation, weights, norm_limit
     )
     job, state = engine.begin(job, state)
     return _rounds(job, state, rounds, seed, participation, enrolled, engine)
@@ -137,6 +143,7 @@ def _rounds(
     engine: Engine,
 ) -> Iterator[Round]:
     spent = Costs()
+    earlier: Round | None = None
     for number in range(rounds):
         chosen = np.asarray(participation(seed, number, job.devices.device_count))
         participants = participants_of(number, chosen, weights)
@@ -146,10 +153,17 @@ def _rounds(
                 job, reference, Moment(number, exchange), state, participants
             )
             reports.append(report)
-            costs = job.costs[reference].times(len(report.contributors))
-            spent = spent.plus(costs)
+            # A device whose upload is left out has spent as much as any other.
+            spent = spent.plus(job.costs[reference].times(int(report.present.sum())))
         server, private = state
-        yield Round(number, _local(server), private, tuple(reports), spent)
+        done = Round(number, _local(server), private, tuple(reports), spent)
+        # Looking at a round waits for it: look at the last while this one is computed.
+        if earlier is not None:
+            inspect(earlier.number, earlier.reports)
+        if number + 1 == rounds:
+            inspect(number, done.reports)
+        earlier = done
+        yield done
 
 
 def _local(server: Server) -> Server:

@@ -1,39 +1,17 @@
 """The sharded engine: devices over a mesh, in one process or many."""
 
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Int, PyTree
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array
 
-from fedbilevel.algorithms.protocol import (
-    FederatedAlgorithm,
-    Info,
-    Private,
-    Server,
-)
-from fedbilevel.data.examples import RandomKey, StoredData
-from fedbilevel.engines.chunk import (
-    LOADED_BYTES,
-    chunk_size,
-    rows_of,
-    with_rows,
-    work_of_chunk,
-)
-from fedbilevel.engines.dealing import Dealt, data_of, deal
-from fedbilevel.engines.layout import (
-    AXIS,
-    EVERYWHERE,
-    SPLIT,
-    Layout,
-    all_shards,
-    place,
-)
-from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
+from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size
+from fedbilevel.engines.dealing import data_of, deal
+from fedbilevel.engines.layout import AXIS, EVERYWHERE, Layout, all_shards, place
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -42,7 +20,7 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.engines.shard_programs import Work, collect, exchange
 
 
 @dataclass(frozen=True)
@@ -98,29 +76,41 @@ class Sharded:
         layout = self._layout(job)
         usual = min(layout.block, -(-job.cohort_size // layout.shards))
         size = chunk_size(job, reference, self.chunk_size, usual)
-        dealt = deal(participants, layout, size, _room(job, layout, usual, size))
+        groups = deal(participants, layout, size, _room(job, layout, usual, size))
         server, private = state
-        common: Any = {
+        now = Moment(*map(np.int32, moment))
+        program: Any = {
             "problem": job.problem,
             "reference": reference,
             "mesh": layout.mesh,
         }
-        arguments = job.algorithm, server
-        now = job.key, Moment(*map(np.int32, moment))
+        counted: list[Array] = []
         total = None
-        for group in dealt[:-1]:
-            data = data_of(job.devices, layout, group)
-            total, private = _collect(
-                *arguments, private, data, group, total, *now, **common
+        for last, dealt in enumerate(groups, 1 - len(groups)):
+            data = data_of(job.devices, layout, dealt)
+            work = Work(
+                job.algorithm,
+                server,
+                job.key,
+                now,
+                job.norm_limit,
+                data,
+                dealt,
+                total,
             )
-        # With an exchange under way elsewhere, waiting for this one's other shards
-        # could block the threads they need.
+            if last:
+                private, total, who = collect(private, work, **program)
+                counted.append(who)
+        # An all-reduce while shards are still at work could starve them of threads.
         jax.block_until_ready(total)
-        data = data_of(job.devices, layout, dealt[-1])
-        server, private, info, dispersion = _exchange(
-            *arguments, private, data, dealt[-1], total, *now, **common
+        done = exchange(private, work, **program)
+        asked, present = (
+            np.concatenate([np.ravel(part) for part in parts])
+            for parts in zip(*((g.devices, g.weights > 0) for g in groups), strict=True)
         )
-        return RunState(server, private), Report(participants.present, info, dispersion)
+        who = *(_gathered(part, layout.mesh) for part in counted), done.counted
+        report = Report(asked, present, who, done.info, done.dispersion)
+        return RunState(done.server, done.private), report
 
     def _layout(self, job: Job) -> Layout:
         return _layout(self.mesh, job.devices.device_count)
@@ -140,138 +130,7 @@ def _room(job: Job, layout: Layout, usual: int, size: int) -> int:
     return max(1, min(-(-most // size), by_data))
 
 
-def _sums(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    dealt: Dealt,
-    total: WeightedMean | None,
-    key: RandomKey,
-    moment: Moment,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[WeightedMean, Private]:
-    """Return one shard's mean over all its chunks; nothing is communicated."""
-    upper, lower = data
-
-    def work(
-        chunk: Int[Array, ""] | int, private: Private
-    ) -> tuple[WeightedMean, Private]:
-        devices, rows, weights = (array[chunk] for array in dealt[:3])
-        mean, kept = work_of_chunk(
-            algorithm,
-            server,
-            rows_of(private, rows),
-            StoredData(
-                upper._replace(offset=upper.offset[chunk], size=upper.size[chunk]),
-                lower._replace(offset=lower.offset[chunk], size=lower.size[chunk]),
-            ),
-            devices,
-            weights,
-            key,
-            moment,
-            problem=problem,
-            reference=reference,
-        )
-        return mean, with_rows(private, rows, weights > 0, kept)
-
-    def next_chunk(
-        chunk: Int[Array, ""], carry: tuple[WeightedMean, Private]
-    ) -> tuple[WeightedMean, Private]:
-        total, private = carry
-        mean, private = work(chunk, private)
-        return merge(total, mean), private
-
-    if len(dealt.devices) == 1:
-        mean, private = work(0, private)
-        return (mean if total is None else merge(total, mean)), private
-    if total is None:
-        shapes, _ = jax.eval_shape(work, 0, private)
-        total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    result: tuple[WeightedMean, Private] = jax.lax.fori_loop(
-        0, dealt.chunks, next_chunk, (total, private)
-    )
-    return result
-
-
-_STATIC = "problem", "reference", "mesh"
-_INPUTS = (EVERYWHERE, EVERYWHERE, SPLIT, SPLIT, SPLIT, SPLIT, EVERYWHERE, EVERYWHERE)
-"""Where the arguments of `_sums` are."""
-
-
-@partial(jax.jit, static_argnames=_STATIC, donate_argnames="private")
-def _collect(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    dealt: Dealt,
-    total: WeightedMean | None,
-    key: RandomKey,
-    moment: Moment,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-    mesh: Mesh,
-) -> tuple[WeightedMean, Private]:
-    """Add a group of chunks to every shard's mean."""
-
-    def on_a_shard(*arguments: PyTree) -> tuple[WeightedMean, Private]:
-        total, private = _sums(
-            *_entries(arguments), problem=problem, reference=reference
-        )
-        return jax.tree.map(lambda leaf: leaf[None], total), private
-
-    mapped = jax.shard_map(
-        on_a_shard, mesh=mesh, in_specs=_INPUTS, out_specs=SPLIT, check_vma=False
-    )
-    result: tuple[WeightedMean, Private] = mapped(
-        algorithm, server, private, data, dealt, total, key, moment
-    )
-    return result
-
-
-@partial(jax.jit, static_argnames=_STATIC, donate_argnames="private")
-def _exchange(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    private: Private,
-    data: StoredData,
-    dealt: Dealt,
-    total: WeightedMean | None,
-    key: RandomKey,
-    moment: Moment,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-    mesh: Mesh,
-) -> tuple[Server, Private, Info, PyTree]:
-    """Add the last group, and let the server have the mean of all shards."""
-
-    def on_a_shard(*arguments: PyTree) -> tuple[Server, Private, Info, PyTree]:
-        own, private = _sums(*_entries(arguments), problem=problem, reference=reference)
-        mean = merge_across(own, AXIS)
-        algorithm, server = arguments[:2]
-        server, dispersion = conclude(reference.of(algorithm, problem), server, mean)
-        return server, private, mean.info, dispersion
-
-    mapped = jax.shard_map(
-        on_a_shard,
-        mesh=mesh,
-        in_specs=_INPUTS,
-        out_specs=(EVERYWHERE, SPLIT, EVERYWHERE, EVERYWHERE),
-        check_vma=False,
-    )
-    result: tuple[Server, Private, Info, PyTree] = mapped(
-        algorithm, server, private, data, dealt, total, key, moment
-    )
-    return result
-
-
-def _entries(arguments: PyTree) -> PyTree:
-    """Return a shard's arguments without the axis that data, work and total have."""
-    algorithm, server, private, data, dealt, total, *now = arguments
-    data, dealt, total = jax.tree.map(lambda leaf: leaf[0], (data, dealt, total))
-    return algorithm, server, private, data, dealt, total, *now
+def _gathered(array: Array, mesh: Mesh) -> Array:
+    everywhere = NamedSharding(mesh, EVERYWHERE)
+    gathered: Array = jax.jit(lambda a: a, out_shardings=everywhere)(array)
+    return gathered

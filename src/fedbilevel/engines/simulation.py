@@ -65,8 +65,9 @@ class Simulation:
         stateful = bool(jax.tree.leaves(private))
         program: Any = {"problem": job.problem, "reference": reference}
         total: WeightedMean | None = None
+        counted = []
         for chunk in _chunks(participants, size):
-            mean, kept = _work(
+            mean, kept, who = _work(
                 job.algorithm,
                 server,
                 _rows(private, chunk.devices) if stateful else private,
@@ -74,15 +75,21 @@ class Simulation:
                 *chunk,
                 job.key,
                 Moment(*map(np.int32, moment)),
+                job.norm_limit,
                 **program,
             )
+            counted.append(who)
             if stateful:
-                private = _with_rows(private, chunk.devices, chunk.weights > 0, kept)
+                private = _with_rows(private, chunk.devices, who, kept)
             total = mean if total is None else _merge(total, mean)
         assert total is not None, "a round has at least one participant"
         server, dispersion = _conclude(job.algorithm, server, total, **program)
         return RunState(server, private), Report(
-            participants.present, total.info, dispersion
+            participants.devices,
+            participants.weights > 0,
+            tuple(counted),
+            total.info,
+            dispersion,
         )
 
 

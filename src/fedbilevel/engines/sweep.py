@@ -146,7 +146,7 @@ def _runs(
         moment: Moment,
         weights: Float[Array, "devices"],
     ) -> RunState:
-        mean, kept = work_of_chunk(
+        mean, kept, counted = work_of_chunk(
             algorithm,
             *state,
             cohort,
@@ -154,12 +154,15 @@ def _runs(
             weights,
             key,
             moment,
+            None,
             problem=problem,
             reference=reference,
         )
         phase = reference.of(algorithm, problem)
         server, _ = conclude(phase, state.server, mean)
-        return RunState(server, _written(weights > 0, kept, state.private))
+        # Where a run would stop, a sweep goes on, and its numbers must say so.
+        server = jax.tree.map(partial(_unless_lost, mean.weight), server)
+        return RunState(server, _written(counted, kept, state.private))
 
     def one_round(
         algorithm: FederatedAlgorithm,
@@ -256,9 +259,15 @@ def _stretches(
     ]
 
 
-def _written(present: Array, kept: Private, private: Private) -> Private:
+def _unless_lost(weight: Float[Array, ""], leaf: Array) -> Array:
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    return jnp.where(weight > 0, leaf, jnp.nan)
+
+
+def _written(counted: Array, kept: Private, private: Private) -> Private:
     def write(new: Array, old: Array) -> Array:
-        mask = present.reshape(-1, *[1] * (old.ndim - 1))
+        mask = counted.reshape(-1, *[1] * (old.ndim - 1))
         return jnp.where(mask, new.astype(old.dtype), old)
 
     return jax.tree.map(write, kept, private)

@@ -16,8 +16,9 @@ def consensus_error(finished: Round) -> float:
         >>> from fedbilevel import Costs, Round
         >>> from fedbilevel.algorithms.momentum import MomentumUplink
         >>> from fedbilevel.engines.protocol import Report
-        >>> both = np.array([0, 1])
-        >>> report = Report(both, {}, dispersion=MomentumUplink(1.0, 2.0, 0.0, 0.0))
+        >>> both, yes = np.array([0, 1]), np.array([True, True])
+        >>> dispersion = MomentumUplink(1.0, 2.0, 0.0, 0.0)
+        >>> report = Report(both, yes, (yes,), {}, dispersion)
         >>> consensus_error(Round(0, None, (), (report,), Costs()))
         3.0
     """

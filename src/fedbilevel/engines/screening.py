@@ -1,0 +1,101 @@
+"""Which uploads the server averages: the rule about bad numbers, for every engine."""
+
+import logging
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from fedbilevel.algorithms.protocol import Decoded
+from fedbilevel.engines.mean import accumulator
+from fedbilevel.engines.protocol import Report
+
+logger = logging.getLogger("fedbilevel")
+MOST_NAMED = 20
+"""Devices that one warning names."""
+
+
+class NoUploadsError(RuntimeError):
+    """A run stops because no device's upload could be used.
+
+    Example:
+        >>> str(NoUploadsError("round 3: all 2 devices were left out"))
+        'round 3: all 2 devices were left out'
+    """
+
+
+def acceptable(
+    uploads: Decoded, present: Bool[Array, "devices"], norm_limit: float | None
+) -> Bool[Array, "devices"]:
+    """Return which of the stacked uploads may enter the mean.
+
+    One that is not finite may not, nor one whose Euclidean norm exceeds the limit, nor
+    that of an absent device.
+
+    Args:
+        uploads: along a leading axis, as the server averages them.
+        present: which devices are not absent.
+        norm_limit: the largest norm allowed; none if any finite upload is welcome.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> uploads = jnp.array([[1.0, 2.0], [jnp.nan, 0.0], [1e30, 0.0]])
+        >>> acceptable(uploads, jnp.array([True] * 3), norm_limit=1e6)
+        Array([ True, False, False], dtype=bool)
+    """
+    leaves = jax.tree.leaves(uploads)
+    widest = np.result_type(*map(accumulator, leaves))
+    rows = [
+        jnp.abs(leaf.astype(accumulator(leaf))).reshape(len(leaf), -1)
+        for leaf in leaves
+    ]
+    peaks = [jnp.max(part, axis=1, initial=0).astype(widest) for part in rows]
+    peak = reduce(jnp.maximum, peaks)  # NaN where any entry is
+    allowed = present & jnp.isfinite(peak)
+    if norm_limit is None:
+        return allowed
+    # In units of the largest entry: the square of 1e30 is beyond single precision.
+    unit = jnp.where(allowed & (peak > 0), peak, 1)
+    squares = [
+        jnp.sum((part / unit[:, None].astype(part.dtype)) ** 2, axis=1) for part in rows
+    ]
+    norm = unit * jnp.sqrt(reduce(jnp.add, [part.astype(widest) for part in squares]))
+    return allowed & (norm <= norm_limit)
+
+
+def inspect(round_number: int, reports: tuple[Report, ...]) -> None:
+    """Name the devices that a round left out, and stop a run that has no others.
+
+    Raises:
+        NoUploadsError: if every device of an exchange was left out.
+
+    Example:
+        >>> both, none = np.array([0, 1]), np.array([False, False])
+        >>> report = Report(both, ~none, (none,), {}, 0.0)
+        >>> inspect(3, (report,))
+        Traceback (most recent call last):
+        ...
+        fedbilevel.engines.screening.NoUploadsError: round 3, exchange 0: the uploads of
+        all 2 devices were not finite or larger than norm_limit; lower the learning
+        rate, or let DebugSimulation find the first number that is not finite.
+    """
+    for exchange, report in enumerate(reports):
+        left_out = report.left_out
+        if not len(left_out):
+            continue
+        where = f"round {round_number}, exchange {exchange}"
+        reason = "not finite or larger than norm_limit"
+        if len(left_out) == report.present.sum():
+            raise NoUploadsError(
+                f"{where}: the uploads of all {len(left_out)} devices were {reason}; "
+                "lower the learning rate, or let DebugSimulation find the first number "
+                "that is not finite."
+            )
+        names = ", ".join(map(str, left_out[:MOST_NAMED]))
+        more = len(left_out) - MOST_NAMED
+        names += f" and {more} more" if more > 0 else ""
+        logger.warning(
+            "%s: left out devices %s, whose uploads were %s", where, names, reason
+        )
