@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Tests run a program once or twice: compiling it in half the time is what counts, and
-# what one process has compiled others need not.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# what one process has compiled others need not. The sharded engine has 4 devices.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4",
+)
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

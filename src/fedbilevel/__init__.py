@@ -25,10 +25,11 @@ from fedbilevel.data.devices import (
     OnDemandDevices,
 )
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints
 from fedbilevel.engines.debug import DebugSimulation, DeviceError
 from fedbilevel.engines.participation import Everyone, Participation, UniformSample
 from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.rounds import Round, run
+from fedbilevel.engines.rounds import Round, resume, run
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BilevelProblem",
+    "CheckpointError",
+    "Checkpoints",
     "ConjugateGradient",
     "Costs",
     "CubeRootDecay",
@@ -85,6 +88,7 @@ __all__ = [
     "plan_of",
     "problems",
     "rescale",
+    "resume",
     "run",
     "sweep",
     "with_plan",

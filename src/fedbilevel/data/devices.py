@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.data.examples import StoredData, StoredExamples
-from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
 
@@ -23,8 +22,8 @@ class Devices(Protocol):
         """The number of enrolled devices, K."""
 
     @property
-    def loaded_bytes(self) -> int:
-        """What one more device in a cohort adds to the memory of its data."""
+    def in_memory(self) -> bool:
+        """Whether a cohort needs no loading."""
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the data of some devices, offsets and sizes along a leading axis."""
@@ -93,9 +92,9 @@ class InMemoryDevices:
         return len(self._upper.offsets)
 
     @property
-    def loaded_bytes(self) -> int:
-        """None: all examples are in memory already."""
-        return 0
+    def in_memory(self) -> bool:
+        """Yes: a cohort needs no loading."""
+        return True
 
     @property
     def upper_sizes(self) -> Int[np.ndarray, "devices"]:
@@ -156,11 +155,9 @@ class OnDemandDevices:
     lower_capacity: int
 
     @property
-    def loaded_bytes(self) -> int:
-        """The padded size of one device's examples."""
-        loaded = self.cohort(np.array([0]))
-        arrays = loaded.upper.arrays, loaded.lower.arrays
-        return tree.number_of_bytes(arrays)
+    def in_memory(self) -> bool:
+        """No: a cohort is loaded whenever it is asked for."""
+        return False
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Load these devices' examples and stack them, padded."""

@@ -47,6 +47,10 @@ class DebugSimulation:
         DebugSimulation()
     """
 
+    def example_device(self, device_count: int) -> int:
+        """Return the first: all data are here."""
+        return 0
+
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both as they are."""
         return job, state

@@ -114,11 +114,11 @@ class PlacedDevices(NamedTuple):
     data: StoredData
 
     @property
-    def loaded_bytes(self) -> int:
-        """None: all examples are in their places already."""
-        return 0
+    def in_memory(self) -> bool:
+        """Yes: all examples are in their places already."""
+        return True
 
-    def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
+    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> StoredData:
         """Return the arrays, and where each of these devices stands in its shard's."""
 
         def of(stored: StoredExamples) -> StoredExamples:

@@ -1,6 +1,6 @@
 """What comes before the first exchange: checks, types, costs, first state."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,10 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import device_costs
 from fedbilevel.engines.checks import check_problem, check_weights
+from fedbilevel.engines.configuration import describe, describe_arrays
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -46,8 +48,11 @@ def prepare(
     participation: Participation,
     weights: ArrayLike | None,
     norm_limit: float | None = None,
+    example_device: int = 0,
 ) -> Prepared:
     """Check that the arguments of a run fit together, and make its job and first state.
+
+    Of the data it looks at one device's, which an engine may have to choose.
 
     Raises:
         ValueError: if they do not.
@@ -79,7 +84,7 @@ def prepare(
         )
     x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
-    one = one_device(devices.cohort(np.array([0])))
+    one = one_device(devices.cohort(np.array([example_device])))
     check_problem(problem, x, y, one)
     server, private = canonical(algorithm.init(problem, x, y))
     key = jax.random.key(seed)
@@ -92,7 +97,7 @@ def prepare(
         for reference in dict.fromkeys((*opening, *phases))
     }
     usual = len(participation(seed, 0, devices.device_count))
-    loaded = devices.loaded_bytes
+    arrays = () if devices.in_memory else (one.upper.arrays, one.lower.arrays)
     job = Job(
         problem=problem,
         algorithm=algorithm,
@@ -101,12 +106,42 @@ def prepare(
         opening=opening,
         phases=phases,
         cohort_size=usual,
-        loaded_bytes=loaded,
+        loaded_bytes=tree.number_of_bytes(arrays),
         norm_limit=norm_limit,
         costs=costs,
     )
     state = RunState(server, replicate(private, devices.device_count))
     return Prepared(job, state, enrolled)
+
+
+def configuration_of(
+    prepared: Prepared,
+    x: Upper,
+    y: Lower,
+    seed: int,
+    participation: Participation,
+) -> dict[str, Any]:
+    """Return all that decides a run's numbers, for comparison with another run.
+
+    Of the data it has the devices' number and one device's form, not the examples.
+
+    Example:
+        >>> configuration_of.__name__
+        'configuration_of'
+    """
+    job = prepared.job
+    return {
+        "problem": describe(job.problem),
+        "algorithm": describe(job.algorithm),
+        "devices": job.devices.device_count,
+        "x": describe_arrays(x),
+        "y": describe_arrays(y),
+        "seed": seed,
+        "participation": describe(participation),
+        "weights": describe(prepared.weights),
+        "norm_limit": job.norm_limit,
+        "double_precision": bool(jax.config.read("jax_enable_x64")),
+    }
 
 
 def participants_of(

@@ -178,6 +178,9 @@ class Job:
 class Engine(Protocol):
     """Carries out exchanges: on one machine, on many, or in a real federation."""
 
+    def example_device(self, device_count: int) -> int:
+        """Return a device whose data this process may look at."""
+
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both with their arrays where the engine wants them."""
 

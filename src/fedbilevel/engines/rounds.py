@@ -1,19 +1,30 @@
 """Running an algorithm: an iterator of rounds, the same for every engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    Progress,
+    Store,
+)
 from fedbilevel.engines.participation import Everyone, Participation
-from fedbilevel.engines.preparation import participants_of, prepare
-from fedbilevel.engines.protocol import Engine, Job, Moment, Report, RunState
+from fedbilevel.engines.preparation import (
+    Prepared,
+    configuration_of,
+    participants_of,
+    prepare,
+)
+from fedbilevel.engines.protocol import Engine, Moment, Report
 from fedbilevel.engines.screening import inspect
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -29,6 +40,7 @@ class Round(NamedTuple):
             Read it before the next round is asked for, which writes over it.
         reports: what each of its exchanges told.
         costs: all that has been spent since the run began.
+        history: what was measured at each checkpoint so far.
 
     Example:
         >>> from fedbilevel import Costs
@@ -43,6 +55,7 @@ class Round(NamedTuple):
     private: Private
     reports: tuple[Report, ...]
     costs: Costs
+    history: tuple[Mapping[str, float], ...] = ()
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:
@@ -73,6 +86,7 @@ def run(
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     norm_limit: float | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Iterator[Round]:
     """Run an algorithm and yield each round as it is done.
 
@@ -93,6 +107,7 @@ def run(
         norm_limit: the largest Euclidean norm of an upload; what is larger, or not
             finite, is left out of the mean as if its device were absent, and a warning
             names it. None to welcome any finite upload.
+        checkpoints: where to keep what `resume` needs; nowhere by default.
 
     Returns:
         An iterator of rounds.
@@ -126,44 +141,152 @@ def run(
     """
     if rounds < 1:
         raise ValueError(f"run needs at least 1 round, but rounds={rounds}.")
-    job, state, enrolled = prepare(
-        problem, algorithm, devices, x, y, seed, participation, weights, norm_limit
+    prepared = prepare(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        seed,
+        participation,
+        weights,
+        norm_limit,
+        engine.example_device(devices.device_count),
     )
-    job, state = engine.begin(job, state)
-    return _rounds(job, state, rounds, seed, participation, enrolled, engine)
+    store = None
+    if checkpoints is not None:
+        store = Store(
+            checkpoints, configuration_of(prepared, x, y, seed, participation)
+        )
+        if store.rounds:
+            raise CheckpointError(
+                f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds;"
+                " call resume to go on from it, or choose another folder."
+            )
+    first = Progress(0, prepared.state, Costs(), ())
+    return _rounds(prepared, first, rounds, seed, participation, engine, store)
+
+
+def resume(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    rounds: int,
+    checkpoints: Checkpoints,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    norm_limit: float | None = None,
+) -> Iterator[Round]:
+    """Go on with a run from its newest checkpoint, to the same bits.
+
+    A checkpoint that was damaged is skipped for the one before it; without any, the run
+    begins. The engine may be another, and so may `rounds`.
+
+    Args:
+        problem: as for `run`, and so are all the others.
+        algorithm: as for `run`.
+        devices: as for `run`.
+        x: where the upper variable started.
+        y: where the lower variable started.
+        rounds: how many rounds the whole run has.
+        checkpoints: those of the run.
+        seed: as for `run`.
+        participation: as for `run`.
+        weights: as for `run`.
+        engine: as for `run`.
+        norm_limit: as for `run`.
+
+    Returns:
+        An iterator of the rounds that were missing.
+
+    Raises:
+        CheckpointError: if the checkpoint is of a run that was asked something else;
+            the message says what.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Checkpoints, FedBiO, InMemoryDevices, LocalExamples,
+        ...     resume, run,
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> folder = tempfile.mkdtemp()
+        >>> *_, last = run(*what, rounds=4, checkpoints=Checkpoints(folder, every=2))
+        >>> later = resume(*what, rounds=6, checkpoints=Checkpoints(folder, every=2))
+        >>> [done.number for done in later]
+        [4, 5]
+    """
+    prepared = prepare(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        seed,
+        participation,
+        weights,
+        norm_limit,
+        engine.example_device(devices.device_count),
+    )
+    store = Store(checkpoints, configuration_of(prepared, x, y, seed, participation))
+    found = store.newest(prepared.state)
+    progress = found or Progress(0, prepared.state, Costs(), ())
+    return _rounds(prepared, progress, rounds, seed, participation, engine, store)
 
 
 def _rounds(
-    job: Job,
-    state: RunState,
+    prepared: Prepared,
+    progress: Progress,
     rounds: int,
     seed: int,
     participation: Participation,
-    weights: Float[np.ndarray, "devices"],
     engine: Engine,
+    store: Store | None,
 ) -> Iterator[Round]:
-    spent = Costs()
+    job, state = engine.begin(prepared.job, progress.state)
+    spent, history = progress.costs, progress.history
     earlier: Round | None = None
-    for number in range(rounds):
-        chosen = np.asarray(participation(seed, number, job.devices.device_count))
-        participants = participants_of(number, chosen, weights)
-        reports = []
-        for exchange, reference in enumerate(job.phases if number else job.opening):
-            state, report = engine.exchange(
-                job, reference, Moment(number, exchange), state, participants
+    try:
+        for number in range(progress.rounds, rounds):
+            chosen = np.asarray(participation(seed, number, job.devices.device_count))
+            participants = participants_of(number, chosen, prepared.weights)
+            reports = []
+            for exchange, reference in enumerate(job.phases if number else job.opening):
+                state, report = engine.exchange(
+                    job, reference, Moment(number, exchange), state, participants
+                )
+                reports.append(report)
+                # A device whose upload is left out has spent as much as any other.
+                asked = int(report.present.sum())
+                spent = spent.plus(job.costs[reference].times(asked))
+            server, private = state
+            done = Round(
+                number, _local(server), private, tuple(reports), spent, history
             )
-            reports.append(report)
-            # A device whose upload is left out has spent as much as any other.
-            spent = spent.plus(job.costs[reference].times(int(report.present.sum())))
-        server, private = state
-        done = Round(number, _local(server), private, tuple(reports), spent)
-        # Looking at a round waits for it: look at the last while this one is computed.
-        if earlier is not None:
-            inspect(earlier.number, earlier.reports)
-        if number + 1 == rounds:
-            inspect(number, done.reports)
-        earlier = done
-        yield done
+            # Looking at a round waits for it: the last one while this is computed.
+            if earlier is not None:
+                inspect(earlier.number, earlier.reports)
+            if number + 1 == rounds:
+                inspect(number, done.reports)
+            if store is not None and store.due(number + 1, rounds):
+                inspect(number, done.reports)
+                history = *history, *store.measured(done)
+                done = done._replace(history=history)
+                store.save(Progress(number + 1, state, spent, history))
+            earlier = done
+            yield done
+    finally:
+        if store is not None:
+            store.close()
 
 
 def _local(server: Server) -> Server:

@@ -57,6 +57,11 @@ class Sharded:
                 "."
             )
 
+    def example_device(self, device_count: int) -> int:
+        """Return the first device of this process."""
+        layout = _layout(self.mesh, device_count)
+        return min(layout.own[0] * layout.block, device_count - 1)
+
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both laid out on the mesh: data, server and private state."""
         layout = self._layout(job)

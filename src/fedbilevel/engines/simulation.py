@@ -46,6 +46,10 @@ class Simulation:
                 f"Simulation needs chunk_size at least 1, but it is {self.chunk_size}."
             )
 
+    def example_device(self, device_count: int) -> int:
+        """Return the first: all data are here."""
+        return 0
+
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both as they are."""
         return job, state

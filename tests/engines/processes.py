@@ -1,0 +1,43 @@
+"""One process of several: run algorithms on the sharded engine, keep what they gave."""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedbilevel import LocalExamples, Sharded
+from tests.engines import federation
+
+
+def join() -> int:
+    """Join the other processes; return which one this is."""
+    process = int(os.environ["PROCESS"])
+    jax.config.update("jax_enable_x64", True)
+    address = f"127.0.0.1:{os.environ['PORT']}"
+    jax.distributed.initialize(address, int(os.environ["PROCESSES"]), process)
+    return process
+
+
+def main(folder: Path, names: list[str]) -> None:
+    process = join()
+    loaded: set[int] = set()
+
+    def load(device: int) -> LocalExamples:
+        loaded.add(device)
+        return federation.held()[device]
+
+    for number, name in enumerate(names):
+        # Half of them with data that each process loads for its own devices alone.
+        devices = federation.on_demand(load) if number % 2 else federation.in_memory()
+        rounds = federation.trajectory(name, Sharded(), devices=devices)
+        if process == 0:
+            np.save(folder / f"{number}.npy", np.array(rounds))
+    # Five devices on four shards: two on each of the first two, one on the third.
+    mine = {0, 1, 2, 3} if process == 0 else {4}
+    assert loaded <= mine, f"process {process} loaded {loaded}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
