@@ -14,6 +14,7 @@ from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
 from fedbilevel.engines.screening import acceptable
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
@@ -56,7 +57,7 @@ def work_of_chunk(
     weights: Float[Array, "chunk"],
     key: RandomKey,
     moment: Moment,
-    norm_limit: float | None,
+    norm_limit: tree.Rate | None,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,

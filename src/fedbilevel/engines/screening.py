@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool
 from fedbilevel.algorithms.protocol import Decoded
 from fedbilevel.engines.mean import accumulator
 from fedbilevel.engines.protocol import Report
+from fedbilevel.mathematics import tree
 
 logger = logging.getLogger("fedbilevel")
 MOST_NAMED = 20
@@ -27,7 +28,7 @@ class NoUploadsError(RuntimeError):
 
 
 def acceptable(
-    uploads: Decoded, present: Bool[Array, "devices"], norm_limit: float | None
+    uploads: Decoded, present: Bool[Array, "devices"], norm_limit: tree.Rate | None
 ) -> Bool[Array, "devices"]:
     """Return which of the stacked uploads may enter the mean.
 

@@ -20,6 +20,7 @@ from fedbilevel.engines.dealing import Dealt
 from fedbilevel.engines.layout import AXIS, EVERYWHERE, SPLIT
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -45,7 +46,7 @@ class Work(NamedTuple):
     server: Server
     key: RandomKey
     moment: Moment
-    norm_limit: float | None
+    norm_limit: tree.Rate | None
     data: StoredData
     dealt: Dealt
     total: WeightedMean | None

@@ -1,0 +1,219 @@
+"""Bad numbers: a device's mistake is its own."""
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from fedbilevel import (
+    Engine,
+    FedBiO,
+    InMemoryDevices,
+    LocalBSGVRM,
+    LocalExamples,
+    NeumannSeries,
+    NoUploadsError,
+    Sharded,
+    Simulation,
+    run,
+    sweep,
+)
+from fedbilevel.engines.screening import acceptable
+from tests import quadratic
+
+DEVICES, ROUNDS = 16, 12
+NONSENSE = {2: np.nan, 7: np.inf, 11: 1e30}
+START = np.linspace(-1.0, 1.0, quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
+ALGORITHMS = {
+    "LocalBSGVRM": LocalBSGVRM(0.1, NeumannSeries(3, 0.15), local_steps=2),
+    "private state": FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True),
+}
+
+
+class PoisonedUpper(NamedTuple):
+    """Upper examples, and what their device adds to its uploads, by round."""
+
+    target: np.ndarray
+    shift: np.ndarray
+    nonsense: np.ndarray
+
+
+class PoisonedServer(NamedTuple):
+    inner: Any
+    number: Any
+
+    @property
+    def x(self):
+        return self.inner.x
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Poisoned:
+    """Another algorithm, whose devices upload the nonsense that their data name."""
+
+    inner: Any
+
+    def init(self, problem, x, y):
+        server, private = self.inner.init(problem, x, y)
+        return PoisonedServer(server, jnp.array(0)), private
+
+    def opening(self, problem):
+        return tuple(map(self._poisoned, self.inner.opening(problem)))
+
+    def phases(self, problem):
+        return tuple(map(self._poisoned, self.inner.phases(problem)))
+
+    def _poisoned(self, phase):
+        def start(downlink, private, data, key):
+            inner, number = downlink
+            (batch,) = data.upper.draw(key, 1, draws=1)
+            return phase.start(inner, private, data, key), batch.nonsense[0][number]
+
+        def finish(carry, downlink, key):
+            own, nonsense = carry
+            uplink, kept, info = phase.finish(own, downlink[0], key)
+            return jax.tree.map(lambda leaf: leaf + nonsense, uplink), kept, info
+
+        def server(server, mean):
+            return PoisonedServer(phase.server(server.inner, mean), server.number + 1)
+
+        return phase._replace(
+            broadcast=lambda server: (phase.broadcast(server.inner), server.number),
+            start=start,
+            step=lambda carry, data, key: (phase.step(carry[0], data, key), carry[1]),
+            finish=finish,
+            server=server,
+        )
+
+
+def poison() -> np.ndarray:
+    """Return what each device adds in each round, in seeded rounds."""
+    added = np.zeros((DEVICES, ROUNDS))
+    generator = np.random.default_rng(5)
+    for device, value in NONSENSE.items():
+        added[device, generator.choice(ROUNDS, size=4, replace=False)] = value
+    return added
+
+
+def devices(added: np.ndarray) -> InMemoryDevices:
+    held = []
+    for own, mine in zip(quadratic.devices(DEVICES, 3, 0.1), added, strict=True):
+        rows = np.repeat(mine[None], 3, axis=0)
+        upper = PoisonedUpper(own.upper.target, own.upper.shift, rows)
+        held.append(LocalExamples(upper, own.lower))
+    return InMemoryDevices(held)
+
+
+ENGINES: dict[str, Engine] = {
+    "simulation": Simulation(chunk_size=5),
+    "sharded": Sharded(Mesh(np.array(jax.devices()[:2]), ("shards",)), chunk_size=3),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, caplog):
+    added = poison()
+    algorithm = Poisoned(ALGORITHMS[name])
+    settings: dict[str, Any] = {"rounds": ROUNDS, "norm_limit": 1e6}
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        poisoned = list(
+            run(
+                quadratic.problem(),
+                algorithm,
+                devices(added),
+                *START,
+                engine=ENGINES[engine],
+                **settings,
+            )
+        )
+    without = list(
+        run(
+            quadratic.problem(),
+            algorithm,
+            devices(np.zeros_like(added)),
+            *START,
+            participation=lambda seed, number, count: np.flatnonzero(
+                added[:, number] == 0
+            ),
+            **settings,
+        )
+    )
+    for one, other in zip(poisoned, without, strict=True):
+        np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
+        assert sorted(one.participants) == sorted(other.participants)
+        left_out = np.flatnonzero(added[:, one.number])
+        assert sorted(one.reports[0].left_out) == left_out.tolist()
+        # They have drawn and sent as much as the others.
+        assert one.costs.samples >= other.costs.samples
+    for number, device in zip(*np.nonzero(added.T), strict=True):
+        named = [m for m in caplog.messages if f"round {number}, exchange 0:" in m]
+        assert len(named) == 1
+        assert device in map(int, re.findall(r"\d+", named[0].split("devices ")[1]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
+    added = np.zeros((DEVICES, ROUNDS))
+    added[:, 4] = np.nan
+    rounds = run(
+        quadratic.problem(),
+        Poisoned(ALGORITHMS["LocalBSGVRM"]),
+        devices(added),
+        *START,
+        rounds=ROUNDS,
+        engine=ENGINES[engine],
+    )
+    finished: list[Any] = []
+    with pytest.raises(NoUploadsError, match=r"round 4.* all 16 devices .* DebugSim"):
+        finished.extend(rounds)
+    # The state of the last good round is untouched.
+    np.testing.assert_array_equal(finished[-1].x, finished[3].x)
+
+
+def test_a_sweep_shows_a_run_that_would_have_stopped():
+    held = quadratic.devices(2, 1, 0.1)
+    done = sweep(
+        quadratic.problem(),
+        [FedBiO(0.1), FedBiO(1e200)],
+        InMemoryDevices(held),
+        *START,
+        rounds=6,
+        seeds=[0],
+        measure=lambda server: server.x,
+    )
+    assert np.isfinite(done.measured[0]).all()
+    assert np.isnan(done.measured[1, 0, -1]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_norm_is_that_of_the_whole_upload(dtype):
+    generator = np.random.default_rng(0)
+    parts = generator.normal(size=(5, 3)).astype(dtype), np.ones((5, 2, 2), dtype)
+    norms = [
+        np.sqrt(sum(np.sum(part[k].astype(float) ** 2) for part in parts))
+        for k in range(5)
+    ]
+    limit = float(np.median(norms))
+    everyone = jnp.ones(5, bool)
+    uploads = tuple(map(jnp.asarray, parts))
+    found = acceptable(uploads, everyone, norm_limit=limit * (1 + 1e-3))
+    assert found.sum() == 3
+    np.testing.assert_array_equal(found, np.array(norms) <= limit * (1 + 1e-3))
+    assert acceptable(uploads, everyone, norm_limit=None).all()
+
+
+@pytest.mark.single_precision
+def test_squares_beyond_the_range_do_not_hide_the_norm():
+    uploads = jnp.array([[1e30, 1e30], [1e-30, 1e-30], [0.0, 0.0]], jnp.float32)
+    everyone = jnp.ones(3, bool)
+    assert acceptable(uploads, everyone, 2e30).tolist() == [True, True, True]
+    assert acceptable(uploads, everyone, 1.4e30).tolist() == [False, True, True]
+    assert acceptable(uploads, everyone, None).tolist() == [True, True, True]
