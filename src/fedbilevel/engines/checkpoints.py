@@ -87,7 +87,7 @@ class Progress(NamedTuple):
     rounds: int
     state: RunState
     costs: Costs
-    history: tuple[Mapping[str, float], ...]
+    history: tuple[Mapping[str, float | int], ...]
 
 
 class Store:
@@ -115,7 +115,7 @@ class Store:
         """Whether so many rounds are to have a checkpoint."""
         return rounds % self.options.every == 0 or rounds == last
 
-    def measured(self, done: Any) -> list[dict[str, float]]:
+    def measured(self, done: Any) -> list[dict[str, float | int]]:
         """Return what is to be remembered of a round."""
         if self.options.measure is None:
             return []

@@ -55,7 +55,7 @@ class Round(NamedTuple):
     private: Private
     reports: tuple[Report, ...]
     costs: Costs
-    history: tuple[Mapping[str, float], ...] = ()
+    history: tuple[Mapping[str, float | int], ...] = ()
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:
