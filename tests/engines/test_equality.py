@@ -50,14 +50,19 @@ def test_every_engine_gives_one_trajectory(name):
 def two_processes(tmp_path_factory) -> dict[str, list[np.ndarray]]:
     """Run all algorithms in two processes of two devices each."""
     folder = tmp_path_factory.mktemp("processes")
-    run_processes(2, ["tests.engines.processes", str(folder), *ALGORITHMS])
+    for process in start_processes(
+        2, ["tests.engines.processes", str(folder), *ALGORITHMS]
+    ):
+        said, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, said
     return {
         name: list(np.load(folder / f"{number}.npy"))
         for number, name in enumerate(ALGORITHMS)
     }
 
 
-def run_processes(count: int, module: list[str], timeout: float = 600) -> None:
+def start_processes(count: int, module: list[str]) -> list[subprocess.Popen[str]]:
+    """Start a module in so many processes that know each other, if more than one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -69,16 +74,19 @@ def run_processes(count: int, module: list[str], timeout: float = 600) -> None:
         running.append(
             subprocess.Popen(
                 [sys.executable, "-m", *module],
-                env={**os.environ, "XLA_FLAGS": flags, **place},
+                env={
+                    **os.environ,
+                    "XLA_FLAGS": flags,
+                    "TF_CPP_MIN_LOG_LEVEL": "3",
+                    **(place if count > 1 else {}),
+                },
                 cwd=Path(__file__).parent.parent.parent,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
         )
-    for one in running:
-        said, _ = one.communicate(timeout=timeout)
-        assert one.returncode == 0, said
+    return running
 
 
 @every_algorithm

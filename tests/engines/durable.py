@@ -1,0 +1,41 @@
+"""A run of 40 rounds in a process of its own, to be killed and started again."""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedbilevel import Checkpoints, Engine, FedBiO, Sharded, Simulation, resume
+from tests import quadratic
+from tests.engines import federation
+from tests.engines.processes import join
+
+ROUNDS = 40
+
+
+def main(folder: Path, result: Path) -> None:
+    engine: Engine = Simulation(chunk_size=2)
+    if "PROCESSES" in os.environ:
+        join()
+        engine = Sharded()
+    jax.config.update("jax_enable_x64", True)
+    for done in resume(
+        quadratic.problem(),
+        FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True),
+        federation.in_memory(),
+        *federation.START,
+        rounds=ROUNDS,
+        weights=federation.WEIGHTS,
+        engine=engine,
+        checkpoints=Checkpoints(folder, every=2, keep=2),
+    ):
+        print(done.number, flush=True)
+        x, y = np.asarray(done.x), np.asarray(done.y)
+    if jax.process_index() == 0:
+        np.save(result, np.concatenate([x, y]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,88 @@
+"""Real processes, killed with real signals, end with the bits of unharmed ones."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engines.test_equality import start_processes
+
+PATIENCE = 120.0
+
+
+def start(folder: Path, result: Path, count: int) -> list[subprocess.Popen[str]]:
+    module = ["tests.engines.durable", str(folder), str(result)]
+    return start_processes(count, module)
+
+
+def finish(running: list[subprocess.Popen[str]]) -> None:
+    for process in running:
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+
+
+def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
+    """Wait until the process has said so many rounds, or is done; return how many."""
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:
+        seen += line.strip().isdigit()
+        if seen >= enough:
+            break
+    return seen
+
+
+def wait_for_a_write(folder: Path, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        if any(folder.glob("*.orbax-checkpoint-tmp")):
+            return
+        time.sleep(0.0002)
+
+
+@pytest.fixture
+def uninterrupted(tmp_path):
+    def result(count: int) -> np.ndarray:
+        path = tmp_path / "whole.npy"
+        finish(start(tmp_path / "whole", path, count))
+        return np.load(path)
+
+    return result
+
+
+def test_a_run_killed_ten_times_ends_with_the_same_bits(tmp_path, uninterrupted):
+    folder, result = tmp_path / "killed", tmp_path / "killed.npy"
+    generator = np.random.default_rng(3)
+    killed = 0
+    while killed < 10:
+        (process,) = start(folder, result, 1)
+        # Two checkpoints at least, so that the run gets on between two kills.
+        rounds_seen(process, int(generator.integers(3, 6)))
+        if killed % 2:
+            wait_for_a_write(folder, process)
+        else:
+            time.sleep(float(generator.uniform(0, 0.02)))
+        assert process.poll() is None, "the run was over before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed += 1
+    finish(start(folder, result, 1))
+    np.testing.assert_array_equal(np.load(result), uninterrupted(1))
+
+
+def test_one_of_two_processes_killed_and_both_restarted(tmp_path, uninterrupted):
+    folder, result = tmp_path / "killed", tmp_path / "killed.npy"
+    generator = np.random.default_rng(4)
+    for victim in (0, 1, 1):
+        running = start(folder, result, 2)
+        rounds_seen(running[victim], int(generator.integers(4, 9)))
+        running[victim].send_signal(signal.SIGKILL)
+        # The other waits for one that will not come: its supervisor ends it too.
+        time.sleep(0.5)
+        for process in running:
+            process.kill()
+            process.communicate()
+    finish(start(folder, result, 2))
+    np.testing.assert_array_equal(np.load(result), uninterrupted(2))
