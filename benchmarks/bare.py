@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 
 class Settings(NamedTuple):
@@ -65,7 +66,43 @@ def hypergradient(x, y, upper, cross, curvature, theta):
 
 def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
     """Return the round: (x, y, u, v), data, key, number → (x, y, u, v)."""
-    devices, batch, group, p, q, theta, eta, rho1, rho2, alpha, beta = settings
+    mean = mean_program(settings, algorithm)
+
+    @partial(jax.jit, donate_argnums=0)
+    def round_program(server, data, offsets, counts, key, number):
+        keys = device_keys(key, number, jnp.arange(settings.devices))
+        return mean(server, data, offsets, counts, keys)
+
+    return round_program
+
+
+def sharded_program(
+    settings: Settings, algorithm: int, mesh: Mesh
+) -> Callable[..., Any]:
+    """Return the round of devices laid over a mesh, each shard with its own data."""
+    mean = mean_program(settings, algorithm)
+
+    def on_a_shard(server, data, offsets, counts, devices, key, number):
+        data = jax.tree.map(lambda a: a[0], data)
+        keys = device_keys(key, number, devices)
+        return jax.lax.pmean(mean(server, data, offsets, counts, keys), "shards")
+
+    split, whole = PartitionSpec("shards"), PartitionSpec()
+    places = whole, split, split, split, split, whole, whole
+    mapped = jax.shard_map(
+        on_a_shard, mesh=mesh, in_specs=places, out_specs=whole, check_vma=False
+    )
+    return jax.jit(mapped, donate_argnums=0)
+
+
+def device_keys(key, number, devices):
+    key = jax.random.fold_in(jax.random.fold_in(key, number), 0)
+    return jax.vmap(lambda k: jax.random.fold_in(key, k))(devices)
+
+
+def mean_program(settings: Settings, algorithm: int) -> Callable[..., Any]:
+    """Return the local steps of some devices and the mean of their results."""
+    _, batch, group, p, q, theta, eta, rho1, rho2, alpha, beta = settings
 
     def draw(data, offset, count, key):
         upper_data, lower_data = data
@@ -96,7 +133,9 @@ def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
         return x_new, y_new, u_new, v_new
 
     def work(server, data, offsets, counts, keys):
-        carry = jax.tree.map(lambda a: jnp.broadcast_to(a, (group, *a.shape)), server)
+        carry = jax.tree.map(
+            lambda a: jnp.broadcast_to(a, (len(keys), *a.shape)), server
+        )
 
         def body(carry, number):
             step_keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(keys)
@@ -108,11 +147,9 @@ def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
         carry, _ = jax.lax.scan(body, carry, jnp.arange(1, p + 1))
         return jax.tree.map(lambda a: a.mean(0), carry)
 
-    @partial(jax.jit, donate_argnums=0)
-    def round_program(server, data, offsets, counts, key, number):
-        key = jax.random.fold_in(jax.random.fold_in(key, number), 0)
-        keys = jax.vmap(lambda k: jax.random.fold_in(key, k))(jnp.arange(devices))
-        if group == devices:
+    def mean(server, data, offsets, counts, keys):
+        devices = len(keys)
+        if group >= devices:
             return work(server, data, offsets, counts, keys)
         groups = jax.tree.map(
             lambda a: a.reshape(devices // group, group, *a.shape[1:]),
@@ -121,7 +158,7 @@ def program(settings: Settings, algorithm: int) -> Callable[..., Any]:
         means = jax.lax.map(lambda part: work(server, data, *part), groups)
         return jax.tree.map(lambda a: a.mean(0), means)
 
-    return round_program
+    return mean
 
 
 def _rows(arrays, rows):

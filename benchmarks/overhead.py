@@ -22,11 +22,13 @@ from benchmarks.timing import (
     wants_fast,
 )
 from fedbilevel import (
+    Engine,
     FederatedAlgorithm,
     InMemoryDevices,
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
+    Simulation,
     run,
 )
 
@@ -52,7 +54,10 @@ def algorithm(number: int, settings: bare.Settings) -> FederatedAlgorithm:
 
 
 def package_rounds(
-    number: int, settings: bare.Settings, devices: InMemoryDevices
+    number: int,
+    settings: bare.Settings,
+    devices: InMemoryDevices,
+    engine: Engine = Simulation(),
 ) -> Callable[[], object]:
     """Return a call that runs the next rounds."""
     rounds = run(
@@ -61,6 +66,7 @@ def package_rounds(
         devices,
         *softmax.start(),
         rounds=1_000_000,
+        engine=engine,
     )
 
     def call() -> None:

@@ -47,7 +47,7 @@ def uninterrupted(tmp_path):
     def result(count: int) -> np.ndarray:
         path = tmp_path / "whole.npy"
         finish(start(tmp_path / "whole", path, count))
-        return np.load(path)
+        return np.asarray(np.load(path))
 
     return result
 

@@ -1,0 +1,111 @@
+"""What several cores and processes gain, and what an exchange between them costs.
+
+    python -m benchmarks.sharded [--fast]
+
+Three parts, each timed in turns with what it is compared with. First, 2 CPU devices in
+one process against simulation on the same cores, and against a `shard_map` program
+written by hand. Second, weak scaling: 2 processes with twice the devices against 1
+process, each process on a core of its own. Third, an exchange of so many numbers beside
+a bare `psum` of them.
+"""
+
+from collections.abc import Callable
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks import bare, softmax, weak_scaling
+from benchmarks.exchange_cost import exchange_costs
+from benchmarks.overhead import CASES, ROUNDS, algorithm, package_rounds
+from benchmarks.timing import (
+    Bound,
+    conclude,
+    interleave,
+    print_table,
+    ratio,
+    wants_fast,
+)
+from fedbilevel import Sharded, Simulation
+
+FASTER = 0.85
+OVERHEAD = 1.10
+EFFICIENCY = 0.85
+
+
+def bare_rounds(
+    number: int, settings: bare.Settings, mesh: Mesh
+) -> Callable[[], object]:
+    """Return a call that runs the next rounds of the program written by hand."""
+    shards = mesh.size
+    whole = softmax.devices(settings.devices).cohort(np.arange(settings.devices))
+    split = NamedSharding(mesh, PartitionSpec("shards"))
+
+    def lay(leaf: jax.Array) -> jax.Array:
+        laid: jax.Array = jax.device_put(
+            leaf.reshape(shards, -1, *leaf.shape[1:]), split
+        )
+        return laid
+
+    arrays = tuple(map(lay, whole.upper.arrays)), tuple(map(lay, whole.lower.arrays))
+    numbers = np.arange(settings.devices, dtype=np.int32)
+    sizes = np.asarray(whole.upper.size)
+    offsets = np.asarray(whole.upper.offset) % (sizes.sum() // shards)
+    places = [jax.device_put(part, split) for part in (offsets, sizes, numbers)]
+    round_program = bare.sharded_program(settings, number, mesh)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    x, y = softmax.start()
+    state = jax.device_put((x, y, jnp.zeros_like(x), jnp.zeros_like(y)), everywhere)
+    key, rounds = jax.random.key(0), 0
+
+    def call() -> object:
+        nonlocal state, rounds
+        for _ in range(ROUNDS):
+            rounds += 1
+            state = round_program(state, arrays, *places, key, np.int32(rounds))
+        return jax.block_until_ready(state)
+
+    return call
+
+
+def on_two_cores(fast: bool) -> list[Bound]:
+    mesh = Mesh(np.array(jax.devices()), ("shards",))
+    rows, bounds = [], []
+    for count, batch, group in CASES[: 1 if fast else None]:
+        settings = bare.Settings(count, batch, min(group, count // mesh.size))
+        devices = softmax.devices(count)
+        for number in (1, 2):
+            seconds = interleave(
+                {
+                    "sharded": package_rounds(number, settings, devices, Sharded(mesh)),
+                    "simulation": package_rounds(
+                        number, settings, devices, Simulation()
+                    ),
+                    "by hand": bare_rounds(number, settings, mesh),
+                }
+            )
+            name = f"{algorithm(number, settings).__class__.__name__}({count},{batch})"
+            gain = ratio(seconds["sharded"], seconds["simulation"])
+            cost = ratio(seconds["sharded"], seconds["by hand"])
+            times = [f"{1e3 * median(s) / ROUNDS:.1f}" for s in seconds.values()]
+            rows.append((name, *times, f"{gain:.3f}", f"{cost:.3f}"))
+            bounds.append(Bound(f"{name} of simulation", gain, FASTER))
+            bounds.append(Bound(f"{name} of by hand", cost, OVERHEAD))
+    header = "case", "sharded ms", "simulation ms", "by hand ms", "gain", "cost"
+    print_table(header, rows)
+    return bounds
+
+
+def main() -> None:
+    fast = wants_fast(__doc__, "the smallest case only")
+    jax.config.update("jax_num_cpu_devices", 2)
+    bounds = on_two_cores(fast)
+    exchange_costs((10_000, 100_000) if fast else (10_000, 100_000, 10**6, 10**7))
+    efficiency = weak_scaling.efficiency(fast)
+    conclude([*bounds, Bound("weak scaling", efficiency, EFFICIENCY, at_least=True)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""One process, and two with twice the devices, each process on a core of its own.
+
+Workers stay alive and take turns: the parent tells one side to run some rounds while
+the other waits. As a program, this is a worker.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from statistics import median
+
+from benchmarks.timing import REPEATS, print_table, ratio
+
+DEVICES, BATCH = 8, 32
+"""Of each process."""
+
+
+def main(port: int, processes: int, process: int, devices: int, batch: int) -> None:
+    """Wait for a line, run some rounds, answer with a line; and so on."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[process]})
+    import jax
+
+    if processes > 1:
+        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
+
+    from benchmarks import bare, softmax
+    from benchmarks.overhead import package_rounds
+    from fedbilevel import Sharded
+
+    settings = bare.Settings(devices, batch, devices)
+    call = package_rounds(2, settings, softmax.devices(devices), Sharded())
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        call()
+        print("done", flush=True)
+
+
+class Side:
+    """Some workers that make one computation."""
+
+    def __init__(self, processes: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        count = processes * DEVICES
+        self.workers = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "benchmarks.weak_scaling"),
+                    *map(str, (port, processes, process, count, BATCH)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for process in range(processes)
+        ]
+        self._hear("ready")
+
+    def call(self) -> float:
+        """Return the seconds that some rounds take."""
+        began = time.perf_counter()
+        for worker in self.workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        self._hear("done")
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.communicate()
+
+    def _hear(self, word: str) -> None:
+        for worker in self.workers:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                if line.strip() == word:
+                    break
+            else:
+                raise RuntimeError("a worker of the weak scaling benchmark has died.")
+
+
+def efficiency(fast: bool) -> float:
+    """Print and return the time of one process over that of two with twice the work."""
+    sides = Side(1), Side(2)
+    seconds: list[list[float]] = [[], []]
+    for repeat in range(-2, 3 if fast else REPEATS):
+        for side, taken in zip(sides, seconds, strict=True):
+            once = side.call()
+            if repeat >= 0:
+                taken.append(once)
+    for side in sides:
+        side.close()
+    one, two = seconds
+    figure = ratio(one, two)
+    times = [f"{1e3 * median(taken):.1f}" for taken in seconds]
+    header = (
+        "devices a process",
+        "batch",
+        "1 process ms",
+        "2 processes ms",
+        "efficiency",
+    )
+    print_table(header, [(DEVICES, BATCH, *times, f"{figure:.3f}")])
+    return figure
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
