@@ -26,7 +26,7 @@ from benchmarks.references import references, retrained
 from benchmarks.task_figures import CENTRALISED
 from benchmarks.task_list import CASES, Case
 from benchmarks.timing import Bound, conclude, print_table
-from fedbilevel import FederatedAlgorithm, run
+from fedbilevel import FederatedAlgorithm, NoUploadsError, Round, run
 from fedbilevel.problems import Task
 
 PARTITIONS = {"iid": True, "heterogeneous": False}
@@ -77,8 +77,22 @@ def follow(
     """Run until the samples are drawn; return what was seen on the way, and the end."""
     upper_loss = jax.jit(task.problem.upper_loss)
     seen: list[dict[str, float]] = []
+
+    def look(done: Round) -> None:
+        metrics = {n: float(m(done.x, done.y)) for n, m in task.metrics.items()}
+        seen.append(
+            {
+                "samples": done.costs.samples,
+                "rounds": done.number + 1,
+                "exchanges": done.costs.exchanges,
+                "bytes": done.costs.bytes_up + done.costs.bytes_down,
+                "selection_loss": float(upper_loss(done.x, done.y, case.selection)),
+                **metrics,
+            }
+        )
+
     # Weighed by their sizes, devices minimise what the references do: the pooled loss.
-    for done in run(
+    rounds = run(
         task.problem,
         algorithm,
         task.devices,
@@ -87,23 +101,16 @@ def follow(
         rounds=10**9,
         seed=seed,
         weights=task.devices.lower_sizes,
-    ):
-        if done.costs.samples < samples * (len(seen) + 1) / evaluations:
-            continue
-        loss = float(upper_loss(done.x, done.y, case.selection))
-        metrics = {n: float(m(done.x, done.y)) for n, m in task.metrics.items()}
-        seen.append(
-            {
-                "samples": done.costs.samples,
-                "rounds": done.number + 1,
-                "exchanges": done.costs.exchanges,
-                "bytes": done.costs.bytes_up + done.costs.bytes_down,
-                "selection_loss": loss,
-                **metrics,
-            }
-        )
-        if done.costs.samples >= samples or not np.isfinite(loss):
-            break
+    )
+    try:
+        for done in rounds:
+            if done.costs.samples >= samples * (len(seen) + 1) / evaluations:
+                look(done)
+            if done.costs.samples >= samples:
+                break
+    except NoUploadsError:  # diverged: the state is that of the last good round
+        look(done)
+        seen[-1]["selection_loss"] = float("nan")
     return seen, done
 
 

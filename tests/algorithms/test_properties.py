@@ -12,7 +12,6 @@ from fedbilevel import (
     DebugSimulation,
     InMemoryDevices,
     LocalExamples,
-    Simulation,
     run,
 )
 from fedbilevel.engines import simulation
@@ -58,13 +57,6 @@ def test_jit_equals_no_jit(name):
     # Two rounds: the opening and a later one. Uncompiled work is slow.
     compiled = last_server(name, rounds=2)
     assert_same(compiled, last_server(name, rounds=2, engine=DebugSimulation()))
-
-
-@every_algorithm
-@pytest.mark.parametrize("chunk_size", [1, 3])
-def test_chunk_size_changes_nothing(name, chunk_size):
-    chunked = last_server(name, engine=Simulation(chunk_size))
-    assert_same(last_server(name, engine=Simulation(5)), chunked)
 
 
 @every_algorithm
