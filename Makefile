@@ -28,6 +28,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.research_loop
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.sharded
+	$(BIN)/python -m benchmarks.checkpointing
 
 experiments: data
 	$(BIN)/python -m benchmarks.heterogeneity

@@ -11,6 +11,7 @@ a bare `psum` of them.
 
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +36,10 @@ OVERHEAD = 1.10
 EFFICIENCY = 0.85
 
 
-def bare_rounds(
+def by_hand(
     number: int, settings: bare.Settings, mesh: Mesh
-) -> Callable[[], object]:
-    """Return a call that runs the next rounds of the program written by hand."""
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the round written by hand, and the data it is given."""
     shards = mesh.size
     whole = softmax.devices(settings.devices).cohort(np.arange(settings.devices))
     split = NamedSharding(mesh, PartitionSpec("shards"))
@@ -54,7 +55,14 @@ def bare_rounds(
     sizes = np.asarray(whole.upper.size)
     offsets = np.asarray(whole.upper.offset) % (sizes.sum() // shards)
     places = [jax.device_put(part, split) for part in (offsets, sizes, numbers)]
-    round_program = bare.sharded_program(settings, number, mesh)
+    return bare.sharded_program(settings, number, mesh), (arrays, *places)
+
+
+def bare_rounds(
+    number: int, settings: bare.Settings, mesh: Mesh
+) -> Callable[[], object]:
+    """Return a call that runs the next rounds of the program written by hand."""
+    round_program, data = by_hand(number, settings, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
     x, y = softmax.start()
     state = jax.device_put((x, y, jnp.zeros_like(x), jnp.zeros_like(y)), everywhere)
@@ -64,7 +72,7 @@ def bare_rounds(
         nonlocal state, rounds
         for _ in range(ROUNDS):
             rounds += 1
-            state = round_program(state, arrays, *places, key, np.int32(rounds))
+            state = round_program(state, *data, key, np.int32(rounds))
         return jax.block_until_ready(state)
 
     return call

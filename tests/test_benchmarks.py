@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and run."""
 
+import os
 import subprocess
 import sys
 
@@ -8,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax.sharding import Mesh
 
-from benchmarks import bare, overhead, research_loop, softmax, torch_loop
+from benchmarks import bare, overhead, research_loop, sharded, softmax, torch_loop
 from fedbilevel import NeumannSeries, run
 from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
@@ -90,6 +92,46 @@ def test_the_research_loop_runs_the_same_algorithm(number):
     for mine, other in zip(next(rounds).server[:4], loop.state, strict=True):
         scale = float(jnp.abs(mine).max())
         np.testing.assert_allclose(mine, other.numpy(), rtol=0, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@jax.numpy_dtype_promotion("standard")
+def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
+    settings = bare.Settings(devices=4, batch=3, group=2, p=2, q=2)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("shards",))
+    *_, expected = run(
+        softmax.problem(),
+        overhead.algorithm(number, settings),
+        softmax.devices(4),
+        *softmax.start(),
+        rounds=2,
+    )
+    first = next(
+        run(
+            softmax.problem(),
+            overhead.algorithm(number, settings),
+            softmax.devices(4),
+            *softmax.start(),
+            rounds=1,
+        )
+    )
+    program, arguments = sharded.by_hand(number, settings, mesh)
+    state = jax.tree.map(jnp.copy, first.server[:4])
+    state = program(state, *arguments, jax.random.key(0), np.int32(1))
+    for mine, other in zip(expected.server[:4], state, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sharded", "checkpointing"])
+def test_the_benchmarks_of_many_cores_and_of_checkpoints_run(name):
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, **flags}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert (done.returncode == 1) == ("MISSED" in done.stdout.splitlines()[-1])
 
 
 def test_a_benchmark_prints_a_table_and_its_figures_last():
