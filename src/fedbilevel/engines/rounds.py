@@ -296,6 +296,8 @@ def _local(server: Server) -> Server:
     """
 
     def own(leaf: Array) -> Array:
-        return leaf if len(leaf.sharding.device_set) == 1 else leaf.addressable_data(0)
+        if isinstance(leaf, jax.core.Tracer) or len(leaf.sharding.device_set) == 1:
+            return leaf
+        return leaf.addressable_data(0)
 
     return jax.tree.map(own, server)

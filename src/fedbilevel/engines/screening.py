@@ -83,6 +83,8 @@ def inspect(round_number: int, reports: tuple[Report, ...]) -> None:
         rate, or let DebugSimulation find the first number that is not finite.
     """
     for exchange, report in enumerate(reports):
+        if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
+            return  # a run inside a traced function has no numbers to look at
         left_out = report.left_out
         if not len(left_out):
             continue
