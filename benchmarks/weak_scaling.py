@@ -20,6 +20,9 @@ DEVICES, BATCH = 8, 32
 def main(port: int, processes: int, process: int, devices: int, batch: int) -> None:
     """Wait for a line, run some rounds, answer with a line; and so on."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[process]})
+    # As `chrt --batch 0` does: otherwise Gloo's thread, woken while the one that waits
+    # for it holds their lock, keeps their only core to itself until the next tick.
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     import jax
 
     if processes > 1:
@@ -70,8 +73,12 @@ class Side:
         return time.perf_counter() - began
 
     def close(self) -> None:
+        # All at once: workers wait for each other before they end.
         for worker in self.workers:
-            worker.communicate()
+            assert worker.stdin is not None
+            worker.stdin.close()
+        for worker in self.workers:
+            worker.wait()
 
     def _hear(self, word: str) -> None:
         for worker in self.workers:

@@ -69,7 +69,8 @@ class DebugSimulation:
         means: list[WeightedMean] = []
         counted = np.zeros(len(participants.devices), bool)
         with jax.disable_jit():
-            for place, (device, weight) in enumerate(zip(*participants, strict=True)):
+            for place, device in enumerate(participants.devices):
+                weight = participants.weights[place]
                 if not weight:
                     continue
                 number, exchange = moment

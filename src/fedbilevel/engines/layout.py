@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, PyTree
 
 from fedbilevel.data.devices import Devices, InMemoryDevices
 from fedbilevel.data.examples import StoredData, StoredExamples
@@ -17,14 +17,14 @@ EVERYWHERE = PartitionSpec()
 SPLIT = PartitionSpec(AXIS)
 
 
-def all_shards() -> Mesh:
-    """Return a mesh of all JAX devices of all processes.
+def shards(number: int | None = None) -> Mesh:
+    """Return a mesh of the first JAX devices, by default of all of all processes.
 
     Example:
-        >>> all_shards().axis_names
+        >>> shards(1).axis_names
         ('shards',)
     """
-    return Mesh(np.array(jax.devices()), (AXIS,))
+    return Mesh(np.array(jax.devices()[:number]), (AXIS,))
 
 
 class Layout(NamedTuple):
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
         block: devices a shard.
 
     Example:
-        >>> Layout.of(all_shards(), device_count=5).block
+        >>> Layout.of(shards(1), device_count=5).block
         5
     """
 
@@ -61,14 +61,10 @@ class Layout(NamedTuple):
         return [shard for shard, place in places if place.process_index == mine]
 
     def everywhere(self, tree: PyTree) -> PyTree:
-        """Put a copy of every array on each shard."""
+        """Put a copy of every leaf on each shard."""
+        # Compiled: it leaves weak types weak, and takes random keys.
         sharding = NamedSharding(self.mesh, EVERYWHERE)
-
-        def put(leaf: Array) -> Array:
-            host = np.asarray(leaf)
-            return jax.make_array_from_callback(host.shape, sharding, lambda _: host)
-
-        return jax.tree.map(put, tree)
+        return jax.jit(lambda leaves: leaves, out_shardings=sharding)(tree)
 
     def split(self, shape: tuple[int, ...], part: Callable[[int], Any]) -> Array:
         """Return an array with one entry a shard; `part` makes those of own shards."""
@@ -98,59 +94,30 @@ class Layout(NamedTuple):
         return jax.tree.map(lay, tree)
 
 
-class PlacedDevices(NamedTuple):
-    """Data that stay on the mesh, each device's on its own shard.
+def place(layout: Layout, devices: Devices) -> StoredData | None:
+    """Lay data that are in memory on the mesh: each shard has those of its block.
 
-    Attributes:
-        device_count: the number of enrolled devices, K.
-        data: arrays with one entry a shard; offsets and sizes by device number.
-
-    Example:
-        >>> PlacedDevices._fields
-        ('device_count', 'data')
-    """
-
-    device_count: int
-    data: StoredData
-
-    @property
-    def in_memory(self) -> bool:
-        """Yes: all examples are in their places already."""
-        return True
-
-    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> StoredData:
-        """Return the arrays, and where each of these devices stands in its shard's."""
-
-        def of(stored: StoredExamples) -> StoredExamples:
-            return stored._replace(
-                offset=stored.offset[devices], size=stored.size[devices]
-            )
-
-        return StoredData(of(self.data.upper), of(self.data.lower))
-
-
-def place(layout: Layout, devices: Devices) -> Devices:
-    """Return the devices with what is in memory already laid out on the mesh.
+    Offsets and sizes stand by place in the block. None if data come on demand.
 
     Example:
         >>> import numpy as np
         >>> from fedbilevel import InMemoryDevices, LocalExamples
         >>> held = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
-        >>> placed = place(Layout.of(all_shards(), 2), InMemoryDevices([held, held]))
-        >>> placed.cohort(np.array([1])).lower.offset
-        array([8], dtype=int32)
+        >>> placed = place(Layout.of(shards(1), 2), InMemoryDevices([held, held]))
+        >>> placed.lower.offset
+        Array([[0, 8]], dtype=int32)
     """
     if not isinstance(devices, InMemoryDevices):
-        return devices
+        return None
     whole = devices.cohort(np.arange(devices.device_count))
-    return PlacedDevices(
-        devices.device_count,
-        StoredData(_place(layout, whole.upper), _place(layout, whole.lower)),
-    )
+    return StoredData(_place(layout, whole.upper), _place(layout, whole.lower))
 
 
 def _place(layout: Layout, stored: StoredExamples) -> StoredExamples:
-    offsets, sizes = np.array(stored.offset), np.asarray(stored.size)
+    offsets, sizes = np.asarray(stored.offset), np.asarray(stored.size)
+    # A place without a device has one example: nothing can be drawn from none.
+    starts = np.zeros((layout.shards, layout.block), np.int32)
+    counts = np.ones((layout.shards, layout.block), np.int32)
     rows = []
     for shard in range(layout.shards):
         block = slice(shard * layout.block, (shard + 1) * layout.block)
@@ -158,8 +125,9 @@ def _place(layout: Layout, stored: StoredExamples) -> StoredExamples:
         mine, inverse = np.unique(offsets[block], return_inverse=True)
         ends = dict(zip(offsets[block], offsets[block] + sizes[block], strict=True))
         parts = [np.arange(first, ends[first]) for first in mine]
-        starts = np.cumsum([0, *map(len, parts)])[:-1]
-        offsets[block] = starts[inverse]
+        begins = np.cumsum([0, *map(len, parts)])[:-1]
+        starts[shard, : len(inverse)] = begins[inverse]
+        counts[shard, : len(inverse)] = sizes[block]
         rows.append(np.concatenate(parts) if parts else np.zeros(1, int))
     longest = max(map(len, rows))
 
@@ -174,4 +142,8 @@ def _place(layout: Layout, stored: StoredExamples) -> StoredExamples:
 
         return layout.split((longest, *host.shape[1:]), part)
 
-    return StoredExamples(jax.tree.map(lay, stored.arrays), offsets, sizes)
+    return StoredExamples(
+        jax.tree.map(lay, stored.arrays),
+        layout.split((layout.block,), starts.__getitem__),
+        layout.split((layout.block,), counts.__getitem__),
+    )

@@ -1,13 +1,16 @@
 """The server's weighted mean, in pieces that can be merged in any number."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from fedbilevel.algorithms.protocol import Info, Phase, Server, Uplink
+
+TOGETHER_BYTES = 200_000
+"""Leaves no larger than this are sent in one message."""
 
 
 class WeightedMean(NamedTuple):
@@ -106,33 +109,69 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     )
 
 
-def merge_across(mean: WeightedMean, axis: str) -> WeightedMean:
+def merge_across(
+    mean: WeightedMean, counted: Bool[Array, "*own"], axis: str
+) -> tuple[WeightedMean, Bool[Array, "shards *own"]]:
     """Return the mean over all shards of a mesh axis, in code mapped over that axis.
+
+    And who counted on each of them.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> means = WeightedMean(
         ...     jnp.array([0.75, 0.25]), jnp.array([1.0, 5.0]), jnp.zeros(2), {}
         ... )
-        >>> mean = jax.vmap(lambda m: merge_across(m, "shards"), axis_name="shards")(
-        ...     means
-        ... )
-        >>> float(mean.uplink[0]), float(mean.deviation[0])
-        (2.0, 3.0)
+        >>> counted = jnp.array([[True], [False]])
+        >>> mean, who = jax.vmap(
+        ...     lambda *own: merge_across(*own, "shards"), axis_name="shards"
+        ... )(means, counted)
+        >>> float(mean.uplink[0]), float(mean.deviation[0]), who[0].tolist()
+        (2.0, 3.0, [[True], [False]])
     """
-    weight = jax.lax.psum(mean.weight, axis)
-    share = mean.weight / _divisor(weight)
 
-    def scaled(leaf: Array) -> Array:
-        return share.astype(leaf.dtype) * leaf
+    def weighted(leaf: Array) -> Array:
+        return mean.weight.astype(leaf.dtype) * leaf
 
-    uplink, info = jax.lax.psum(jax.tree.map(scaled, (mean.uplink, mean.info)), axis)
+    sums = jax.tree.map(weighted, (mean.uplink, mean.info))
+    weight, sums = sum_across((mean.weight, sums), axis)
+    uplink, info = jax.tree.map(
+        lambda leaf: leaf / _divisor(weight).astype(leaf.dtype), sums
+    )
 
     def deviate(a: Float[Array, ""], own: Array, all_: Array) -> Float[Array, ""]:
         return a + mean.weight.astype(a.dtype) * jnp.sum((own - all_) ** 2)
 
     deviation = jax.tree.map(deviate, mean.deviation, mean.uplink, uplink)
-    return WeightedMean(weight, uplink, jax.lax.psum(deviation, axis), info)
+    shards = jnp.arange(jax.lax.axis_size(axis), dtype=jnp.int32)
+    mine = shards == jax.lax.axis_index(axis)
+    who = mine.reshape(-1, *[1] * counted.ndim) & counted[None]
+    deviation, who = sum_across((deviation, who.astype(weight.dtype)), axis)
+    return WeightedMean(weight, uplink, deviation, info), who > 0
+
+
+def sum_across(tree: PyTree, axis: str) -> PyTree:
+    """Return the sum over all shards of every leaf: one `psum` for all small ones.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> jax.vmap(lambda a: sum_across({"a": a}, "shards"), axis_name="shards")(
+        ...     jnp.array([1.0, 5.0])
+        ... )
+        {'a': Array([6., 6.], dtype=float32)}
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    # Small leaves travel together, as a sum takes as long to begin as to send 100 KB.
+    parcels: dict[Any, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        alone = leaf.nbytes > TOGETHER_BYTES
+        parcels.setdefault(place if alone else leaf.dtype, []).append(place)
+    for places in parcels.values():
+        flat = [leaves[place].ravel() for place in places]
+        total = jax.lax.psum(jnp.concatenate(flat) if flat[1:] else flat[0], axis)
+        ends = np.cumsum([leaf.size for leaf in flat])[:-1]
+        for place, part in zip(places, jnp.split(total, ends), strict=True):
+            leaves[place] = part.reshape(leaves[place].shape)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, PyTree]:

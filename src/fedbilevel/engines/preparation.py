@@ -1,5 +1,6 @@
 """What comes before the first exchange: checks, types, costs, first state."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,7 +49,7 @@ def prepare(
     participation: Participation,
     weights: ArrayLike | None,
     norm_limit: float | None = None,
-    example_device: int = 0,
+    example_device: Callable[[int], int] = lambda device_count: 0,
 ) -> Prepared:
     """Check that the arguments of a run fit together, and make its job and first state.
 
@@ -84,7 +85,7 @@ def prepare(
         )
     x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
-    one = one_device(devices.cohort(np.array([example_device])))
+    one = one_device(devices.cohort(np.array([example_device(devices.device_count)])))
     check_problem(problem, x, y, one)
     server, private = canonical(algorithm.init(problem, x, y))
     key = jax.random.key(seed)

@@ -16,8 +16,9 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.data.devices import Devices
-from fedbilevel.data.examples import RandomKey
+from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import DeviceCosts
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -59,8 +60,12 @@ class Moment(NamedTuple):
     exchange: int | np.int32 | Int[Array, ""]
 
 
-class Participants(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Participants:
     """The devices of one round and their weights in its means.
+
+    Compared by identity: rounds with the same devices share one, and an engine need not
+    work out anew what follows from it.
 
     Attributes:
         devices: device numbers, none twice.
@@ -155,6 +160,7 @@ class Job:
         loaded_bytes: what a device's data add to memory when it takes part.
         norm_limit: the largest upload that counts; none if any finite one does.
         costs: what a device spends in each phase.
+        placed: the data where an engine has laid them for good; none if it loads them.
 
     Example:
         >>> from dataclasses import fields
@@ -170,8 +176,9 @@ class Job:
     phases: tuple[PhaseReference, ...]
     cohort_size: int
     loaded_bytes: int
-    norm_limit: float | None
+    norm_limit: tree.Rate | None
     costs: Mapping[PhaseReference, DeviceCosts]
+    placed: StoredData | None = None
 
 
 @runtime_checkable

@@ -1,11 +1,12 @@
 """Running an algorithm: an iterator of rounds, the same for every engine."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
@@ -24,10 +25,19 @@ from fedbilevel.engines.preparation import (
     participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import Engine, Moment, Report
+from fedbilevel.engines.protocol import (
+    Engine,
+    Moment,
+    Participants,
+    Report,
+    RunState,
+)
 from fedbilevel.engines.screening import inspect
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+UNSEEN = 2
+"""Rounds under way before the uploads of the first are looked at."""
 
 
 class Round(NamedTuple):
@@ -35,9 +45,7 @@ class Round(NamedTuple):
 
     Attributes:
         number: counted from 0.
-        server: the server's state after it.
-        private: what each device keeps, by device number; none if devices keep nothing.
-            Read it before the next round is asked for, which writes over it.
+        state: all that the next round begins with, where the engine has it.
         reports: what each of its exchanges told.
         costs: all that has been spent since the run began.
         history: what was measured at each checkpoint so far.
@@ -46,13 +54,13 @@ class Round(NamedTuple):
         >>> from fedbilevel import Costs
         >>> from fedbilevel.algorithms.momentum import initial_state
         >>> import jax.numpy as jnp
-        >>> Round(0, initial_state(jnp.ones(1), jnp.ones(2)), (), (), Costs()).y
+        >>> server = initial_state(jnp.ones(1), jnp.ones(2))
+        >>> Round(0, RunState(server, private=()), (), Costs()).y
         Array([1., 1.], dtype=float32)
     """
 
     number: int
-    server: Server
-    private: Private
+    state: RunState
     reports: tuple[Report, ...]
     costs: Costs
     history: tuple[Mapping[str, float | int], ...] = ()
@@ -63,14 +71,27 @@ class Round(NamedTuple):
         return self.reports[-1].contributors
 
     @property
+    def server(self) -> Server:
+        """The server's state after the round."""
+        return _local(self.state.server)
+
+    @property
+    def private(self) -> Private:
+        """What each device keeps, by device number; nothing if devices keep nothing.
+
+        Read it before the next round is asked for, which writes over it.
+        """
+        return self.state.private
+
+    @property
     def x(self) -> Upper:
         """The upper variable."""
-        return self.server.x
+        return _local(self.state.server.x)
 
     @property
     def y(self) -> Lower:
         """The lower variable."""
-        return self.server.y
+        return _local(self.state.server.y)
 
 
 def run(
@@ -151,7 +172,7 @@ def run(
         participation,
         weights,
         norm_limit,
-        engine.example_device(devices.device_count),
+        engine.example_device,
     )
     store = None
     if checkpoints is not None:
@@ -235,7 +256,7 @@ def resume(
         participation,
         weights,
         norm_limit,
-        engine.example_device(devices.device_count),
+        engine.example_device,
     )
     store = Store(checkpoints, configuration_of(prepared, x, y, seed, participation))
     found = store.newest(prepared.state)
@@ -254,11 +275,13 @@ def _rounds(
 ) -> Iterator[Round]:
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
-    earlier: Round | None = None
+    unseen: deque[Round] = deque()
+    participants: Participants | None = None
     try:
         for number in range(progress.rounds, rounds):
             chosen = np.asarray(participation(seed, number, job.devices.device_count))
-            participants = participants_of(number, chosen, prepared.weights)
+            if participants is None or not np.array_equal(participants.devices, chosen):
+                participants = participants_of(number, chosen, prepared.weights)
             reports = []
             for exchange, reference in enumerate(job.phases if number else job.opening):
                 state, report = engine.exchange(
@@ -268,28 +291,24 @@ def _rounds(
                 # A device whose upload is left out has spent as much as any other.
                 asked = int(report.present.sum())
                 spent = spent.plus(job.costs[reference].times(asked))
-            server, private = state
-            done = Round(
-                number, _local(server), private, tuple(reports), spent, history
-            )
-            # Looking at a round waits for it: the last one while this is computed.
-            if earlier is not None:
-                inspect(earlier.number, earlier.reports)
-            if number + 1 == rounds:
-                inspect(number, done.reports)
-            if store is not None and store.due(number + 1, rounds):
-                inspect(number, done.reports)
+            done = Round(number, state, tuple(reports), spent, history)
+            due = store is not None and store.due(number + 1, rounds)
+            # Looking at a round waits for it, while later ones could be computed.
+            unseen.append(done)
+            while len(unseen) > (0 if due or number + 1 == rounds else UNSEEN):
+                seen = unseen.popleft()
+                inspect(seen.number, seen.reports)
+            if store is not None and due:
                 history = *history, *store.measured(done)
                 done = done._replace(history=history)
                 store.save(Progress(number + 1, state, spent, history))
-            earlier = done
             yield done
     finally:
         if store is not None:
             store.close()
 
 
-def _local(server: Server) -> Server:
+def _local(tree: PyTree) -> PyTree:
     """Return arrays that are the same everywhere as arrays of this process alone.
 
     What is computed from them then needs no other process.
@@ -300,4 +319,4 @@ def _local(server: Server) -> Server:
             return leaf
         return leaf.addressable_data(0)
 
-    return jax.tree.map(own, server)
+    return jax.tree.map(own, tree)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
 from fedbilevel.algorithms.protocol import (
@@ -14,10 +14,10 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Server,
 )
-from fedbilevel.data.examples import RandomKey, StoredData
+from fedbilevel.data.examples import RandomKey, StoredData, StoredExamples
 from fedbilevel.engines.chunk import rows_of, with_rows, work_of_chunk
-from fedbilevel.engines.dealing import Dealt
-from fedbilevel.engines.layout import AXIS, EVERYWHERE, SPLIT
+from fedbilevel.engines.dealing import Group
+from fedbilevel.engines.layout import AXIS, EVERYWHERE, SPLIT, Layout
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.mathematics import tree
@@ -31,24 +31,24 @@ class Work(NamedTuple):
         algorithm: its hyperparameters.
         server: the server's state.
         key: the run's.
-        moment: when it is.
+        moment: when it is, in one array: every argument from the host costs time.
         norm_limit: the largest upload that counts.
         data: the devices' examples, one entry a shard.
-        dealt: the devices, one entry a shard.
+        group: the devices, one entry a shard.
         total: each shard's mean over earlier groups; none before the first.
 
     Example:
         >>> Work._fields[-2:]
-        ('dealt', 'total')
+        ('group', 'total')
     """
 
     algorithm: FederatedAlgorithm
     server: Server
     key: RandomKey
-    moment: Moment
+    moment: Int[Array | np.ndarray, "2"]
     norm_limit: tree.Rate | None
     data: StoredData
-    dealt: Dealt
+    group: Group
     total: WeightedMean | None
 
     def of_a_shard(self) -> "Work":
@@ -56,12 +56,32 @@ class Work(NamedTuple):
         return self._replace(
             **jax.tree.map(
                 lambda leaf: leaf[0],
-                {"data": self.data, "dealt": self.dealt, "total": self.total},
+                {"data": self.data, "group": self.group, "total": self.total},
             )
         )
 
 
 _PLACES: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3])
+
+
+class Program(NamedTuple):
+    """What is fixed when a program is compiled.
+
+    Attributes:
+        problem: the two losses.
+        reference: the phase.
+        layout: which shard has which devices.
+        loaded: whether data stand in the order of the group, and not of the block.
+
+    Example:
+        >>> Program._fields
+        ('problem', 'reference', 'layout', 'loaded')
+    """
+
+    problem: BilevelProblem
+    reference: PhaseReference
+    layout: Layout
+    loaded: bool
 
 
 class Collected(NamedTuple):
@@ -104,22 +124,11 @@ class Exchanged(NamedTuple):
     dispersion: PyTree
 
 
-_compiled = partial(
-    jax.jit,
-    static_argnames=("problem", "reference", "mesh"),
-    donate_argnames="private",
-)
+_compiled = partial(jax.jit, static_argnames="program", donate_argnames="private")
 
 
 @_compiled
-def collect(
-    private: Private,
-    work: Work,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-    mesh: Mesh,
-) -> Collected:
+def collect(private: Private, work: Work, program: Program) -> Collected:
     """Add a group of chunks to every shard's mean. Nothing is communicated.
 
     Example:
@@ -128,7 +137,7 @@ def collect(
     """
 
     def on_a_shard(private: Private, work: Work) -> Collected:
-        done = _group(private, work.of_a_shard(), problem, reference)
+        done = _group(private, work.of_a_shard(), program)
         total, counted = jax.tree.map(
             lambda leaf: leaf[None], (done.total, done.counted)
         )
@@ -136,7 +145,7 @@ def collect(
 
     mapped = jax.shard_map(
         on_a_shard,
-        mesh=mesh,
+        mesh=program.layout.mesh,
         in_specs=(SPLIT, _PLACES),
         out_specs=SPLIT,
         check_vma=False,
@@ -146,14 +155,7 @@ def collect(
 
 
 @_compiled
-def exchange(
-    private: Private,
-    work: Work,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-    mesh: Mesh,
-) -> Exchanged:
+def exchange(private: Private, work: Work, program: Program) -> Exchanged:
     """Add the last group, and let the server have the mean over all shards.
 
     One program: an all-reduce dispatched on its own, while shards were still at work,
@@ -165,16 +167,15 @@ def exchange(
     """
 
     def on_a_shard(private: Private, work: Work) -> Exchanged:
-        done = _group(private, work.of_a_shard(), problem, reference)
-        mean = merge_across(done.total, AXIS)
-        phase = reference.of(work.algorithm, problem)
+        done = _group(private, work.of_a_shard(), program)
+        mean, counted = merge_across(done.total, done.counted, AXIS)
+        phase = program.reference.of(work.algorithm, program.problem)
         server, dispersion = conclude(phase, work.server, mean)
-        counted = jax.lax.all_gather(done.counted, AXIS)
         return Exchanged(done.private, server, counted, mean.info, dispersion)
 
     mapped = jax.shard_map(
         on_a_shard,
-        mesh=mesh,
+        mesh=program.layout.mesh,
         in_specs=(SPLIT, _PLACES),
         out_specs=Exchanged._make([SPLIT, *[EVERYWHERE] * 4]),
         check_vma=False,
@@ -183,32 +184,35 @@ def exchange(
     return exchanged
 
 
-def _group(
-    private: Private,
-    work: Work,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> Collected:
+def _group(private: Private, work: Work, program: Program) -> Collected:
     """Return one shard's mean over all its chunks so far."""
-    upper, lower = work.data
+    first = jax.lax.axis_index(AXIS) * program.layout.block
+    moment = Moment(*work.moment)
+    chunks, size = work.group.rows.shape
+    in_order = jnp.arange(size, dtype=jnp.int32)
 
     def chunk(number: Int[Array, ""] | int, private: Private) -> Collected:
-        devices, rows, weights = (array[number] for array in work.dealt[:3])
+        rows, weights = (array[number] for array in work.group)
+        places = number * size + in_order if program.loaded else rows
+
+        def own(stored: StoredExamples) -> StoredExamples:
+            return stored._replace(
+                offset=stored.offset[places], size=stored.size[places]
+            )
+
+        upper, lower = work.data
         mean, kept, counted = work_of_chunk(
             work.algorithm,
             work.server,
             rows_of(private, rows),
-            StoredData(
-                upper._replace(offset=upper.offset[number], size=upper.size[number]),
-                lower._replace(offset=lower.offset[number], size=lower.size[number]),
-            ),
-            devices,
+            StoredData(own(upper), own(lower)),
+            first + rows,
             weights,
             work.key,
-            work.moment,
+            moment,
             work.norm_limit,
-            problem=problem,
-            reference=reference,
+            problem=program.problem,
+            reference=program.reference,
         )
         return Collected(with_rows(private, rows, counted, kept), mean, counted)
 
@@ -220,7 +224,6 @@ def _group(
             so_far.counted.at[number].set(done.counted),
         )
 
-    chunks = len(work.dealt.devices)
     if chunks == 1:
         only = chunk(0, private)
         mean = only.total
@@ -230,9 +233,13 @@ def _group(
     total = work.total or jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes
     )
-    nobody = jnp.zeros(work.dealt.devices.shape, bool)
+    nobody = jnp.zeros(work.group.rows.shape, bool)
     # Each shard has as many chunks as it needs: there is no communication inside.
+    needed = jnp.any(work.group.weights > 0, axis=1)
     done: Collected = jax.lax.fori_loop(
-        0, work.dealt.chunks, following, Collected(private, total, nobody)
+        0,
+        jnp.max(jnp.where(needed, jnp.arange(1, chunks + 1, dtype=jnp.int32), 0)),
+        following,
+        Collected(private, total, nobody),
     )
     return done

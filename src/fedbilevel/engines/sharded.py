@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size
-from fedbilevel.engines.dealing import data_of, deal
-from fedbilevel.engines.layout import AXIS, EVERYWHERE, Layout, all_shards, place
+from fedbilevel.engines.dealing import deal, load
+from fedbilevel.engines.layout import AXIS, Layout, place, shards
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -20,7 +19,7 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.shard_programs import Work, collect, exchange
+from fedbilevel.engines.shard_programs import Program, Work, collect, exchange
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,17 @@ class Sharded:
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both laid out on the mesh: data, server and private state."""
         layout = self._layout(job)
-        job = replace(job, devices=place(layout, job.devices))
-        server, private = state
-        return job, RunState(layout.everywhere(server), layout.rows(private))
+        algorithm, key, norm_limit, server = layout.everywhere(
+            (job.algorithm, job.key, job.norm_limit, state.server)
+        )
+        job = replace(
+            job,
+            algorithm=algorithm,
+            key=key,
+            norm_limit=norm_limit,
+            placed=place(layout, job.devices),
+        )
+        return job, RunState(server, layout.rows(state.private))
 
     def exchange(
         self,
@@ -81,41 +88,37 @@ class Sharded:
         layout = self._layout(job)
         usual = min(layout.block, -(-job.cohort_size // layout.shards))
         size = chunk_size(job, reference, self.chunk_size, usual)
-        groups = deal(participants, layout, size, _room(job, layout, usual, size))
+        dealt = deal(participants, layout, size, _room(job, layout, usual, size))
         server, private = state
-        now = Moment(*map(np.int32, moment))
-        program: Any = {
-            "problem": job.problem,
-            "reference": reference,
-            "mesh": layout.mesh,
-        }
+        program = Program(job.problem, reference, layout, loaded=job.placed is None)
+        now = np.array(moment, np.int32)
         counted: list[Array] = []
         total = None
-        for last, dealt in enumerate(groups, 1 - len(groups)):
-            data = data_of(job.devices, layout, dealt)
+        for group, numbers, present in zip(*dealt, strict=True):
             work = Work(
                 job.algorithm,
                 server,
                 job.key,
                 now,
                 job.norm_limit,
-                data,
-                dealt,
+                job.placed or load(job.devices, layout, numbers, present),
+                group,
                 total,
             )
-            if last:
-                private, total, who = collect(private, work, **program)
+            if group is not dealt.groups[-1]:
+                private, total, who = collect(private, work, program)
                 counted.append(who)
         # An all-reduce while shards are still at work could starve them of threads.
         jax.block_until_ready(total)
-        done = exchange(private, work, **program)
-        asked, present = (
-            np.concatenate([np.ravel(part) for part in parts])
-            for parts in zip(*((g.devices, g.weights > 0) for g in groups), strict=True)
+        done = exchange(private, work, program)
+        who = *map(layout.everywhere, counted), done.counted
+        return RunState(done.server, done.private), Report(
+            dealt.devices.ravel(),
+            dealt.present.ravel(),
+            who,
+            done.info,
+            done.dispersion,
         )
-        who = *(_gathered(part, layout.mesh) for part in counted), done.counted
-        report = Report(asked, present, who, done.info, done.dispersion)
-        return RunState(done.server, done.private), report
 
     def _layout(self, job: Job) -> Layout:
         return _layout(self.mesh, job.devices.device_count)
@@ -123,7 +126,7 @@ class Sharded:
 
 @cache
 def _layout(mesh: Mesh | None, device_count: int) -> Layout:
-    return Layout.of(mesh or all_shards(), device_count)
+    return Layout.of(mesh or shards(), device_count)
 
 
 def _room(job: Job, layout: Layout, usual: int, size: int) -> int:
@@ -133,9 +136,3 @@ def _room(job: Job, layout: Layout, usual: int, size: int) -> int:
     most = min(layout.block, usual if everyone else 2 * usual)
     by_data = LOADED_BYTES // max(1, job.loaded_bytes * size)
     return max(1, min(-(-most // size), by_data))
-
-
-def _gathered(array: Array, mesh: Mesh) -> Array:
-    everywhere = NamedSharding(mesh, EVERYWHERE)
-    gathered: Array = jax.jit(lambda a: a, out_shardings=everywhere)(array)
-    return gathered

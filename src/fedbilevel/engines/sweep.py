@@ -235,8 +235,8 @@ def _shares(
     shares = np.zeros((rounds, len(enrolled)))
     for number in range(rounds):
         chosen = np.asarray(participation(seed, number, len(enrolled)))
-        devices, weights = participants_of(number, chosen, enrolled)
-        shares[number, devices] = weights
+        participants = participants_of(number, chosen, enrolled)
+        shares[number, participants.devices] = participants.weights
     return shares
 
 

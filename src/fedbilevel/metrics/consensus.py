@@ -19,7 +19,7 @@ def consensus_error(finished: Round) -> float:
         >>> both, yes = np.array([0, 1]), np.array([True, True])
         >>> dispersion = MomentumUplink(1.0, 2.0, 0.0, 0.0)
         >>> report = Report(both, yes, (yes,), {}, dispersion)
-        >>> consensus_error(Round(0, None, (), (report,), Costs()))
+        >>> consensus_error(Round(0, None, (report,), Costs()))
         3.0
     """
     dispersion = finished.reports[-1].dispersion
