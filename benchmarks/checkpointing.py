@@ -62,8 +62,8 @@ def turns(features: int, checkpoints: Checkpoints | None) -> Callable[[], object
 
 
 def main() -> None:
-    fast = wants_fast(__doc__, "a tenth of the parameters, fewer turns, no bound")
-    features = 10_000 if fast else 100_000
+    fast = wants_fast(__doc__, "a hundredth of the parameters, fewer turns, no bound")
+    features = 1_000 if fast else 100_000
     with tempfile.TemporaryDirectory() as folder:
         seconds = interleave(
             {

@@ -128,7 +128,12 @@ def test_the_benchmarks_of_many_cores_and_of_checkpoints_run(name):
     flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     environment = {**os.environ, **flags}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=600,
     )
     assert done.returncode in (0, 1), done.stderr
     assert (done.returncode == 1) == ("MISSED" in done.stdout.splitlines()[-1])

@@ -1,5 +1,6 @@
 """Real processes, killed with real signals, end with the bits of unharmed ones."""
 
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,15 @@ def finish(running: list[subprocess.Popen[str]]) -> None:
     for process in running:
         said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
+
+
+def finish_elsewhere(folder: Path, count: int) -> np.ndarray:
+    """Let another number of processes go on from a copy; return what they end with."""
+    copy = folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    result = folder.with_name("copy.npy")
+    finish(start(copy, result, count))
+    return np.asarray(np.load(result))
 
 
 def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
@@ -68,8 +78,11 @@ def test_a_run_killed_ten_times_ends_with_the_same_bits(tmp_path, uninterrupted)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += 1
+    in_two = finish_elsewhere(folder, 2)
     finish(start(folder, result, 1))
-    np.testing.assert_array_equal(np.load(result), uninterrupted(1))
+    expected = uninterrupted(1)
+    np.testing.assert_array_equal(np.load(result), expected)
+    np.testing.assert_allclose(in_two, expected, rtol=0, atol=1e-10)
 
 
 def test_one_of_two_processes_killed_and_both_restarted(tmp_path, uninterrupted):
@@ -84,5 +97,8 @@ def test_one_of_two_processes_killed_and_both_restarted(tmp_path, uninterrupted)
         for process in running:
             process.kill()
             process.communicate()
+    in_one = finish_elsewhere(folder, 1)
     finish(start(folder, result, 2))
-    np.testing.assert_array_equal(np.load(result), uninterrupted(2))
+    expected = uninterrupted(2)
+    np.testing.assert_array_equal(np.load(result), expected)
+    np.testing.assert_allclose(in_one, expected, rtol=0, atol=1e-10)
