@@ -29,7 +29,8 @@ from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints
 from fedbilevel.engines.debug import DebugSimulation, DeviceError
 from fedbilevel.engines.participation import Everyone, Participation, UniformSample
 from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.rounds import Round, resume, run
+from fedbilevel.engines.round import Round
+from fedbilevel.engines.rounds import best_round, resume, run
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
@@ -83,6 +84,7 @@ __all__ = [
     "Sweep",
     "UniformSample",
     "WarmStart",
+    "best_round",
     "datasets",
     "metrics",
     "plan_of",

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedbilevel import LocalExamples, Sharded
+from fedbilevel import LocalExamples, Sharded, UniformSample
 from tests.engines import federation
 
 
@@ -34,6 +34,15 @@ def main(folder: Path, names: list[str]) -> None:
         rounds = federation.trajectory(name, Sharded(), devices=devices)
         if process == 0:
             np.save(folder / f"{number}.npy", np.array(rounds))
+    # In some rounds of a sample this process has no device to load at all.
+    for _ in federation.trajectory(
+        "LocalBSGVRM",
+        Sharded(),
+        devices=federation.on_demand(load),
+        participation=UniformSample(2),
+        rounds=4,
+    ):
+        pass
     # Five devices on four shards: two on each of the first two, one on the third.
     mine = {0, 1, 2, 3} if process == 0 else {4}
     assert loaded <= mine, f"process {process} loaded {loaded}"

@@ -1,7 +1,5 @@
 """Durable runs: the same bits after any interruption, and no use of damaged files."""
 
-import logging
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from fedbilevel import (
     Sharded,
     Simulation,
     UniformSample,
+    best_round,
     resume,
     run,
 )
@@ -46,6 +45,10 @@ def arguments(**changes: Any) -> dict[str, Any]:
     }
 
 
+def arguments_without_rounds() -> dict[str, Any]:
+    return {name: value for name, value in arguments().items() if name != "rounds"}
+
+
 def numbers(done):
     """Return all that a run is, devices that a mesh adds left aside."""
     kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], done.private)
@@ -69,8 +72,10 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     again = list(resume(**arguments(engine=engine), checkpoints=checkpoints))
     assert [done.number for done in again] == list(range(stop - stop % 2, ROUNDS))
     assert_same_bits(numbers(again[-1]), whole)
-    # The run is over: there is nothing left to do.
-    assert not list(resume(**arguments(engine=engine), checkpoints=checkpoints))
+    # The run is over: its end can be had again.
+    (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
+    assert end.number == ROUNDS - 1
+    assert_same_bits(numbers(end), whole)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +107,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         best="loss",
     )
     *_, last = run(**arguments(), checkpoints=checkpoints)
-    kept = sorted(int(path.name.split("_")[1]) for path in tmp_path.glob("round_*"))
-    assert kept == [4, 8, 9]
+    assert kept(tmp_path) == [4, 8, 9]
     assert last.history == tuple(
         {"round": number, "loss": loss} for number, loss in seen.items()
     )
@@ -158,63 +162,60 @@ def test_without_a_checkpoint_the_run_begins(tmp_path):
     assert [done.number for done in rounds] == [0, 1]
 
 
-@pytest.fixture(scope="module")
-def two_checkpoints(tmp_path_factory) -> tuple[Path, Any]:
-    """Return a folder with checkpoints of 2 and 4 rounds, and the run's end."""
-    folder = tmp_path_factory.mktemp("sound")
-    with jax.enable_x64(True):
-        list(run(**arguments(rounds=4), checkpoints=Checkpoints(folder, every=2)))
-        *_, expected = run(**arguments(rounds=5))
-        return folder, numbers(expected)
+def kept(folder: Path) -> list[int]:
+    return sorted(int(path.name.split("_")[1]) for path in folder.glob("round_*"))
 
 
-def damage(path: Path, generator: np.random.Generator, kind: str) -> None:
-    content = bytearray(path.read_bytes())
-    if kind == "flipped":
-        for place in generator.integers(len(content), size=generator.integers(1, 4)):
-            content[place] ^= int(generator.integers(1, 256))
-    else:
-        del content[int(generator.integers(len(content))) :]
-    path.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize("case", range(60))
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
-    case, two_checkpoints, tmp_path, caplog
-):
-    sound, expected = two_checkpoints
-    folder = tmp_path / "run"
-    shutil.copytree(sound, folder)
-    generator = np.random.default_rng(case)
-    files = sorted(path for path in (folder / "round_4").rglob("*") if path.is_file())
-    files = [path for path in files if path.stat().st_size]
-    victim = files[int(generator.integers(len(files)))]
-    damage(victim, generator, "flipped" if case % 2 else "truncated")
-    with caplog.at_level(logging.WARNING, "fedbilevel"):
-        rounds = resume(**arguments(rounds=5), checkpoints=Checkpoints(folder, every=9))
-        *_, last = rounds
-    assert_same_bits(numbers(last), expected)
-    part_of_the_state = victim.relative_to(folder / "round_4").parts[0] in (
-        "state",
-        "notes",
-        "digests.json",
+def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
+    seen = {1: 1.0, 3: np.nan, 5: 3.0, 7: 4.0, 8: 5.0}
+    checkpoints = Checkpoints(
+        tmp_path,
+        every=2,
+        keep=1,
+        measure=lambda done: {"loss": seen[done.number]},
+        best="loss",
     )
-    assert part_of_the_state == any("skipped" in one for one in caplog.messages)
+    for rounds, expected in [(2, [2]), (4, [2, 4]), (6, [2, 6]), (9, [2, 9])]:
+        *_, last = resume(**arguments(rounds=rounds), checkpoints=checkpoints)
+        assert kept(tmp_path) == expected
+    *_, second, _ = run(**arguments(rounds=3))
+    best = best_round(**arguments_without_rounds(), checkpoints=checkpoints)
+    assert best.number == 1
+    np.testing.assert_array_equal(best.x, second.x)
+    assert len(last.history) == len(seen)
 
 
-def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplog):
-    folder = tmp_path / "run"
-    shutil.copytree(two_checkpoints[0], folder)
-    for digests in folder.glob("round_*/digests.json"):
-        digests.unlink()
-    first = next(
-        iter(resume(**arguments(rounds=5), checkpoints=Checkpoints(folder, every=9)))
-    )
-    assert first.number == 0
+def test_fewer_rounds_than_were_done_are_refused(tmp_path):
+    checkpoints = Checkpoints(tmp_path, every=2)
+    list(run(**arguments(rounds=4), checkpoints=checkpoints))
+    with pytest.raises(ValueError, match="checkpoint of 4 rounds, but rounds=3"):
+        resume(**arguments(rounds=3), checkpoints=checkpoints)
+
+
+def test_without_a_number_to_choose_by_there_is_no_best(tmp_path):
+    checkpoints = Checkpoints(tmp_path, every=2)
+    list(run(**arguments(rounds=2), checkpoints=checkpoints))
+    with pytest.raises(CheckpointError, match="no checkpoint with a number"):
+        best_round(**arguments_without_rounds(), checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (1.0, "return a dictionary of numbers"),
+        ({"loss": np.ones(2)}, "return a dictionary of numbers"),
+        ({"round": 1.0}, "give it another name"),
+        ({"other": 1.0}, "has no such measure among other"),
+    ],
+)
+def test_a_measure_that_is_no_number_is_refused(measured, message, tmp_path):
+    checkpoints = Checkpoints(tmp_path, measure=lambda done: measured, best="loss")
+    with pytest.raises((TypeError, ValueError), match=message):
+        list(run(**arguments(rounds=1), checkpoints=checkpoints))
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(ValueError, match="every at least 1"):
+    with pytest.raises(ValueError, match="every to be a whole number, at least 1"):
         Checkpoints("runs", every=0)
     with pytest.raises(ValueError, match="without measure"):
         Checkpoints("runs", best="loss")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engines.test_equality import start_processes
+from tests.engines.starting import start_processes
 
 PATIENCE = 120.0
 
@@ -35,14 +35,21 @@ def finish_elsewhere(folder: Path, count: int) -> np.ndarray:
 
 
 def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
-    """Wait until the process has said so many rounds, or is done; return how many."""
+    """Wait until the process has said so many rounds; return the first of them."""
     assert process.stdout is not None
-    seen = 0
+    seen: list[int] = []
     for line in process.stdout:
-        seen += line.strip().isdigit()
-        if seen >= enough:
+        assert "skipped" not in line, line
+        seen += [int(line)] if line.strip().isdigit() else []
+        if len(seen) >= enough:
             break
-    return seen
+    return seen[0]
+
+
+def newest(folder: Path) -> int:
+    """Return how many rounds the newest checkpoint has done."""
+    found = [path.name.split("_")[1] for path in folder.glob("round_*")]
+    return max([0, *(int(number) for number in found if number.isdigit())])
 
 
 def wait_for_a_write(folder: Path, process: subprocess.Popen[str]) -> None:
@@ -68,8 +75,10 @@ def test_a_run_killed_ten_times_ends_with_the_same_bits(tmp_path, uninterrupted)
     killed = 0
     while killed < 10:
         (process,) = start(folder, result, 1)
-        # Two checkpoints at least, so that the run gets on between two kills.
-        rounds_seen(process, int(generator.integers(3, 6)))
+        before = newest(folder)
+        # A checkpoint at least, so that the run gets on between two kills.
+        first = rounds_seen(process, int(generator.integers(3, 6)))
+        assert first == before
         if killed % 2:
             wait_for_a_write(folder, process)
         else:
@@ -78,6 +87,8 @@ def test_a_run_killed_ten_times_ends_with_the_same_bits(tmp_path, uninterrupted)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += 1
+        assert newest(folder) >= before
+    assert newest(folder) > 0
     in_two = finish_elsewhere(folder, 2)
     finish(start(folder, result, 1))
     expected = uninterrupted(1)
@@ -89,14 +100,17 @@ def test_one_of_two_processes_killed_and_both_restarted(tmp_path, uninterrupted)
     folder, result = tmp_path / "killed", tmp_path / "killed.npy"
     generator = np.random.default_rng(4)
     for victim in (0, 1, 1):
+        before = newest(folder)
         running = start(folder, result, 2)
-        rounds_seen(running[victim], int(generator.integers(4, 9)))
+        assert rounds_seen(running[victim], int(generator.integers(4, 9))) == before
         running[victim].send_signal(signal.SIGKILL)
         # The other waits for one that will not come: its supervisor ends it too.
         time.sleep(0.5)
         for process in running:
             process.kill()
             process.communicate()
+        assert newest(folder) >= before
+    assert newest(folder) > 0
     in_one = finish_elsewhere(folder, 1)
     finish(start(folder, result, 2))
     expected = uninterrupted(2)

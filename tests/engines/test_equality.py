@@ -1,10 +1,6 @@
 """One table: every algorithm on every engine, one trajectory."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,12 +10,16 @@ from jax.sharding import Mesh
 from fedbilevel import (
     Engine,
     LocalExamples,
+    OnDemandDevices,
     Sharded,
     Simulation,
     UniformSample,
+    run,
 )
+from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 from tests.engines import federation
+from tests.engines.starting import start_processes
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -61,34 +61,6 @@ def two_processes(tmp_path_factory) -> dict[str, list[np.ndarray]]:
     }
 
 
-def start_processes(count: int, module: list[str]) -> list[subprocess.Popen[str]]:
-    """Start a module in so many processes that know each other, if more than one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = "--xla_backend_optimization_level=0"
-    flags += " --xla_force_host_platform_device_count=2"
-    running = []
-    for process in range(count):
-        place = {"PORT": str(port), "PROCESSES": str(count), "PROCESS": str(process)}
-        running.append(
-            subprocess.Popen(
-                [sys.executable, "-m", *module],
-                env={
-                    **os.environ,
-                    "XLA_FLAGS": flags,
-                    "TF_CPP_MIN_LOG_LEVEL": "3",
-                    **(place if count > 1 else {}),
-                },
-                cwd=Path(__file__).parent.parent.parent,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    return running
-
-
 @every_algorithm
 def test_two_processes_of_two_shards_give_the_same(name, two_processes):
     assert_same(federation.trajectory(name, Simulation()), two_processes[name])
@@ -110,6 +82,48 @@ def test_samples_of_devices_loaded_on_demand_give_the_same(name):
         )
         assert_same(expected, on_demand)
         assert_same(expected, federation.trajectory(name, engine, **settings))
+
+
+def test_more_devices_of_one_shard_than_a_program_has_room_for():
+    # Two of eight devices usually take part, so there is room for two of each shard.
+    examples = quadratic.devices(8, 3, 0.2)
+
+    def choose(seed: int, number: int, count: int) -> np.ndarray:
+        return np.arange(4, 8) if number else np.array([0, 5])
+
+    settings = {
+        "devices": OnDemandDevices(8, examples.__getitem__, 3, 3),
+        "participation": choose,
+        "weights": np.arange(1.0, 9.0),
+    }
+    name = "FedBiO, private lower level"
+    expected = federation.trajectory(name, Simulation(), **settings)
+    engine = shards(2, chunk_size=1)
+    assert_same(expected, federation.trajectory(name, engine, **settings))
+
+
+def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
+    settings: dict[str, Any] = {"rounds": 1, "engine": shards(2)}
+    problem, devices = quadratic.problem(), federation.in_memory()
+    algorithm = ALGORITHMS["LocalBSGM"]()
+    (first,) = run(problem, algorithm, devices, *federation.START, **settings)
+    (again,) = run(problem, algorithm, devices, first.x, first.y, **settings)
+    (expected,) = run(
+        problem, algorithm, devices, np.array(first.x), np.array(first.y), rounds=1
+    )
+    np.testing.assert_allclose(again.x, expected.x, rtol=0, atol=1e-10)
+
+
+def test_processes_that_do_not_see_the_same_decide_alike(tmp_path):
+    running = start_processes(2, ["tests.engines.quarrel", str(tmp_path)])
+    said = [process.communicate(timeout=300)[0] for process in running]
+    for process, lines in zip(running, said, strict=True):
+        assert process.returncode == 0, lines
+        words = [line.split() for line in lines.splitlines()]
+        assert [w[1] for w in words if w[0] == "resumed"] == ["2", "3"]
+        ends = [w[1] for w in words if w[0] == "end"]
+        assert ends[0] == ends[1]
+        assert "refused the processes of this run were given different" in lines
 
 
 def test_a_mesh_with_another_axis_is_refused():

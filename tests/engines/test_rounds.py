@@ -145,7 +145,7 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "at least 1 round"),
+        ({"rounds": 0}, "rounds, at least 1"),
         ({"weights": [1.0]}, "one weight a device"),
         ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weight of device 1"),
         ({"weights": np.zeros(4)}, "takes part in round 0"),
@@ -162,7 +162,7 @@ def test_mistakes_are_refused_with_cause_and_cure(settings, message):
 
 
 def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_for():
-    with pytest.raises(ValueError, match="at least 1 round"):
+    with pytest.raises(ValueError, match="rounds, at least 1"):
         start_run(LocalBSGM(0.1, SERIES), rounds=0)
 
 

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from fedbilevel import (
+    Checkpoints,
     Engine,
     FedBiO,
     InMemoryDevices,
@@ -24,6 +25,7 @@ from fedbilevel import (
     run,
     sweep,
 )
+from fedbilevel.engines.rounds import UNSEEN
 from fedbilevel.engines.screening import acceptable
 from tests import quadratic
 
@@ -156,7 +158,8 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
     for number, device in zip(*np.nonzero(added.T), strict=True):
         named = [m for m in caplog.messages if f"round {number}, exchange 0:" in m]
         assert len(named) == 1
-        assert device in map(int, re.findall(r"\d+", named[0].split("devices ")[1]))
+        names = named[0].split("uploads of ")[1].split(", which")[0]
+        assert device in map(int, re.findall(r"\d+", names))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -174,8 +177,45 @@ def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     finished: list[Any] = []
     with pytest.raises(NoUploadsError, match=r"round 4.* all 16 devices .* DebugSim"):
         finished.extend(rounds)
-    # The state of the last good round is untouched.
-    np.testing.assert_array_equal(finished[-1].x, finished[3].x)
+    # The state of the last good round is untouched, and the run soon at its end.
+    np.testing.assert_array_equal(finished[4].x, finished[3].x)
+    assert len(finished) <= 4 + 1 + UNSEEN
+
+
+def test_the_error_names_the_newest_checkpoint(tmp_path):
+    added = np.zeros((DEVICES, ROUNDS))
+    added[:, 4] = np.nan
+    with pytest.raises(NoUploadsError, match=r"The newest checkpoint: of 3 rounds\."):
+        list(
+            run(
+                quadratic.problem(),
+                Poisoned(ALGORITHMS["LocalBSGVRM"]),
+                devices(added),
+                *START,
+                rounds=ROUNDS,
+                checkpoints=Checkpoints(tmp_path, every=3),
+            )
+        )
+
+
+def test_who_leaves_early_is_still_told(caplog):
+    added = np.zeros((DEVICES, ROUNDS))
+    added[2, 3] = np.nan
+    rounds = run(
+        quadratic.problem(),
+        Poisoned(ALGORITHMS["LocalBSGVRM"]),
+        devices(added),
+        *START,
+        rounds=ROUNDS,
+    )
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        for done in rounds:
+            if done.number == 3:
+                rounds.close()  # type: ignore[attr-defined]
+                break
+    assert caplog.messages == [
+        "round 3, exchange 0: left out the uploads of device 2, which were not finite"
+    ]
 
 
 def test_a_sweep_shows_a_run_that_would_have_stopped():

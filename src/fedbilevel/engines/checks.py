@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.examples import StoredData
+from fedbilevel.engines.protocol import Engine
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -66,6 +67,56 @@ def _shapes(variable: PyTree) -> str:
         return f"{leaf.dtype}{list(leaf.shape)}"
 
     return str(jax.tree.map(short, variable)).replace("'", "")
+
+
+def check_run(rounds: int, seed: int, engine: Engine, norm_limit: float | None) -> None:
+    """Refuse numbers and engines that no run can have.
+
+    Example:
+        >>> from fedbilevel import Simulation
+        >>> check_run(0, seed=0, engine=Simulation(), norm_limit=None)
+        Traceback (most recent call last):
+        ...
+        ValueError: a run needs a whole number of rounds, at least 1, but rounds is 0.
+    """
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise ValueError(
+            "a run needs a whole number of rounds, at least 1, but rounds is "
+            f"{rounds!r}."
+        )
+    if not isinstance(seed, int | np.integer):
+        raise TypeError(f"a run needs a whole number for seed, but it is {seed!r}.")
+    if isinstance(engine, type) or not isinstance(engine, Engine):
+        raise TypeError(
+            f"engine is {engine!r}; give an engine: Simulation(), Sharded() or "
+            "DebugSimulation()."
+        )
+    if norm_limit is not None and not (
+        isinstance(norm_limit, int | float | np.number) and norm_limit > 0
+    ):
+        raise ValueError(
+            f"norm_limit is {norm_limit!r}; give a number above zero, or None to "
+            "welcome any finite upload."
+        )
+
+
+def check_chunk_size(engine: str, chunk_size: int | None) -> None:
+    """Refuse a chunk size that is no number of devices.
+
+    Example:
+        >>> check_chunk_size("Simulation", 0)
+        Traceback (most recent call last):
+        ...
+        ValueError: Simulation needs chunk_size to be a whole number, at least 1, but it
+        is 0.
+    """
+    if chunk_size is None:
+        return
+    if not isinstance(chunk_size, int | np.integer) or chunk_size < 1:
+        raise ValueError(
+            f"{engine} needs chunk_size to be a whole number, at least 1, but it is "
+            f"{chunk_size!r}."
+        )
 
 
 def check_weights(

@@ -1,12 +1,15 @@
 """What a run was asked to do, in words that two runs can be compared by."""
 
+import functools
 import hashlib
+import json
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -14,34 +17,15 @@ from jaxtyping import PyTree
 def describe(value: Any) -> Any:
     """Return a value as plain words and numbers, the same in every process.
 
-    A function is described by its name and code, an array by its type and a digest.
+    A function is described by its code and all it refers to, an array by its type and a
+    digest, any other object by what it holds.
 
     Example:
         >>> from fedbilevel import UniformSample
         >>> describe(UniformSample(3))
         {'class': 'UniformSample', 'devices': 3}
     """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {one.name: describe(getattr(value, one.name)) for one in fields(value)}
-        return {"class": type(value).__name__, **named}
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return {
-            "function": value.__qualname__,
-            "code": _digest(_code(value.__code__)),
-            # A function that calls itself by name closes over itself.
-            "closed_over": [describe(one) for one in cells if one is not value],
-            "defaults": describe(value.__defaults__ or ()),
-        }
-    if isinstance(value, Mapping):
-        return {str(key): describe(one) for key, one in value.items()}
-    if isinstance(value, tuple | list):
-        return [describe(one) for one in value]
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return describe_arrays(value)
-    return {"class": type(value).__qualname__}
+    return _describe(value, ())
 
 
 def describe_arrays(arrays: PyTree) -> dict[str, str]:
@@ -52,31 +36,131 @@ def describe_arrays(arrays: PyTree) -> dict[str, str]:
         ["['a']"]
     """
     return {
-        jax.tree_util.keystr(path) or "array": _array(np.asarray(leaf))
+        jax.tree_util.keystr(path) or "array": _array(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
     }
 
 
-def differences(then: Any, now: Any, name: str = "") -> list[str]:
-    """Return where two descriptions differ, each in a few words.
+def fingerprint(value: Any) -> bytes:
+    """Return a digest of a value's description.
+
+    Example:
+        >>> fingerprint([1, 2]) == fingerprint([1, 3])
+        False
+    """
+    words = json.dumps(describe(value), sort_keys=True)
+    return hashlib.sha256(words.encode()).digest()
+
+
+def differences(then: Any, now: Any) -> list[str]:
+    """Return where two descriptions differ, each in a few words and only once.
 
     Example:
         >>> differences({"seed": 1, "rate": 0.1}, {"seed": 1, "rate": 0.2})
         ['rate was 0.1 and is 0.2']
     """
+    found: dict[str, str] = {}
+    for name, change in _differences(then, now, ""):
+        # A loss is also part of the oracles made from it: its first place is enough.
+        found.setdefault(f"{name.rpartition('.')[2]} {change}", f"{name} {change}")
+    return list(found.values())
+
+
+def _differences(then: Any, now: Any, name: str) -> list[tuple[str, str]]:
     if isinstance(then, dict) and isinstance(now, dict):
         found = []
         for key in dict.fromkeys([*then, *now]):
             path = f"{name}.{key}" if name else str(key)
-            found += differences(then.get(key), now.get(key), path)
+            found += _differences(then.get(key), now.get(key), path)
         return found
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         pairs = enumerate(zip(then, now, strict=True))
-        return [d for i, pair in pairs for d in differences(*pair, f"{name}[{i}]")]
-    return [] if then == now else [f"{name} was {then} and is {now}"]
+        return [d for i, pair in pairs for d in _differences(*pair, f"{name}[{i}]")]
+    return [] if then == now else [(name, f"was {_short(then)} and is {_short(now)}")]
 
 
-def _array(array: np.ndarray) -> str:
+def _short(description: Any) -> str:
+    words = str(description)
+    return words if len(words) <= 60 else f"{words[:57]}..."
+
+
+def _describe(value: Any, inside: tuple[int, ...]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    if id(value) in inside:
+        return "itself"
+    inside = *inside, id(value)
+    if isinstance(value, Mapping):
+        return {str(key): _describe(one, inside) for key, one in value.items()}
+    if isinstance(value, functools.partial):
+        parts = {"function": value.func, "given": value.args, **value.keywords}
+        return _describe(parts, inside)
+    if isinstance(value, types.MethodType):
+        parts = {"method": value.__func__, "of": value.__self__}
+        return _describe(parts, inside)
+    if isinstance(value, types.FunctionType):
+        return _function(value, inside)
+    wrapped = getattr(value, "__wrapped__", None)
+    if callable(wrapped) and not isinstance(value, type):
+        return _describe(wrapped, inside)
+    if isinstance(value, tuple | list):
+        return [_describe(one, inside) for one in value]
+    if isinstance(value, type | types.ModuleType):
+        return {"name": value.__name__}
+    return {"class": type(value).__name__, **_held(value, inside)}
+
+
+def _held(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
+    if is_dataclass(value):
+        held = {one.name: getattr(value, one.name) for one in fields(value)}
+    else:
+        held = getattr(value, "__dict__", {})
+    return {name: _describe(one, inside) for name, one in held.items()}
+
+
+def _function(value: types.FunctionType, inside: tuple[int, ...]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "function": value.__qualname__,
+        "code": _digest(_code(value.__code__)),
+        "defaults": _describe(value.__defaults__ or (), inside),
+        **_describe(value.__kwdefaults__ or {}, inside),
+    }
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    for name, cell in cells:
+        try:
+            described[name] = _describe(cell.cell_contents, inside)
+        except ValueError:  # not yet assigned
+            continue
+    for name in _names(value.__code__):
+        used = value.__globals__.get(name)
+        if _is_own(used, value):
+            described[name] = _describe(used, inside)
+    return described
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return [*code.co_names, *(name for one in inner for name in _names(one))]
+
+
+def _is_own(used: Any, value: types.FunctionType) -> bool:
+    """Whether a global belongs to the user's code, and not to a library's."""
+    if used is None or isinstance(used, type | types.ModuleType):
+        return False
+    module = getattr(used, "__module__", None)
+    if not callable(used) or module is None:
+        return True
+    return bool(module.partition(".")[0] == value.__module__.partition(".")[0])
+
+
+def _array(array: Any) -> str:
+    if isinstance(array, jax.Array) and jnp.issubdtype(
+        array.dtype, jax.dtypes.prng_key
+    ):
+        array = jax.random.key_data(array)
+    array = np.asarray(array)
     shape = "×".join(map(str, array.shape)) or "scalar"
     if array.size == 1:
         return f"{array.dtype} {array.item()}"

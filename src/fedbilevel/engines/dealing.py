@@ -7,10 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.layout import Layout
-from fedbilevel.engines.protocol import Participants
+from fedbilevel.engines.protocol import Job, Participants
 
 
 class Group(NamedTuple):
@@ -36,7 +35,7 @@ class Deal(NamedTuple):
 
     Attributes:
         groups: on the mesh.
-        devices: the device numbers of all groups, one row a shard; fillers repeat one.
+        devices: the device numbers of all groups, one row a shard.
         present: which of these are neither fillers nor absent.
 
     Example:
@@ -72,7 +71,7 @@ def deal(
     place = np.arange(len(devices)) - (np.cumsum(counts) - counts)[shard]
     width = room * chunk_size
     number = max(1, -(-int(counts.max()) // width))
-    # A filler repeats a device of its shard, so that it can add no numbers of its own.
+    # A filler stands for the first device of its shard, and counts for nothing.
     rows = np.zeros((number, layout.shards, width), np.int32)
     weights = np.zeros(rows.shape)
     where = place // width, shard, place % width
@@ -85,25 +84,24 @@ def deal(
         return layout.split(shape, lambda shard: group[shard].reshape(shape))
 
     groups = tuple(Group(lay(r), lay(w)) for r, w in zip(rows, weights, strict=True))
-    last = participants.devices.max()
-    return Deal(groups, np.minimum(rows + first, last), weights > 0)
+    return Deal(groups, rows + first, weights > 0)
 
 
 def load(
-    devices: Devices,
+    job: Job,
     layout: Layout,
     numbers: Int[np.ndarray, "shards width"],
     present: Bool[np.ndarray, "shards width"],
 ) -> StoredData:
     """Load a group's data: one entry a shard, made by the shard's own process.
 
+    Only devices that take part are loaded.
+
     Example:
         >>> load.__name__
         'load'
     """
-    loaded = {
-        shard: _load(devices, numbers[shard], present[shard]) for shard in layout.own
-    }
+    loaded = {shard: _load(job, numbers[shard], present[shard]) for shard in layout.own}
     leaves, structure = jax.tree.flatten(next(iter(loaded.values())))
     parts = {shard: jax.tree.leaves(mine) for shard, mine in loaded.items()}
 
@@ -115,25 +113,31 @@ def load(
 
 
 def _load(
-    devices: Devices,
+    job: Job,
     numbers: Int[np.ndarray, "width"],
     present: Bool[np.ndarray, "width"],
 ) -> StoredData:
-    """Load a shard's devices; fillers see the examples of the first."""
-    places = np.flatnonzero(present) if present.any() else np.array([0])
-    cohort = devices.cohort(numbers[places])
+    """Load a shard's devices, and zeros for those that do not take part."""
+    places = np.flatnonzero(present)
+    cohort = job.devices.cohort(numbers[places]) if len(places) else None
 
-    def fill(stored: StoredExamples) -> StoredExamples:
-        offset = np.zeros(len(numbers), np.int32)
-        size = np.full(len(numbers), stored.size[0], np.int32)
-        offset[places], size[places] = stored.offset, stored.size
+    def fill(form: StoredExamples, stored: StoredExamples | None) -> StoredExamples:
+        offset, size = np.zeros(len(numbers), np.int32), np.ones(len(numbers), np.int32)
 
-        def padded(leaf: np.ndarray) -> np.ndarray:
-            rows = len(leaf) // len(places) * len(numbers)
-            whole = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
-            whole[: len(leaf)] = leaf
-            return whole
+        def nothing(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+            return np.zeros((leaf.shape[0] * len(numbers), *leaf.shape[1:]), leaf.dtype)
 
-        return StoredExamples(jax.tree.map(padded, stored.arrays), offset, size)
+        arrays = jax.tree.map(nothing, form.arrays)
+        if stored is not None:
+            offset[places], size[places] = stored.offset, stored.size
 
-    return StoredData(fill(cohort.upper), fill(cohort.lower))
+            def write(whole: np.ndarray, leaf: np.ndarray) -> None:
+                whole[: len(leaf)] = leaf
+
+            jax.tree.map(write, arrays, stored.arrays)
+        return StoredExamples(arrays, offset, size)
+
+    return StoredData(
+        fill(job.form.upper, cohort.upper if cohort else None),
+        fill(job.form.lower, cohort.lower if cohort else None),
+    )

@@ -1,14 +1,16 @@
 """Which shard of a mesh holds which devices, and their data and state on it."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from fedbilevel.data.devices import Devices, InMemoryDevices
+from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredData, StoredExamples
 
 AXIS = "shards"
@@ -46,7 +48,13 @@ class Layout(NamedTuple):
     def of(cls, mesh: Mesh, device_count: int) -> "Layout":
         """Return the layout of so many devices."""
         # Rebuilt: the axis types of jax.make_mesh ask callers to reshard every input.
-        return cls(Mesh(mesh.devices, (AXIS,)), -(-device_count // mesh.size))
+        layout = cls(Mesh(mesh.devices, (AXIS,)), -(-device_count // mesh.size))
+        if not layout.own:
+            raise ValueError(
+                f"the mesh has no JAX device of process {jax.process_index()}; give "
+                "every process of the run a part of it."
+            )
+        return layout
 
     @property
     def shards(self) -> int:
@@ -61,10 +69,15 @@ class Layout(NamedTuple):
         return [shard for shard, place in places if place.process_index == mine]
 
     def everywhere(self, tree: PyTree) -> PyTree:
-        """Put a copy of every leaf on each shard."""
-        # Compiled: it leaves weak types weak, and takes random keys.
-        sharding = NamedSharding(self.mesh, EVERYWHERE)
-        return jax.jit(lambda leaves: leaves, out_shardings=sharding)(tree)
+        """Put a copy of every leaf on each shard, from wherever it is."""
+        return self.gathered(jax.tree.map(_on_the_host, tree))
+
+    def gathered(self, tree: PyTree) -> PyTree:
+        """Give each shard all of what is split among them.
+
+        Nothing else may be under way: an all-gather could wait for its threads.
+        """
+        return _copies(self.mesh)(tree)
 
     def split(self, shape: tuple[int, ...], part: Callable[[int], Any]) -> Array:
         """Return an array with one entry a shard; `part` makes those of own shards."""
@@ -94,6 +107,23 @@ class Layout(NamedTuple):
         return jax.tree.map(lay, tree)
 
 
+@cache
+def _copies(mesh: Mesh) -> Callable[[PyTree], PyTree]:
+    # Compiled: it leaves weak types weak, and takes random keys.
+    return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, EVERYWHERE))
+
+
+def _on_the_host(leaf: Any) -> Any:
+    """Return an array of one JAX device as one that any other will take."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(
+            jnp.asarray(np.asarray(jax.random.key_data(leaf)))
+        )
+    return leaf.item() if leaf.weak_type else np.asarray(leaf)
+
+
 def place(layout: Layout, devices: Devices) -> StoredData | None:
     """Lay data that are in memory on the mesh: each shard has those of its block.
 
@@ -107,7 +137,7 @@ def place(layout: Layout, devices: Devices) -> StoredData | None:
         >>> placed.lower.offset
         Array([[0, 8]], dtype=int32)
     """
-    if not isinstance(devices, InMemoryDevices):
+    if not devices.in_memory:
         return None
     whole = devices.cohort(np.arange(devices.device_count))
     return StoredData(_place(layout, whole.upper), _place(layout, whole.lower))

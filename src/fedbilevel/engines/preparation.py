@@ -103,6 +103,7 @@ def prepare(
         problem=problem,
         algorithm=algorithm,
         devices=devices,
+        form=jax.eval_shape(lambda: one),
         key=key,
         opening=opening,
         phases=phases,
@@ -124,24 +125,36 @@ def configuration_of(
 ) -> dict[str, Any]:
     """Return all that decides a run's numbers, for comparison with another run.
 
-    Of the data it has the devices' number and one device's form, not the examples.
+    Examples in memory are compared by a digest, those that are loaded by their form.
 
     Example:
         >>> configuration_of.__name__
         'configuration_of'
     """
     job = prepared.job
+    equal = bool(np.all(prepared.weights == prepared.weights[0]))
     return {
         "problem": describe(job.problem),
         "algorithm": describe(job.algorithm),
         "devices": job.devices.device_count,
+        "data": _describe_data(job),
         "x": describe_arrays(x),
         "y": describe_arrays(y),
-        "seed": seed,
+        "seed": int(seed),
         "participation": describe(participation),
-        "weights": describe(prepared.weights),
-        "norm_limit": job.norm_limit,
+        "weights": "equal" if equal else describe(prepared.weights),
+        "norm_limit": None if job.norm_limit is None else float(job.norm_limit),
         "double_precision": bool(jax.config.read("jax_enable_x64")),
+    }
+
+
+def _describe_data(job: Job) -> Any:
+    if job.devices.in_memory:
+        return describe_arrays(job.devices.cohort(np.arange(job.devices.device_count)))
+    forms = jax.tree_util.tree_leaves_with_path(job.form)
+    return {
+        jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in forms
     }
 
 

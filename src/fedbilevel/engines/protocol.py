@@ -153,6 +153,7 @@ class Job:
         problem: the two losses and their oracles.
         algorithm: the phases of a round.
         devices: the data.
+        form: shapes and types of one device's data as it is loaded.
         key: the source of all random draws.
         opening: the phases of the first round.
         phases: the phases of every later round.
@@ -171,6 +172,7 @@ class Job:
     problem: BilevelProblem
     algorithm: FederatedAlgorithm
     devices: Devices
+    form: StoredData
     key: RandomKey
     opening: tuple[PhaseReference, ...]
     phases: tuple[PhaseReference, ...]

@@ -1,23 +1,17 @@
 """Running an algorithm: an iterator of rounds, the same for every engine."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
-import jax
 import numpy as np
-from jaxtyping import Array, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checkpoints import (
-    CheckpointError,
-    Checkpoints,
-    Progress,
-    Store,
-)
+from fedbilevel.engines.checkpoint_store import Store
+from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
+from fedbilevel.engines.checks import check_run
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
@@ -29,69 +23,14 @@ from fedbilevel.engines.protocol import (
     Engine,
     Moment,
     Participants,
-    Report,
-    RunState,
 )
-from fedbilevel.engines.screening import inspect
+from fedbilevel.engines.round import Round
+from fedbilevel.engines.screening import NoUploadsError, inspect, logger
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 UNSEEN = 2
 """Rounds under way before the uploads of the first are looked at."""
-
-
-class Round(NamedTuple):
-    """A finished round.
-
-    Attributes:
-        number: counted from 0.
-        state: all that the next round begins with, where the engine has it.
-        reports: what each of its exchanges told.
-        costs: all that has been spent since the run began.
-        history: what was measured at each checkpoint so far.
-
-    Example:
-        >>> from fedbilevel import Costs
-        >>> from fedbilevel.algorithms.momentum import initial_state
-        >>> import jax.numpy as jnp
-        >>> server = initial_state(jnp.ones(1), jnp.ones(2))
-        >>> Round(0, RunState(server, private=()), (), Costs()).y
-        Array([1., 1.], dtype=float32)
-    """
-
-    number: int
-    state: RunState
-    reports: tuple[Report, ...]
-    costs: Costs
-    history: tuple[Mapping[str, float | int], ...] = ()
-
-    @property
-    def participants(self) -> Int[np.ndarray, "contributors"]:
-        """The devices whose uploads counted in the round's last exchange."""
-        return self.reports[-1].contributors
-
-    @property
-    def server(self) -> Server:
-        """The server's state after the round."""
-        return _local(self.state.server)
-
-    @property
-    def private(self) -> Private:
-        """What each device keeps, by device number; nothing if devices keep nothing.
-
-        Read it before the next round is asked for, which writes over it.
-        """
-        return self.state.private
-
-    @property
-    def x(self) -> Upper:
-        """The upper variable."""
-        return _local(self.state.server.x)
-
-    @property
-    def y(self) -> Lower:
-        """The lower variable."""
-        return _local(self.state.server.y)
 
 
 def run(
@@ -160,30 +99,25 @@ def run(
         >>> round(float(last.x), 3)  # Φ(x) = (x − 1)²
         1.0
     """
-    if rounds < 1:
-        raise ValueError(f"run needs at least 1 round, but rounds={rounds}.")
-    prepared = prepare(
+    prepared, store = _ready(
         problem,
         algorithm,
         devices,
         x,
         y,
+        rounds,
         seed,
         participation,
         weights,
+        engine,
         norm_limit,
-        engine.example_device,
+        checkpoints,
     )
-    store = None
-    if checkpoints is not None:
-        store = Store(
-            checkpoints, configuration_of(prepared, x, y, seed, participation)
+    if store is not None and store.rounds:
+        raise CheckpointError(
+            f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds; "
+            "call resume to go on from it, or choose another folder."
         )
-        if store.rounds:
-            raise CheckpointError(
-                f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds;"
-                " call resume to go on from it, or choose another folder."
-            )
     first = Progress(0, prepared.state, Costs(), ())
     return _rounds(prepared, first, rounds, seed, participation, engine, store)
 
@@ -206,7 +140,8 @@ def resume(
     """Go on with a run from its newest checkpoint, to the same bits.
 
     A checkpoint that was damaged is skipped for the one before it; without any, the run
-    begins. The engine may be another, and so may `rounds`.
+    begins. The engine may be another, and so may `rounds`. Of a run that is done, it
+    yields the last round again.
 
     Args:
         problem: as for `run`, and so are all the others.
@@ -246,6 +181,137 @@ def resume(
         >>> [done.number for done in later]
         [4, 5]
     """
+    prepared, store = _ready(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        rounds,
+        seed,
+        participation,
+        weights,
+        engine,
+        norm_limit,
+        checkpoints,
+    )
+    assert store is not None, "resume has checkpoints"
+    progress = store.newest(prepared.state)
+    if progress is None:
+        progress = Progress(0, prepared.state, Costs(), ())
+    if progress.rounds > rounds:
+        raise ValueError(
+            f"{store.folder} has a checkpoint of {progress.rounds} rounds, but "
+            f"rounds={rounds}; ask for at least as many."
+        )
+    if progress.rounds == rounds:
+        return iter([_kept(progress)])
+    return _rounds(prepared, progress, rounds, seed, participation, engine, store)
+
+
+def best_round(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    checkpoints: Checkpoints,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    norm_limit: float | None = None,
+) -> Round:
+    """Return the round whose checkpoint was kept as the best.
+
+    Args:
+        problem: as for `run`, and so are all the others.
+        algorithm: as for `run`.
+        devices: as for `run`.
+        x: where the upper variable started.
+        y: where the lower variable started.
+        checkpoints: those of the run, with `best`.
+        seed: as for `run`.
+        participation: as for `run`.
+        weights: as for `run`.
+        engine: as for `run`.
+        norm_limit: as for `run`.
+
+    Raises:
+        CheckpointError: if there is none, or it is of another run.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Checkpoints, FedBiO, InMemoryDevices, LocalExamples,
+        ...     best_round, run,
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> checkpoints = Checkpoints(
+        ...     tempfile.mkdtemp(),
+        ...     every=1,
+        ...     keep=1,
+        ...     measure=lambda done: {"distance": abs(done.number - 2)},
+        ...     best="distance",
+        ... )
+        >>> *_, last = run(*what, rounds=6, checkpoints=checkpoints)
+        >>> best_round(*what, checkpoints=checkpoints).number
+        2
+    """
+    prepared, store = _ready(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        1,
+        seed,
+        participation,
+        weights,
+        engine,
+        norm_limit,
+        checkpoints,
+    )
+    assert store is not None, "best_round has checkpoints"
+    found = store.best(prepared.state)
+    if found is None:
+        raise CheckpointError(
+            f"{store.folder} has no checkpoint with a number to choose it by; run with "
+            "Checkpoints(..., measure=..., best=...)."
+        )
+    return _kept(found)
+
+
+def _kept(progress: Progress) -> Round:
+    return Round(
+        progress.rounds - 1, progress.state, (), progress.costs, progress.history
+    )
+
+
+def _ready(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    rounds: int,
+    seed: int,
+    participation: Participation,
+    weights: ArrayLike | None,
+    engine: Engine,
+    norm_limit: float | None,
+    checkpoints: Checkpoints | None,
+) -> tuple[Prepared, Store | None]:
+    check_run(rounds, seed, engine, norm_limit)
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        raise TypeError(
+            f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
+        )
     prepared = prepare(
         problem,
         algorithm,
@@ -258,10 +324,10 @@ def resume(
         norm_limit,
         engine.example_device,
     )
-    store = Store(checkpoints, configuration_of(prepared, x, y, seed, participation))
-    found = store.newest(prepared.state)
-    progress = found or Progress(0, prepared.state, Costs(), ())
-    return _rounds(prepared, progress, rounds, seed, participation, engine, store)
+    if checkpoints is None:
+        return prepared, None
+    configuration = configuration_of(prepared, x, y, seed, participation)
+    return prepared, Store(checkpoints, configuration)
 
 
 def _rounds(
@@ -276,6 +342,12 @@ def _rounds(
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     unseen: deque[Round] = deque()
+
+    def look(at_most: int) -> None:
+        while len(unseen) > at_most:
+            seen = unseen.popleft()
+            inspect(seen.number, seen.reports, prepared.job.norm_limit)
+
     participants: Participants | None = None
     try:
         for number in range(progress.rounds, rounds):
@@ -295,28 +367,25 @@ def _rounds(
             due = store is not None and store.due(number + 1, rounds)
             # Looking at a round waits for it, while later ones could be computed.
             unseen.append(done)
-            while len(unseen) > (0 if due or number + 1 == rounds else UNSEEN):
-                seen = unseen.popleft()
-                inspect(seen.number, seen.reports)
+            look(0 if due or number + 1 == rounds else UNSEEN)
             if store is not None and due:
-                history = *history, *store.measured(done)
+                history = *history, *store.options.numbers_of(done)
                 done = done._replace(history=history)
                 store.save(Progress(number + 1, state, spent, history))
             yield done
+    except GeneratorExit:
+        # Whoever leaves early is still told of the last rounds' uploads.
+        try:
+            look(0)
+        except NoUploadsError as error:
+            logger.warning("%s", error)
+        raise
+    except NoUploadsError as error:
+        if store is None:
+            raise
+        store.close()
+        kept = f"of {store.rounds[-1]} rounds" if store.rounds else "none"
+        raise NoUploadsError(f"{error} The newest checkpoint: {kept}.") from None
     finally:
         if store is not None:
             store.close()
-
-
-def _local(tree: PyTree) -> PyTree:
-    """Return arrays that are the same everywhere as arrays of this process alone.
-
-    What is computed from them then needs no other process.
-    """
-
-    def own(leaf: Array) -> Array:
-        if isinstance(leaf, jax.core.Tracer) or len(leaf.sharding.device_set) == 1:
-            return leaf
-        return leaf.addressable_data(0)
-
-    return jax.tree.map(own, tree)

@@ -73,7 +73,11 @@ def _norms(
     return unit * jnp.sqrt(total)
 
 
-def inspect(round_number: int, reports: tuple[Report, ...]) -> None:
+def inspect(
+    round_number: int,
+    reports: tuple[Report, ...],
+    norm_limit: tree.Rate | None = None,
+) -> None:
     """Name the devices that a round left out, and stop a run that has no others.
 
     Raises:
@@ -86,8 +90,8 @@ def inspect(round_number: int, reports: tuple[Report, ...]) -> None:
         Traceback (most recent call last):
         ...
         fedbilevel.engines.screening.NoUploadsError: round 3, exchange 0: the uploads of
-        all 2 devices were not finite or larger than norm_limit; lower the learning
-        rate, or let DebugSimulation find the first number that is not finite.
+        all 2 devices were not finite; lower the learning rate, or let DebugSimulation
+        find the first number that is not finite.
     """
     for exchange, report in enumerate(reports):
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
@@ -96,16 +100,26 @@ def inspect(round_number: int, reports: tuple[Report, ...]) -> None:
         if not len(left_out):
             continue
         where = f"round {round_number}, exchange {exchange}"
-        reason = "not finite or larger than norm_limit"
+        reason, cure = "not finite", ""
+        if norm_limit is not None:
+            limit = f"norm_limit={float(norm_limit):g}"
+            reason, cure = (
+                f"not finite, or of a norm above {limit}",
+                "raise the limit, ",
+            )
         if len(left_out) == report.present.sum():
             raise NoUploadsError(
                 f"{where}: the uploads of all {len(left_out)} devices were {reason}; "
-                "lower the learning rate, or let DebugSimulation find the first number "
-                "that is not finite."
+                f"{cure}lower the learning rate, or let DebugSimulation find the first "
+                "number that is not finite."
             )
         names = ", ".join(map(str, left_out[:MOST_NAMED]))
         more = len(left_out) - MOST_NAMED
         names += f" and {more} more" if more > 0 else ""
         logger.warning(
-            "%s: left out devices %s, whose uploads were %s", where, names, reason
+            "%s: left out the uploads of %s %s, which were %s",
+            where,
+            "device" if len(left_out) == 1 else "devices",
+            names,
+            reason,
         )

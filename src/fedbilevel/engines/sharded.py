@@ -8,7 +8,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
+from fedbilevel.engines import agreement
+from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size
+from fedbilevel.engines.configuration import fingerprint
 from fedbilevel.engines.dealing import deal, load
 from fedbilevel.engines.layout import AXIS, Layout, place, shards
 from fedbilevel.engines.protocol import (
@@ -45,9 +48,12 @@ class Sharded:
     chunk_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(
-                f"Sharded needs chunk_size at least 1, but it is {self.chunk_size}."
+        check_chunk_size("Sharded", self.chunk_size)
+        if self.mesh is not None and not isinstance(self.mesh, Mesh):
+            raise TypeError(
+                f"Sharded needs a jax.sharding.Mesh, but got {self.mesh!r}; make it "
+                f"with jax.make_mesh((n,), ({AXIS!r},)), or leave it out to use all "
+                "JAX devices."
             )
         if self.mesh is not None and self.mesh.axis_names != (AXIS,):
             raise ValueError(
@@ -64,6 +70,13 @@ class Sharded:
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both laid out on the mesh: data, server and private state."""
         layout = self._layout(job)
+        asked = [job.problem, job.algorithm, job.key, job.norm_limit, state.server]
+        if not agreement.same(fingerprint(asked)):
+            raise ValueError(
+                "the processes of this run were given different problems, algorithms, "
+                "seeds or starting points; start them with the same script and "
+                "arguments."
+            )
         algorithm, key, norm_limit, server = layout.everywhere(
             (job.algorithm, job.key, job.norm_limit, state.server)
         )
@@ -101,7 +114,7 @@ class Sharded:
                 job.key,
                 now,
                 job.norm_limit,
-                job.placed or load(job.devices, layout, numbers, present),
+                job.placed or load(job, layout, numbers, present),
                 group,
                 total,
             )
@@ -110,8 +123,9 @@ class Sharded:
                 counted.append(who)
         # An all-reduce while shards are still at work could starve them of threads.
         jax.block_until_ready(total)
+        earlier = jax.block_until_ready(layout.gathered(counted)) if counted else ()
         done = exchange(private, work, program)
-        who = *map(layout.everywhere, counted), done.counted
+        who = *earlier, done.counted
         return RunState(done.server, done.private), Report(
             dealt.devices.ravel(),
             dealt.present.ravel(),
@@ -124,9 +138,11 @@ class Sharded:
         return _layout(self.mesh, job.devices.device_count)
 
 
-@cache
 def _layout(mesh: Mesh | None, device_count: int) -> Layout:
-    return Layout.of(mesh or shards(), device_count)
+    return _layouts(mesh or shards(), device_count)
+
+
+_layouts = cache(Layout.of)
 
 
 def _room(job: Job, layout: Layout, usual: int, size: int) -> int:

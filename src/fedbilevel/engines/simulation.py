@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
+from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import chunk_size, rows_of, with_rows, work_of_chunk
 from fedbilevel.engines.mean import WeightedMean, conclude, merge
 from fedbilevel.engines.protocol import (
@@ -41,10 +42,7 @@ class Simulation:
     chunk_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(
-                f"Simulation needs chunk_size at least 1, but it is {self.chunk_size}."
-            )
+        check_chunk_size("Simulation", self.chunk_size)
 
     def example_device(self, device_count: int) -> int:
         """Return the first: all data are here."""

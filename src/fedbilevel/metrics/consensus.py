@@ -2,7 +2,7 @@
 
 import jax
 
-from fedbilevel.engines.rounds import Round
+from fedbilevel.engines.round import Round
 
 
 def consensus_error(finished: Round) -> float:

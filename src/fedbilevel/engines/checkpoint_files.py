@@ -1,0 +1,122 @@
+"""The files of one checkpoint: verified by digests before anything parses them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedbilevel.engines.protocol import RunState
+
+DIGESTS = "digests.json"
+"""What a checkpoint's files must hash to; in the checkpoint itself."""
+
+
+class DamageError(ValueError):
+    """A checkpoint whose files are not as they were written.
+
+    Example:
+        >>> str(DamageError("its files are not as they were written"))
+        'its files are not as they were written'
+    """
+
+
+def write_digests(folder: Path) -> None:
+    """Add the digests to a checkpoint that is otherwise complete.
+
+    Example:
+        >>> write_digests.__name__
+        'write_digests'
+    """
+    (folder / DIGESTS).write_text(json.dumps(dict(_digests(folder))))
+
+
+def verified_notes(folder: Path) -> dict[str, Any]:
+    """Return the notes of a checkpoint whose files are as they were written.
+
+    Raises:
+        DamageError: if they are not.
+
+    Example:
+        >>> import tempfile
+        >>> verified_notes(Path(tempfile.mkdtemp()))
+        Traceback (most recent call last):
+        ...
+        fedbilevel.engines.checkpoint_files.DamageError: its file digests.json is
+        missing
+    """
+    try:
+        expected = json.loads((folder / DIGESTS).read_text())
+        found = dict(_digests(folder))
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise DamageError(f"its file {name} is missing") from error
+    except ValueError as error:
+        raise DamageError(f"its {DIGESTS} is unreadable") from error
+    if not expected or expected != found:
+        raise DamageError("its files are not as they were written")
+    notes: dict[str, Any] = json.loads((folder / "notes" / "metadata").read_text())
+    return notes
+
+
+def read_state(folder: Path, like: RunState) -> RunState | None:
+    """Return a verified checkpoint's state, or none if it is not of that form.
+
+    Example:
+        >>> read_state.__name__
+        'read_state'
+    """
+    ocp = orbax()
+    leaves, structure = jax.tree.flatten(like)
+    ours = len(jax.tree.leaves(like.server))
+    names = [str(i) for i in range(len(leaves))]
+    wanted = ocp.RestoreArgs(restore_type=np.ndarray)
+    # The handler itself, since a Checkpointer waits for all processes: one that cannot
+    # read must not leave the others waiting.
+    with closing(ocp.PyTreeCheckpointHandler()) as handler:
+        found = handler.restore(
+            folder / "state",
+            args=ocp.args.PyTreeRestore(
+                item=dict.fromkeys(names, 0),
+                restore_args=dict.fromkeys(names, wanted),
+            ),
+        )
+    arrays = []
+    for place, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+        # A mesh fills private state up to a multiple of its shards.
+        array = found[name] if place < ours else found[name][: len(leaf)]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            return None
+        arrays.append(jnp.asarray(array))
+    read: RunState = jax.tree.unflatten(structure, arrays)
+    return read
+
+
+def orbax() -> Any:
+    """Import the library that writes and reads arrays, or say how to get it.
+
+    Example:
+        >>> orbax().__name__
+        'orbax.checkpoint'
+    """
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise ImportError(
+            "checkpoints need orbax-checkpoint; install fedbilevel[checkpoints]."
+        ) from error
+    return ocp
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, str]]:
+    for item in ("state", "notes"):
+        for path in sorted((folder / item).rglob("*")):
+            if path.is_file():
+                content = path.read_bytes()
+                name = str(path.relative_to(folder))
+                yield name, hashlib.blake2b(content, digest_size=16).hexdigest()

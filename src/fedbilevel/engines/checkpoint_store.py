@@ -1,0 +1,209 @@
+"""The checkpoints of a run: whole or not at all, and the same for all processes."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from fedbilevel.engines import agreement
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoint_files import (
+    DamageError,
+    orbax,
+    read_state,
+    verified_notes,
+    write_digests,
+)
+from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
+from fedbilevel.engines.configuration import differences
+from fedbilevel.engines.protocol import RunState
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
+
+logger = logging.getLogger("fedbilevel")
+PREFIX = "round"
+DAMAGED = "damaged"
+TEMPORARY = ".orbax-checkpoint-tmp"
+OUTCOMES = [type(None), DamageError, CheckpointError]
+"""Of reading a checkpoint, the graver the later."""
+
+
+class Store:
+    """The checkpoints of one run in its folder.
+
+    Example:
+        >>> Store.__name__
+        'Store'
+    """
+
+    def __init__(self, options: Checkpoints, configuration: Mapping[str, Any]) -> None:
+        self.options = options
+        self.folder = Path(options.folder).absolute()
+        self.configuration = json.loads(json.dumps(configuration))
+        self._scores: dict[int, float] = {}
+        self._manager: ocp.CheckpointManager | None = None
+
+    @property
+    def rounds(self) -> list[int]:
+        """How many rounds each whole checkpoint has done, oldest first."""
+        found = self.folder.glob(f"{PREFIX}_*")
+        numbers = [path.name.removeprefix(f"{PREFIX}_") for path in found]
+        return agreement.first(sorted(int(one) for one in numbers if one.isdigit()))
+
+    def due(self, rounds: int, last: int) -> bool:
+        """Whether so many rounds are to have a checkpoint."""
+        return rounds % self.options.every == 0 or rounds == last
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint in the background, as soon as the state is known."""
+        ocp = orbax()
+        manager = self._manager = self._manager or self._open(ocp)
+        self._score(progress.history)
+        server, private = progress.state
+        # The next exchange writes over private state.
+        leaves = jax.tree.leaves((server, jax.tree.map(jnp.copy, private)))
+        notes = {
+            "configuration": self.configuration,
+            "costs": progress.costs._asdict(),
+            "history": [dict(one) for one in progress.history],
+        }
+        saved = manager.save(
+            progress.rounds,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave({str(i): x for i, x in enumerate(leaves)}),
+                notes=ocp.args.JsonSave(notes),
+            ),
+        )
+        if not saved:
+            raise CheckpointError(
+                f"the checkpoint of {progress.rounds} rounds could not be written: "
+                f"{self.folder} has got newer ones meanwhile. Let one run at a time "
+                "use a folder."
+            )
+
+    def newest(self, state: RunState) -> Progress | None:
+        """Return the newest checkpoint that can be used, in the form of a state.
+
+        All processes use the same one. What is damaged is moved aside.
+
+        Raises:
+            CheckpointError: if it was made by a run that was asked something else.
+        """
+        orbax()
+        for rounds in reversed(self.rounds):
+            folder = self.folder / f"{PREFIX}_{rounds}"
+            found, trouble = self._try(folder, rounds, state)
+            outcome = agreement.worst(OUTCOMES.index(type(trouble)))
+            reason = trouble or "another process could not use it"
+            if OUTCOMES[outcome] is CheckpointError:
+                raise CheckpointError(f"the checkpoint {folder}: {reason}")
+            if found is not None and not outcome:
+                self._score(found.history)
+                return found
+            aside = self._set_aside(folder)
+            logger.warning(
+                "skipped the checkpoint %s, now %s: %s", folder, aside.name, reason
+            )
+        if any(self.folder.glob(f"{DAMAGED}_*")):
+            logger.warning("%s has no checkpoint that can be used", self.folder)
+        return None
+
+    def best(self, state: RunState) -> Progress | None:
+        """Return the checkpoint with the smallest number asked for, if there is any."""
+        if self.newest(state) is None:
+            return None
+        scored = [rounds for rounds in self.rounds if rounds in self._scores]
+        if not scored:
+            return None
+        rounds = min(scored, key=self._scores.__getitem__)
+        folder = self.folder / f"{PREFIX}_{rounds}"
+        found, trouble = self._try(folder, rounds, state)
+        if trouble is not None:
+            raise CheckpointError(f"the best checkpoint, {folder}: {trouble}")
+        return found
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def _try(
+        self, folder: Path, rounds: int, state: RunState
+    ) -> tuple[Progress | None, DamageError | CheckpointError | None]:
+        """Return a checkpoint, or what is the matter with it."""
+        try:
+            notes = verified_notes(folder)
+            found = differences(notes["configuration"], self.configuration)
+            if found:
+                return None, CheckpointError(
+                    f"it is of another run: {'; '.join(found[:5])}. Resume with the "
+                    "same settings, or give the new run its own folder."
+                )
+            read = read_state(folder, state)
+        except DamageError as error:
+            return None, error
+        except OSError as error:
+            return None, CheckpointError(f"it cannot be read: {error}.")
+        if read is None:
+            return None, CheckpointError(
+                "its arrays have other shapes or types than those of this run; resume "
+                "with the version that wrote it."
+            )
+        costs, history = Costs(**notes["costs"]), tuple(notes["history"])
+        return Progress(rounds, read, costs, history), None
+
+    def _set_aside(self, folder: Path) -> Path:
+        """Give a checkpoint another name: under its own it would be in the way."""
+        number = 0
+        while (aside := folder.with_name(f"{DAMAGED}_{number}_{folder.name}")).exists():
+            number += 1
+        agreement.worst(0)  # all have looked
+        if jax.process_index() == 0:
+            folder.rename(aside)
+        agreement.worst(0)  # it is done
+        return aside
+
+    def _score(self, history: Sequence[Mapping[str, float | int]]) -> None:
+        best = self.options.best
+        for one in history:
+            value = one.get(best) if best is not None else None
+            if value is not None and math.isfinite(value):
+                self._scores[int(one["round"]) + 1] = value
+
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: Any
+    ) -> list[bool]:
+        """Return which checkpoints to keep: the newest, and the best of all."""
+        steps = [one.step for one in checkpoints]
+        kept = set(sorted(steps)[-self.options.keep :])
+        scored = [step for step in steps if step in self._scores]
+        if scored:
+            kept.add(min(scored, key=self._scores.__getitem__))
+        return [step in kept for step in steps]
+
+    def _open(self, ocp: Any) -> "ocp.CheckpointManager":
+        return ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                step_prefix=PREFIX,
+                preservation_policy=self,
+                cleanup_tmp_directories=True,
+                save_root_metadata=False,
+                async_options=ocp.AsyncOptions(
+                    post_finalization_callback=self._write_digests
+                ),
+            ),
+        )
+
+    def _write_digests(self) -> None:
+        # Called when all files are written and before the folder gets its name.
+        if jax.process_index() == 0:
+            for folder in self.folder.glob(f"{PREFIX}_*{TEMPORARY}"):
+                write_digests(folder)

@@ -1,0 +1,45 @@
+"""One process of two that do not see the same: what they make of it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fedbilevel import Checkpoints, FedBiO, Sharded, resume, run
+from fedbilevel.engines.checkpoint_files import DamageError, verified_notes
+from tests import quadratic
+from tests.engines import federation
+from tests.engines.processes import join
+
+
+def main(folder: Path) -> None:
+    process = join()
+    settings: dict[str, Any] = {
+        "problem": quadratic.problem(),
+        "algorithm": FedBiO(0.1, 0.3, 0.5, 0.4, private_lower=True),
+        "devices": federation.in_memory(),
+        "x": federation.START[0],
+        "y": federation.START[1],
+        "engine": Sharded(),
+    }
+    checkpoints = Checkpoints(folder, every=2)
+    *_, last = run(**settings, rounds=4, checkpoints=checkpoints)
+    print("end", float(last.x[0]))
+
+    def half_blind(path: Path) -> dict[str, Any]:
+        if process == 1 and path.name == "round_4":
+            raise DamageError("it is out of sight here")
+        return verified_notes(path)
+
+    with patch("fedbilevel.engines.checkpoint_store.verified_notes", half_blind):
+        for done in resume(**settings, rounds=4, checkpoints=checkpoints):
+            print("resumed", done.number)
+    print("end", float(done.x[0]))
+    try:
+        run(**settings, rounds=1, seed=process).__next__()
+    except ValueError as error:
+        print("refused", error)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

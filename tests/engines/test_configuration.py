@@ -1,0 +1,97 @@
+"""Two runs are the same only if all that decides their numbers is."""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedbilevel.engines.configuration import describe, differences
+
+SCALE = 1.0
+
+
+def helper(value: Any) -> Any:
+    return SCALE * value
+
+
+def through_a_helper(x, y, batch):
+    return helper(y)
+
+
+class Network:
+    def __init__(self, width: float) -> None:
+        self.width = width
+
+    def loss(self, x, y, batch):
+        return self.width * y
+
+
+def with_keyword(x, y, batch, *, penalty=1.0):
+    return penalty * y
+
+
+def closure(value: float) -> Any:
+    return lambda x, y, batch: value * y
+
+
+def keyword_default(value: float) -> Any:
+    def loss(x, y, batch, *, penalty=value):
+        return penalty * y
+
+    return loss
+
+
+MAKERS: dict[str, Any] = {
+    "closure": closure,
+    "compiled": lambda value: jax.jit(closure(value)),
+    "partial": lambda value: functools.partial(with_keyword, penalty=value),
+    "tree partial": lambda value: jax.tree_util.Partial(with_keyword, penalty=value),
+    "method": lambda value: Network(value).loss,
+    "object": lambda value: SimpleNamespace(weights=np.full(3, value)),
+    "keyword default": keyword_default,
+    "cosine schedule": lambda value: optax.cosine_decay_schedule(value, 100),
+    "exponential schedule": lambda value: optax.exponential_decay(1.0, 50, value),
+    "warm-up schedule": lambda value: optax.warmup_cosine_decay_schedule(
+        0.0, value, 5, 100
+    ),
+    "array": lambda value: jnp.array([1.0, value]),
+    "key": lambda value: jax.random.key(int(10 * value)),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_changed_number_is_seen_wherever_it_is(make):
+    assert differences(describe(make(0.5)), describe(make(0.5))) == []
+    assert differences(describe(make(0.5)), describe(make(0.6)))
+
+
+def test_globals_and_functions_that_a_loss_refers_to_belong_to_it(monkeypatch):
+    before = describe(through_a_helper)
+    monkeypatch.setattr("tests.engines.test_configuration.SCALE", 2.0)
+    assert differences(before, describe(through_a_helper)) == [
+        "helper.SCALE was 1.0 and is 2.0"
+    ]
+
+
+def test_functions_that_refer_to_each_other_have_an_end():
+    def one(x):
+        return other(x)
+
+    def other(x):
+        return one(x)
+
+    assert describe(one)["other"]["one"] == "itself"
+
+
+def test_a_change_that_shows_in_many_places_is_told_once():
+    def oracles(value: float) -> dict[str, Any]:
+        loss = closure(value)
+        return {"loss": loss, "gradient": jax.jit(loss)}
+
+    found = differences(describe(oracles(0.5)), describe(oracles(0.6)))
+    assert found == ["loss.value was 0.5 and is 0.6"]
