@@ -30,9 +30,10 @@ class Sharded:
     """Runs devices on all shards of a mesh at once, each shard its own block of them.
 
     A shard is a JAX device: a core of a CPU, an accelerator, here or in another
-    process. It alone holds its devices' data and private state, and works in chunks as
+    process. It has its own devices' data and private state, and works in chunks as
     `Simulation` does. The mean of an exchange is an all-reduce. Every process of a run
-    calls `run` with the same arguments and sees the same rounds.
+    calls `run` with the same arguments and sees the same rounds; of data on demand it
+    loads its own devices' alone.
 
     Attributes:
         mesh: of one axis named "shards"; by default all JAX devices of all processes.
