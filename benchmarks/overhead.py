@@ -7,6 +7,7 @@ rounds that wait for the last only. Both draw the same samples, and
 
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,15 +87,25 @@ def bare_rounds(
     arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
     offsets, sizes = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.size)
     round_program = bare.program(settings, number)
+    return repeated(round_program, (arrays, offsets, sizes), first_state())
+
+
+def first_state() -> tuple[jax.Array, ...]:
     x, y = softmax.start()
-    state = x, y, jnp.zeros_like(x), jnp.zeros_like(y)
+    return x, y, jnp.zeros_like(x), jnp.zeros_like(y)
+
+
+def repeated(
+    round_program: Callable[..., Any], data: tuple[Any, ...], state: Any
+) -> Callable[[], object]:
+    """Return a call that runs the next rounds of a program written by hand."""
     key, rounds = jax.random.key(0), 0
 
     def call() -> object:
         nonlocal state, rounds
         for _ in range(ROUNDS):
             rounds += 1
-            state = round_program(state, arrays, offsets, sizes, key, np.int32(rounds))
+            state = round_program(state, *data, key, np.int32(rounds))
         return jax.block_until_ready(state)
 
     return call

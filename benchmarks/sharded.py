@@ -14,13 +14,19 @@ from statistics import median
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import bare, softmax, weak_scaling
 from benchmarks.exchange_cost import exchange_costs
-from benchmarks.overhead import CASES, ROUNDS, algorithm, package_rounds
+from benchmarks.overhead import (
+    CASES,
+    ROUNDS,
+    algorithm,
+    first_state,
+    package_rounds,
+    repeated,
+)
 from benchmarks.timing import (
     REPEATS,
     Bound,
@@ -65,18 +71,7 @@ def bare_rounds(
     """Return a call that runs the next rounds of the program written by hand."""
     round_program, data = by_hand(number, settings, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
-    x, y = softmax.start()
-    state = jax.device_put((x, y, jnp.zeros_like(x), jnp.zeros_like(y)), everywhere)
-    key, rounds = jax.random.key(0), 0
-
-    def call() -> object:
-        nonlocal state, rounds
-        for _ in range(ROUNDS):
-            rounds += 1
-            state = round_program(state, *data, key, np.int32(rounds))
-        return jax.block_until_ready(state)
-
-    return call
+    return repeated(round_program, data, jax.device_put(first_state(), everywhere))
 
 
 def on_two_cores(fast: bool) -> list[Bound]:

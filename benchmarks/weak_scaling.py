@@ -8,10 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from statistics import median
 
-from benchmarks.timing import REPEATS, print_table, ratio
+from benchmarks.timing import REPEATS, interleave, print_table, ratio
 
 DEVICES, BATCH = 8, 32
 """Of each process."""
@@ -62,15 +61,13 @@ class Side:
         ]
         self._hear("ready")
 
-    def call(self) -> float:
-        """Return the seconds that some rounds take."""
-        began = time.perf_counter()
+    def call(self) -> None:
+        """Run some rounds."""
         for worker in self.workers:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
         self._hear("done")
-        return time.perf_counter() - began
 
     def close(self) -> None:
         # All at once: workers wait for each other before they end.
@@ -92,18 +89,14 @@ class Side:
 
 def efficiency(fast: bool) -> float:
     """Print and return the time of one process over that of two with twice the work."""
-    sides = Side(1), Side(2)
-    seconds: list[list[float]] = [[], []]
-    for repeat in range(-2, 3 if fast else REPEATS):
-        for side, taken in zip(sides, seconds, strict=True):
-            once = side.call()
-            if repeat >= 0:
-                taken.append(once)
-    for side in sides:
+    sides = {"1 process": Side(1), "2 processes": Side(2)}
+    seconds = interleave(
+        {name: side.call for name, side in sides.items()}, 3 if fast else REPEATS
+    )
+    for side in sides.values():
         side.close()
-    one, two = seconds
-    figure = ratio(one, two)
-    times = [f"{1e3 * median(taken):.1f}" for taken in seconds]
+    figure = ratio(seconds["1 process"], seconds["2 processes"])
+    times = [f"{1e3 * median(taken):.1f}" for taken in seconds.values()]
     header = (
         "devices a process",
         "batch",

@@ -97,15 +97,11 @@ class Store:
         """
         orbax()
         for rounds in reversed(self.rounds):
-            folder = self.folder / f"{PREFIX}_{rounds}"
-            found, trouble = self._try(folder, rounds, state)
-            outcome = agreement.worst(OUTCOMES.index(type(trouble)))
-            reason = trouble or "another process could not use it"
-            if OUTCOMES[outcome] is CheckpointError:
-                raise CheckpointError(f"the checkpoint {folder}: {reason}")
-            if found is not None and not outcome:
+            found, reason = self._agreed(rounds, state)
+            if found is not None:
                 self._score(found.history)
                 return found
+            folder = self._folder(rounds)
             aside = self._set_aside(folder)
             logger.warning(
                 "skipped the checkpoint %s, now %s: %s", folder, aside.name, reason
@@ -118,14 +114,14 @@ class Store:
         """Return the checkpoint with the smallest number asked for, if there is any."""
         if self.newest(state) is None:
             return None
-        scored = [rounds for rounds in self.rounds if rounds in self._scores]
-        if not scored:
+        rounds = self._best_of(self.rounds)
+        if rounds is None:
             return None
-        rounds = min(scored, key=self._scores.__getitem__)
-        folder = self.folder / f"{PREFIX}_{rounds}"
-        found, trouble = self._try(folder, rounds, state)
-        if trouble is not None:
-            raise CheckpointError(f"the best checkpoint, {folder}: {trouble}")
+        found, reason = self._agreed(rounds, state)
+        if found is None:
+            raise CheckpointError(
+                f"the best checkpoint, {self._folder(rounds)}: {reason}"
+            )
         return found
 
     def close(self) -> None:
@@ -134,10 +130,23 @@ class Store:
             self._manager.close()
             self._manager = None
 
+    def _folder(self, rounds: int) -> Path:
+        return self.folder / f"{PREFIX}_{rounds}"
+
+    def _agreed(self, rounds: int, state: RunState) -> tuple[Progress | None, str]:
+        """Return a checkpoint that all processes can use, or none and why not."""
+        found, trouble = self._try(rounds, state)
+        outcome = agreement.worst(OUTCOMES.index(type(trouble)))
+        reason = str(trouble or "another process could not use it")
+        if OUTCOMES[outcome] is CheckpointError:
+            raise CheckpointError(f"the checkpoint {self._folder(rounds)}: {reason}")
+        return (None if outcome else found), reason
+
     def _try(
-        self, folder: Path, rounds: int, state: RunState
+        self, rounds: int, state: RunState
     ) -> tuple[Progress | None, DamageError | CheckpointError | None]:
-        """Return a checkpoint, or what is the matter with it."""
+        """Return a checkpoint, or what is the matter with it here."""
+        folder = self._folder(rounds)
         try:
             notes = verified_notes(folder)
             found = differences(notes["configuration"], self.configuration)
@@ -182,11 +191,12 @@ class Store:
     ) -> list[bool]:
         """Return which checkpoints to keep: the newest, and the best of all."""
         steps = [one.step for one in checkpoints]
-        kept = set(sorted(steps)[-self.options.keep :])
-        scored = [step for step in steps if step in self._scores]
-        if scored:
-            kept.add(min(scored, key=self._scores.__getitem__))
+        kept = {*sorted(steps)[-self.options.keep :], self._best_of(steps)}
         return [step in kept for step in steps]
+
+    def _best_of(self, steps: Sequence[int]) -> int | None:
+        scored = [step for step in steps if step in self._scores]
+        return min(scored, key=self._scores.__getitem__, default=None)
 
     def _open(self, ocp: Any) -> "ocp.CheckpointManager":
         return ocp.CheckpointManager(

@@ -69,12 +69,11 @@ def _shapes(variable: PyTree) -> str:
     return str(jax.tree.map(short, variable)).replace("'", "")
 
 
-def check_run(rounds: int, seed: int, engine: Engine, norm_limit: float | None) -> None:
-    """Refuse numbers and engines that no run can have.
+def check_rounds(rounds: int) -> None:
+    """Refuse what is no number of rounds.
 
     Example:
-        >>> from fedbilevel import Simulation
-        >>> check_run(0, seed=0, engine=Simulation(), norm_limit=None)
+        >>> check_rounds(0)
         Traceback (most recent call last):
         ...
         ValueError: a run needs a whole number of rounds, at least 1, but rounds is 0.
@@ -84,6 +83,19 @@ def check_run(rounds: int, seed: int, engine: Engine, norm_limit: float | None) 
             "a run needs a whole number of rounds, at least 1, but rounds is "
             f"{rounds!r}."
         )
+
+
+def check_run(seed: int, engine: Engine, norm_limit: float | None) -> None:
+    """Refuse seeds, engines and limits that no run can have.
+
+    Example:
+        >>> from fedbilevel import Simulation
+        >>> check_run(seed=0, engine=Simulation(), norm_limit=0.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: norm_limit is 0.0; give a number above zero, or None to welcome any
+        finite upload.
+    """
     if not isinstance(seed, int | np.integer):
         raise TypeError(f"a run needs a whole number for seed, but it is {seed!r}.")
     if isinstance(engine, type) or not isinstance(engine, Engine):

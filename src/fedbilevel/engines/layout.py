@@ -97,9 +97,7 @@ class Layout(NamedTuple):
 
             def part(index: Any) -> np.ndarray:
                 first = index[0].start or 0
-                rows = host[first : first + self.block]
-                missing = self.block - len(rows)
-                return np.pad(rows, [(0, missing), *[(0, 0)] * (host.ndim - 1)])
+                return _filled(host[first : first + self.block], self.block)
 
             sharding = NamedSharding(self.mesh, SPLIT)
             return jax.make_array_from_callback(shape, sharding, part)
@@ -122,6 +120,12 @@ def _on_the_host(leaf: Any) -> Any:
             jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         )
     return leaf.item() if leaf.weak_type else np.asarray(leaf)
+
+
+def _filled(rows: np.ndarray, length: int) -> np.ndarray:
+    """Return rows filled up with zeros: all shards have arrays of one shape."""
+    missing = length - len(rows)
+    return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)])
 
 
 def place(layout: Layout, devices: Devices) -> StoredData | None:
@@ -165,10 +169,7 @@ def _place(layout: Layout, stored: StoredExamples) -> StoredExamples:
         host = np.asarray(leaf)
 
         def part(shard: int) -> np.ndarray:
-            missing = longest - len(rows[shard])
-            return np.pad(
-                host[rows[shard]], [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]
-            )
+            return _filled(host[rows[shard]], longest)
 
         return layout.split((longest, *host.shape[1:]), part)
 

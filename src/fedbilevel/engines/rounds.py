@@ -11,7 +11,7 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
-from fedbilevel.engines.checks import check_run
+from fedbilevel.engines.checks import check_rounds, check_run
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
@@ -19,11 +19,7 @@ from fedbilevel.engines.preparation import (
     participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import (
-    Engine,
-    Moment,
-    Participants,
-)
+from fedbilevel.engines.protocol import Engine, Moment, Participants
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import NoUploadsError, inspect, logger
 from fedbilevel.engines.simulation import Simulation
@@ -99,13 +95,13 @@ def run(
         >>> round(float(last.x), 3)  # Φ(x) = (x − 1)²
         1.0
     """
+    check_rounds(rounds)
     prepared, store = _ready(
         problem,
         algorithm,
         devices,
         x,
         y,
-        rounds,
         seed,
         participation,
         weights,
@@ -181,13 +177,13 @@ def resume(
         >>> [done.number for done in later]
         [4, 5]
     """
+    check_rounds(rounds)
     prepared, store = _ready(
         problem,
         algorithm,
         devices,
         x,
         y,
-        rounds,
         seed,
         participation,
         weights,
@@ -269,7 +265,6 @@ def best_round(
         devices,
         x,
         y,
-        1,
         seed,
         participation,
         weights,
@@ -299,7 +294,6 @@ def _ready(
     devices: Devices,
     x: Upper,
     y: Lower,
-    rounds: int,
     seed: int,
     participation: Participation,
     weights: ArrayLike | None,
@@ -307,7 +301,7 @@ def _ready(
     norm_limit: float | None,
     checkpoints: Checkpoints | None,
 ) -> tuple[Prepared, Store | None]:
-    check_run(rounds, seed, engine, norm_limit)
+    check_run(seed, engine, norm_limit)
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise TypeError(
             f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
