@@ -24,7 +24,8 @@ class Checkpoints:
 
     Attributes:
         folder: of this run alone.
-        every: rounds between two checkpoints; the last round always has one.
+        every: rounds between two checkpoints; the last round always has one, and so
+            has the round after which a run is left.
         keep: how many of the newest are kept.
         measure: called on each round that is kept; its numbers are kept with it and
             come back as `Round.history`.

@@ -368,11 +368,15 @@ def _rounds(
                 store.save(Progress(number + 1, state, spent, history))
             yield done
     except GeneratorExit:
-        # Whoever leaves early is still told of the last rounds' uploads.
+        # Whoever leaves early is still told of the last rounds' uploads, and can resume
+        # from where they left.
         try:
             look(0)
         except NoUploadsError as error:
             logger.warning("%s", error)
+        else:
+            if store is not None and not due:
+                store.save(Progress(number + 1, state, spent, history))
         raise
     except NoUploadsError as error:
         if store is None:

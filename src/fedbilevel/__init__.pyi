@@ -1,0 +1,89 @@
+from . import datasets as datasets
+from . import metrics as metrics
+from . import problems as problems
+from .algorithms.fedbio import FedBiO
+from .algorithms.fedbio_acc import FedBiOAcc
+from .algorithms.fednest import FedNest
+from .algorithms.lfednest import LFedNest
+from .algorithms.local_bsgm import LocalBSGM
+from .algorithms.local_bsgvrm import LocalBSGVRM
+from .algorithms.planning import plan_of, with_plan
+from .algorithms.protocol import FederatedAlgorithm, Phase
+from .algorithms.rescale import rescale
+from .algorithms.shrofbo import ShroFBO
+from .algorithms.simfbo import SimFBO
+from .algorithms.warm_start import WarmStart
+from .data.devices import (
+    Devices,
+    InMemoryDevices,
+    LocalExamples,
+    OnDemandDevices,
+)
+from .engines.accounting import Costs
+from .engines.checkpoints import CheckpointError, Checkpoints
+from .engines.debug import DebugSimulation, DeviceError
+from .engines.participation import Everyone, Participation, UniformSample
+from .engines.protocol import Engine
+from .engines.round import Round
+from .engines.rounds import best_round, resume, run
+from .engines.screening import NoUploadsError
+from .engines.sharded import Sharded
+from .engines.simulation import Simulation
+from .engines.sweep import Sweep, sweep
+from .mathematics.hypergradients import (
+    ConjugateGradient,
+    Hypergradient,
+    NeumannSeries,
+    Samples,
+)
+from .mathematics.problem import BilevelProblem
+from .mathematics.schedules import CubeRootDecay, Schedule
+
+__all__ = [
+    "BilevelProblem",
+    "CheckpointError",
+    "Checkpoints",
+    "ConjugateGradient",
+    "Costs",
+    "CubeRootDecay",
+    "DebugSimulation",
+    "DeviceError",
+    "Devices",
+    "Engine",
+    "Everyone",
+    "FedBiO",
+    "FedBiOAcc",
+    "FedNest",
+    "FederatedAlgorithm",
+    "Hypergradient",
+    "InMemoryDevices",
+    "LFedNest",
+    "LocalBSGM",
+    "LocalBSGVRM",
+    "LocalExamples",
+    "NeumannSeries",
+    "NoUploadsError",
+    "OnDemandDevices",
+    "Participation",
+    "Phase",
+    "Round",
+    "Samples",
+    "Schedule",
+    "Sharded",
+    "ShroFBO",
+    "SimFBO",
+    "Simulation",
+    "Sweep",
+    "UniformSample",
+    "WarmStart",
+    "best_round",
+    "datasets",
+    "metrics",
+    "plan_of",
+    "problems",
+    "rescale",
+    "resume",
+    "run",
+    "sweep",
+    "with_plan",
+]

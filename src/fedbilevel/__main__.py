@@ -1,0 +1,54 @@
+"""The command line: one module a command, imported when it is asked for."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "run": "run an experiment file",
+    "resume": "go on with a run that was stopped or has crashed",
+    "compare": "several runs in a table and in curves",
+    "plan": "the paper's schedules for K devices and an accuracy, from a run",
+    "diagnose": "are the devices of an experiment homogeneous enough?",
+    "new": "scaffold a problem of your own: two losses, a test, an experiment file",
+    "doctor": "what is installed, what it runs on, which data can be found",
+}
+"""What each command is for; each is a module of `fedbilevel.commands`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command; return the exit code.
+
+    Mistakes of the person at the keyboard end with one message and code 2.
+    `FEDBILEVEL_DEBUG=1` shows where they arose.
+
+    Example:
+        >>> main(["run", "missing.toml"])
+        2
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel",
+        description="Federated bilevel optimization: two losses in, a tuned model out.",
+        epilog="Each command has a --help of its own.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, purpose in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose, add_help=False)
+        command.set_defaults(command=name)
+    asked = parser.parse_args(arguments[:1])
+    module = import_module(f"fedbilevel.commands.{asked.command}")
+    try:
+        code: int = module.main(arguments[1:])
+    except (ValueError, TypeError, OSError, ImportError, ArithmeticError) as error:
+        if os.environ.get("FEDBILEVEL_DEBUG"):
+            raise
+        print(f"fedbilevel {asked.command}: {error}", file=sys.stderr)
+        return 2
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What commands about one file or folder have in common on the command line."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Asked(NamedTuple):
+    """What a command was given.
+
+    Attributes:
+        subject: the file or folder.
+        as_json: whether to print JSON for scripts.
+        options: what else there is, for the experiment.
+
+    Example:
+        >>> Asked("first.toml", False, []).subject
+        'first.toml'
+    """
+
+    subject: str
+    as_json: bool
+    options: list[str]
+
+
+def asked(command: str, subject: str, arguments: Sequence[str]) -> Asked:
+    """Return what a command was given.
+
+    Example:
+        >>> asked("run", "FILE", ["first.toml", "--json", "--rounds", "3"])
+        Asked(subject='first.toml', as_json=True, options=['--rounds', '3'])
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"fedbilevel {command}",
+        add_help=False,
+        epilog=f"fedbilevel {command} {subject} --help lists every option.",
+    )
+    parser.add_argument("subject", metavar=subject)
+    parser.add_argument("--json", action="store_true", help="lines of JSON, no words")
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        parser.exit(0 if arguments else 2)
+    found, options = parser.parse_known_args(arguments)
+    return Asked(found.subject, found.json, options)

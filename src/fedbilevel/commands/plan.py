@@ -1,0 +1,108 @@
+"""`fedbilevel plan FOLDER`: the paper's schedules for other devices and accuracies."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from fedbilevel.algorithms.local_bsgm import LocalBSGM
+from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.planning import plan_of, with_plan
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from fedbilevel.tracking.records import Record, read_records
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plan a run from one that was made.
+
+    Example:
+        >>> main.__name__
+        'main'
+    """
+    given = _parser().parse_args(arguments)
+    experiment = read_experiment(given.folder / EXPERIMENT)
+    algorithm = experiment.algorithm
+    if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
+        raise ValueError(
+            f"{given.folder} ran {type(algorithm).__name__}, and the paper's "
+            "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
+        )
+    records = list(read_records(given.folder))
+    if not records:
+        raise ValueError(f"{given.folder} has no records of a run.")
+    devices = experiment.participants or experiment.partition.devices
+    done = records[-1].round + 1
+    anchor = plan_of(
+        algorithm,
+        devices=devices,
+        steps=done * algorithm.local_steps,
+        accuracy=given.reached or _reached(records, given.folder),
+    )
+    plan = plan_for_accuracy(
+        anchor,
+        devices=given.devices or devices,
+        accuracy=given.accuracy or anchor.accuracy,
+        contraction=given.contraction,
+    )
+    spent = records[-1].costs
+    # What a device sends in a round does not depend on how it computes it.
+    sent = (spent.bytes_up + spent.bytes_down) / (done * devices)
+    predicted = {
+        "rounds": plan.rounds,
+        "samples": plan.samples,
+        "bytes": round(sent * plan.rounds * plan.devices),
+    }
+    if given.json:
+        settings = {k: v for k, v in asdict(plan).items() if k != "law"}
+        print(json.dumps({"plan": settings, "predicted": predicted}, default=str))
+    else:
+        print(plan)
+        print("predicted: " + ", ".join(f"{v} {k}" for k, v in predicted.items()))
+    if given.out is not None:
+        planned: Any = with_plan(algorithm, plan)
+        write_experiment(
+            replace(
+                experiment,
+                algorithm=planned,
+                rounds=plan.rounds,
+                partition=replace(experiment.partition, devices=plan.devices),
+            ),
+            given.out,
+        )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel plan",
+        description="Turn settings that worked into settings for K devices and an "
+        "accuracy ε, by the paper's corollaries, and predict what they cost.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
+    parser.add_argument("--devices", type=int, help="K; as many as before")
+    parser.add_argument("--accuracy", type=float, help="ε; the one that was reached")
+    parser.add_argument("--reached", type=float, help="ε of the run, if not measured")
+    parser.add_argument(
+        "--contraction", type=float, default=0.9, help="1 − θμ of the series; 0.9"
+    )
+    parser.add_argument("--out", type=Path, help="write an experiment file")
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser
+
+
+def _reached(records: Sequence[Record], folder: Path) -> float:
+    """Return the mean stationarity over what was measured of a run."""
+    if "hypergradient" not in records[-1].figures:
+        raise ValueError(
+            f"{folder} has no measured stationarity; run with "
+            "--evaluation.stationarity, or say --reached ε."
+        )
+    return mean(
+        one.figures["hypergradient"] + one.figures["lower_error"] for one in records
+    )

@@ -1,0 +1,16 @@
+"""What a run's folder holds."""
+
+from pathlib import Path
+
+EXPERIMENT = "experiment.toml"
+CHECKPOINTS = "checkpoints"
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run can be resumed from a folder.
+
+    Example:
+        >>> has_checkpoints(Path("nowhere"))
+        False
+    """
+    return any((folder / CHECKPOINTS).glob("round_*"))

@@ -1,0 +1,106 @@
+"""What the command line changes of an experiment file."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+import tyro
+from tyro import MISSING
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.conversion import converter
+from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
+from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
+from fedbilevel.mathematics.tree import Rate
+
+_registry = ConstructorRegistry()
+
+
+def with_overrides(
+    experiment: Experiment, arguments: Sequence[str], program: str
+) -> Experiment:
+    """Return the experiment with what the command line says instead.
+
+    Every field is an option, `--algorithm.learning-rate 0.1`; another kind of problem,
+    algorithm or engine is named first, `algorithm:fed-bi-o`.
+
+    Args:
+        experiment: as its file has it.
+        arguments: of the command line.
+        program: how the command was called, for its help.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> asked = Experiment(FedBiO(0.1))
+        >>> with_overrides(asked, ["--rounds", "7"], "fedbilevel run").rounds
+        7
+    """
+    # Options of what the file names need no word before them; other kinds do.
+    another = any(":" in word and not word.startswith("-") for word in arguments)
+    kinds = (
+        tyro.conf.ConsolidateSubcommandArgs if another else tyro.conf.AvoidSubcommands
+    )
+    with _registry:
+        changed: Experiment = tyro.cli(
+            Experiment,
+            default=experiment,
+            args=list(arguments),
+            prog=program,
+            config=(kinds,),
+        )
+    return changed
+
+
+@_registry.primitive_rule
+def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A rate is a number; a learning rate may also be a decaying one."""
+    kind: Any = info.type
+    if kind not in (Rate, LearningRate, Rate | None):
+        return None
+
+    def parse(words: list[str]) -> Any:
+        value = tomllib.loads(f"value = {words[0]}")["value"]
+        return converter().structure(value, kind)
+
+    def show(value: Any) -> list[str]:
+        if isinstance(value, CubeRootDecay):
+            return [f"{{scale = {value.scale}, plateau = {value.plateau}}}"]
+        return [str(value)]
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NUMBER",
+        instance_from_str=parse,
+        is_instance=lambda value: True,
+        str_from_instance=show,
+    )
+
+
+@_registry.struct_rule
+def _estimator(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """An estimator has the fields of the one that the file names, or the paper's."""
+    if info.type is not Hypergradient:
+        return None
+    named = is_dataclass(info.default)
+    kind: Any = type(info.default) if named else NeumannSeries
+    hints = get_type_hints(kind)
+    return StructConstructorSpec(
+        instantiate=kind,
+        fields=tuple(
+            StructFieldSpec(
+                one.name,
+                hints[one.name],
+                getattr(info.default, one.name) if named else MISSING,
+            )
+            for one in fields(kind)
+        ),
+    )

@@ -1,0 +1,102 @@
+"""An experiment file read into dataclasses; mistakes with their lines and cures."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from cattrs.errors import (
+    AttributeValidationNote,
+    BaseValidationError,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+)
+
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.conversion import UnknownNameError, converter
+from fedbilevel.experiments.places import line_of
+
+
+class ExperimentError(ValueError):
+    """What is wrong with an experiment file, one line a mistake.
+
+    Example:
+        >>> str(ExperimentError("first.toml, line 3: rounds is 0"))
+        'first.toml, line 3: rounds is 0'
+    """
+
+
+def read_experiment(file: Path) -> Experiment:
+    r"""Read an experiment file.
+
+    Raises:
+        ExperimentError: if it asks for what there is not.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "first.toml"
+        >>> lines = ["rounds = 5", "[algorithm]", 'name = "FedBiO"', "learning_rat = 1"]
+        >>> _ = file.write_text("\n".join(lines))
+        >>> try:
+        ...     read_experiment(file)
+        ... except ExperimentError as error:
+        ...     print(str(error).replace(str(file.parent), "…"))
+        …/first.toml, line 2: algorithm.learning_rate is missing.
+        …/first.toml, line 4: algorithm.learning_rat is not known; did you mean
+        learning_rate?
+    """
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise ExperimentError(f"{file} cannot be read: {error.strerror}.") from error
+    try:
+        asked = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{file} is no TOML: {error}.") from error
+    try:
+        found: Experiment = converter().structure(asked, Experiment)
+    except BaseValidationError as error:
+        found_at = [(line_of(text, path), words) for path, words in _mistakes(error)]
+        raise ExperimentError(
+            "\n".join(
+                f"{file}, line {line}: {words}" if line else f"{file}: {words}"
+                for line, words in sorted(found_at, key=lambda one: one[0] or 0)
+            )
+        ) from None
+    return found
+
+
+def _mistakes(
+    error: BaseException, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where each mistake is, and what it is."""
+    if isinstance(error, ClassValidationError | IterableValidationError):
+        with_notes, others = error.group_exceptions()
+        for inner, note in with_notes:
+            name = note.name if isinstance(note, AttributeValidationNote) else "?"
+            yield from _mistakes(inner, (*path, str(name)))
+        for inner in others:
+            yield from _mistakes(inner, path)
+        return
+    name = ".".join(path)
+    if isinstance(error, ForbiddenExtraKeysError):
+        known = [one.name for one in fields(error.cl)]
+        for extra in sorted(error.extra_fields):
+            full = (*path, extra)
+            cure = _nearest(extra, known)
+            yield full, f"{'.'.join(full)} is not known; {cure}"
+    elif isinstance(error, UnknownNameError):
+        cure = _nearest(error.given, error.known)
+        yield path, f"{name} is {error.given!r}, which is not known; {cure}"
+    elif isinstance(error, KeyError):
+        yield path, f"{name} is missing."
+    else:
+        yield path, f"{name}: {error}"
+
+
+def _nearest(given: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."

@@ -1,0 +1,50 @@
+"""An experiment written as a file that reads as the same experiment."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+
+from fedbilevel.experiments.choices import (
+    AlgorithmChoice,
+    EngineChoice,
+    Experiment,
+    ProblemChoice,
+)
+from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
+
+_NAMED = {
+    *get_args(AlgorithmChoice),
+    *get_args(ProblemChoice),
+    *get_args(EngineChoice),
+    NeumannSeries,
+    ConjugateGradient,
+}
+
+
+def write_experiment(experiment: Experiment, file: Path) -> None:
+    """Write an experiment file.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbilevel import FedBiO
+        >>> from fedbilevel.experiments.reading import read_experiment
+        >>> asked = Experiment(FedBiO(0.1), rounds=7)
+        >>> file = Path(tempfile.mkdtemp()) / "first.toml"
+        >>> write_experiment(asked, file)
+        >>> read_experiment(file) == asked
+        True
+    """
+    file.write_text(tomli_w.dumps(_plain(experiment)))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {"name": type(value).__name__} if type(value) in _NAMED else {}
+        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        # What is none is what a file leaves out.
+        return named | {k: _plain(v) for k, v in held.items() if v is not None}
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,104 @@
+"""What is written down of a run: one line of JSON a measurement."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.engines.accounting import Costs
+
+RECORDS = "measured.jsonl"
+"""The file of a run's folder that they are in."""
+
+
+class Record(NamedTuple):
+    """A round, what had been spent by then, and what was measured.
+
+    Attributes:
+        round: counted from 0.
+        seconds: since the run began, pauses between resumptions left aside.
+        costs: all that had been spent.
+        figures: what was measured, by name.
+
+    Example:
+        >>> record = Record(3, 1.5, Costs(exchanges=4), {"loss": 0.5})
+        >>> Record.parse(record.line) == record
+        True
+    """
+
+    round: int
+    seconds: float
+    costs: Costs
+    figures: Mapping[str, float]
+
+    @property
+    def line(self) -> str:
+        """The record as JSON."""
+        return json.dumps(
+            {
+                "round": self.round,
+                "seconds": round(self.seconds, 3),
+                **self.costs._asdict(),
+                "figures": dict(self.figures),
+            }
+        )
+
+    @classmethod
+    def parse(cls, line: str) -> "Record":
+        """Return the record of a line."""
+        found = json.loads(line)
+        costs = Costs(*(found[name] for name in Costs._fields))
+        return cls(found["round"], found["seconds"], costs, found["figures"])
+
+
+def read_records(folder: Path) -> Iterator[Record]:
+    """Yield the records of a run, oldest first.
+
+    A line that a crash left unfinished is left aside.
+
+    Example:
+        >>> import tempfile
+        >>> list(read_records(Path(tempfile.mkdtemp())))
+        []
+    """
+    file = folder / RECORDS
+    if not file.exists():
+        return
+    for line in file.read_text().splitlines():
+        try:
+            yield Record.parse(line)
+        except (ValueError, KeyError):
+            continue
+
+
+class Journal:
+    """Records being written, each as soon as it is known.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with Journal(folder, first=0) as journal:
+        ...     journal.write(Record(0, 0.1, Costs(), {}))
+        >>> [record.round for record in read_records(folder)]
+        [0]
+    """
+
+    def __init__(self, folder: Path, first: int) -> None:
+        """Keep what was written before round `first`, which is about to be run."""
+        earlier = [one for one in read_records(folder) if one.round < first]
+        self.seconds = earlier[-1].seconds if earlier else 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / RECORDS
+        file.write_text("".join(f"{one.line}\n" for one in earlier))
+        self._file = file.open("a")
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def write(self, record: Record) -> None:
+        """Write a record and see it onto the disk."""
+        self._file.write(f"{record.line}\n")
+        self._file.flush()

@@ -1,0 +1,109 @@
+"""Experiment files: read to the letter, and refused with line, key and cure."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import CubeRootDecay, FedBiO, LocalBSGM, NeumannSeries
+from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import ExperimentError, read_experiment
+from fedbilevel.experiments.writing import write_experiment
+
+SOUND = """
+rounds = 7
+
+[algorithm]
+name = "LocalBSGM"
+learning_rate = {scale = 0.5}
+
+[algorithm.hypergradient]
+name = "NeumannSeries"
+terms = 5
+scale = 0.3
+
+[problem]
+name = "Own"
+file = "ridge.py"
+"""
+ASKED = Experiment(
+    LocalBSGM(CubeRootDecay(0.5), NeumannSeries(5, 0.3)),
+    problem=Own(Path("ridge.py")),
+    rounds=7,
+)
+
+
+def read(text: str, folder: Path) -> Experiment:
+    file = folder / "asked.toml"
+    file.write_text(text)
+    return read_experiment(file)
+
+
+def test_a_file_is_read(tmp_path):
+    assert read(SOUND, tmp_path) == ASKED
+
+
+def test_what_is_written_reads_the_same(tmp_path):
+    write_experiment(ASKED, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == ASKED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rounds = 7", "rounds = 7.5", "line 2: rounds: a whole number is needed"),
+        ("rounds = 7", 'rounds = "7"', "line 2: rounds: a whole number is needed"),
+        ("rounds = 7", "rounds = true", "line 2: rounds: a whole number is needed"),
+        ("rounds = 7", "round = 7", "line 2: round is not known; did you mean rounds?"),
+        ("rounds = 7", "rounds =", "asked.toml is no TOML"),
+        ("LocalBSGM", "LocalBSG", "did you mean LocalBSGM?"),
+        ("NeumannSeries", "Neumann", "line 8: algorithm.hypergradient is 'Neumann'"),
+        ('name = "LocalBSGM"', "", "algorithm: its name is missing, one of LocalBSGM"),
+        ("terms = 5", "", "line 8: algorithm.hypergradient.terms is missing"),
+        ("terms = 5", "term = 5", "did you mean terms?"),
+        ("scale = 0.3", 'scale = "a"', "line 11: algorithm.hypergradient.scale: a num"),
+        ("{scale = 0.5}", "{scales = 0.5}", "line 6: algorithm.learning_rate.scales"),
+        ("{scale = 0.5}", "-1", "LocalBSGM needs learning_rate above 0"),
+        ("[problem]", "[problems]", "line 13: problems is not known; did you mean pro"),
+        ('name = "Own"', 'name = "Ridge"', "problem is 'Ridge', which is not known"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_its_cure(old, new, message, tmp_path):
+    assert SOUND.count(old) == 1
+    with pytest.raises(ExperimentError) as caught:
+        read(SOUND.replace(old, new), tmp_path)
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_told_in_the_order_of_the_file(tmp_path):
+    text = SOUND.replace("rounds = 7", "round = 7").replace("terms", "term")
+    with pytest.raises(ExperimentError) as caught:
+        read(text, tmp_path)
+    lines = str(caught.value).splitlines()
+    assert [line.split("line ")[1].split(":")[0] for line in lines] == ["2", "8", "10"]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ExperimentError, match=r"nowhere\.toml cannot be read: No such"):
+        read_experiment(tmp_path / "nowhere.toml")
+
+
+def test_every_field_can_be_said_on_the_command_line():
+    words = ["--rounds", "9", "--algorithm.learning-rate", "0.2"]
+    words += ["--algorithm.hypergradient.terms", "8", "--partition.devices", "3"]
+    changed = with_overrides(ASKED, words, "fedbilevel run")
+    assert changed.rounds == 9
+    assert changed.partition.devices == 3
+    assert changed.algorithm == LocalBSGM(0.2, NeumannSeries(8, 0.3))
+
+
+def test_another_algorithm_can_be_named_on_the_command_line():
+    words = ["algorithm:fed-bi-o", "--algorithm.learning-rate", "0.2"]
+    assert with_overrides(ASKED, words, "fedbilevel run").algorithm == FedBiO(0.2)
+
+
+def test_an_option_that_there_is_not_ends_with_code_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        with_overrides(ASKED, ["--round", "9"], "fedbilevel run")
+    assert caught.value.code == 2
+    assert "Perhaps you meant" in capsys.readouterr().err
