@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "several runs in a table and in curves",
     "plan": "the paper's schedules for K devices and an accuracy, from a run",
     "diagnose": "are the devices of an experiment homogeneous enough?",
+    "plot": "pictures of a run and of what it has learnt, and a page with all of it",
     "new": "scaffold a problem of your own: two losses, a test, an experiment file",
     "doctor": "what is installed, what it runs on, which data can be found",
 }
@@ -42,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = import_module(f"fedbilevel.commands.{asked.command}")
     try:
         code: int = module.main(arguments[1:])
+    except BrokenPipeError:
+        # Whoever read along has closed the book; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, TypeError, OSError, ImportError, ArithmeticError) as error:
         if os.environ.get("FEDBILEVEL_DEBUG"):
             raise

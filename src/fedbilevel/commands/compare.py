@@ -1,41 +1,45 @@
-"""`fedbilevel compare FOLDER...`: several runs in a table and in curves."""
+"""`fedbilevel compare RUN...`: several runs in a table and in curves."""
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 
-from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.commands.following import follow
+from fedbilevel.commands.words import aligned, short
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.folders import has_checkpoints
 from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import asked_of, begin, finished, placed, read_run
 from fedbilevel.pictures.curves import curves
-from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare runs.
+    """Compare runs; make those that are missing.
 
     Example:
         >>> main.__name__
         'main'
     """
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel compare",
-        description="Runs that differ in their seed alone become one line with a band.",
-    )
-    parser.add_argument("folders", metavar="FOLDER", nargs="+", type=Path)
-    parser.add_argument("--figure", default="loss", help="what to draw; loss")
-    parser.add_argument("--out", type=Path, default=Path("comparison.svg"))
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
-    given = parser.parse_args(arguments)
-    runs = _grouped(given.folders)
+    given = _parser().parse_args(arguments)
+    folders: list[Path] = []
+    for subject in given.runs:
+        made, code = _folders_of(subject, given.seeds, given.json)
+        if code:
+            return code
+        folders += made
+    runs = _grouped(folders)
     for label, seeds in runs.items():
-        for records in seeds:
-            if given.figure not in records[-1].figures:
-                raise ValueError(
-                    f"{label} has no figure {given.figure!r}; it has "
-                    f"{', '.join(records[-1].figures)}."
-                )
+        known = seeds[0][-1].figures
+        if given.figure not in known:
+            raise ValueError(
+                f"{label} has no figure {given.figure!r}; it has {', '.join(known)}."
+            )
     curves(runs, given.figure).savefig(given.out)
     ends = {label: [one[-1] for one in seeds] for label, seeds in runs.items()}
     if given.json:
@@ -45,41 +49,94 @@ def main(arguments: Sequence[str]) -> int:
         }
         print(json.dumps(found))
         return 0
-    _table(ends)
-    print(f"curves: {given.out}")
+    print(_table(ends))
+    print(f"curves of the {title_of(given.figure)}: {given.out}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel compare",
+        description="Compare runs by their folders, or experiments by their files: "
+        "those that were not run yet are run first. Runs that differ in their seed "
+        "alone become one line with a band.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path)
+    parser.add_argument("--figure", default="loss", help="what to draw; loss")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="runs of each experiment file; 1"
+    )
+    parser.add_argument("--out", type=Path, default=Path("comparison.svg"))
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser
+
+
+def _folders_of(subject: Path, seeds: int, as_json: bool) -> tuple[list[Path], int]:
+    """Return the folders of a subject's runs, after making what is missing."""
+    if subject.is_dir():
+        return [subject], 0
+    asked = read_experiment(subject)
+    folders: list[Path] = []
+    for seed in range(asked.seed, asked.seed + seeds):
+        suffix = f"-seed-{seed}" if seed != asked.seed else ""
+        experiment, folder = placed(replace(asked, seed=seed), subject, suffix)
+        if has_checkpoints(folder):
+            if asked_of(folder) != experiment:
+                raise ValueError(
+                    f"{folder} was run with other settings than {subject} has now; "
+                    f"compare {folder} itself, or remove it to run {subject} anew."
+                )
+        else:
+            begin(experiment, folder)
+        if not finished(experiment, folder):
+            print(f"running {subject} with seed {seed}", file=sys.stderr)
+            code = follow(experiment, folder, quiet=as_json)
+            if code:
+                return folders, code
+        folders.append(folder)
+    return folders, 0
 
 
 def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
     """Return the records of runs, those that differ by their seed together."""
     groups: dict[str, list[list[Record]]] = {}
-    settings: dict[str, object] = {}
+    settings: dict[str, Experiment] = {}
     for folder in folders:
-        records = list(read_records(folder))
-        if not records:
-            raise ValueError(f"{folder} has no records of a run.")
-        asked = replace(read_experiment(folder / EXPERIMENT), seed=0)
+        asked, records = read_run(folder)
+        asked = replace(asked, seed=0)
         same = [label for label, other in settings.items() if other == asked]
-        label = same[0] if same else folder.name
+        label = same[0] if same else folder.absolute().name
+        if not same and label in settings:
+            label = str(folder)
         settings.setdefault(label, asked)
         groups.setdefault(label, []).append(records)
     return groups
 
 
-def _table(ends: dict[str, list[Record]]) -> None:
+def _table(ends: dict[str, list[Record]]) -> str:
     names = list(dict.fromkeys(n for one in ends.values() for n in one[0].figures))
-    header = ["run", "seeds", "rounds", "samples", "bytes", "seconds", *names]
-    rows = [header]
+    header = ["run", "seeds", "rounds", "samples", "sent", "time"]
+    rows = [[*header, *map(title_of, names)]]
     for label, last in ends.items():
         first = last[0]
-        sent = first.costs.bytes_up + first.costs.bytes_down
-        means = [
-            sum(one.figures.get(name, float("nan")) for one in last) / len(last)
-            for name in names
-        ]
-        counts = len(last), first.round + 1, first.costs.samples, sent
-        shown = f"{first.seconds:.1f}", *(f"{mean:.4g}" for mean in means)
-        rows.append([label, *map(str, counts), *shown])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    for row in rows:
-        print("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)))
+        rows.append(
+            [
+                label,
+                str(len(last)),
+                str(first.round + 1),
+                short(first.costs.samples),
+                f"{short(first.costs.bytes_up + first.costs.bytes_down)}B",
+                f"{mean(one.seconds for one in last):.0f} s",
+                *(_value([one.figures.get(name) for one in last]) for name in names),
+            ]
+        )
+    return aligned(rows)
+
+
+def _value(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    if len(known) == 1:
+        return f"{known[0]:.4g}"
+    return f"{mean(known):.4g} ± {stdev(known):.1g}"

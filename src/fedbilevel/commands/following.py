@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -10,20 +10,33 @@ from types import FrameType
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.running import carry_out
+from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.titles import title_of
 
 INTERRUPTED = 130
 """The exit code that shells give to Ctrl-C."""
 
 
-def follow(experiment: Experiment, folder: Path, as_json: bool) -> int:
+def follow(
+    experiment: Experiment, folder: Path, as_json: bool = False, quiet: bool = False
+) -> int:
     """Run or go on, showing progress; return the exit code.
+
+    Args:
+        experiment: what is asked for.
+        folder: of the run.
+        as_json: whether to print records as JSON instead.
+        quiet: whether to print nothing at all.
 
     Example:
         >>> follow.__name__
         'follow'
     """
+    if not (as_json or quiet):
+        print(_headline(experiment, folder), file=sys.stderr)
     steps = carry_out(experiment, folder)
-    with interruption() as interrupted, progress(experiment.rounds, as_json) as show:
+    shown = progress(experiment.rounds, quiet=as_json or quiet)
+    with interruption() as interrupted, shown as show:
         for step in steps:
             if as_json and step.record is not None:
                 print(step.record.line, flush=True)
@@ -39,9 +52,24 @@ def follow(experiment: Experiment, folder: Path, as_json: bool) -> int:
             file=sys.stderr,
         )
         return INTERRUPTED
-    if not as_json:
-        print(f"all of it is in {folder}")
+    if not (as_json or quiet):
+        print(_summary(list(read_records(folder))))
+        print(f"all of it is in {folder}; look at it with: fedbilevel plot {folder}")
     return 0
+
+
+def _headline(experiment: Experiment, folder: Path) -> str:
+    kinds = (type(one).__name__ for one in (experiment.problem, experiment.algorithm))
+    return f"{' by '.join(kinds)}, in {folder}"
+
+
+def _summary(records: Sequence[Record]) -> str:
+    first, last = records[0].figures, records[-1].figures
+    changes = (
+        f"{title_of(name)} {first.get(name, float('nan')):.4g} → {value:.4g}"
+        for name, value in last.items()
+    )
+    return f"after {records[-1].round + 1} rounds: {', '.join(changes)}"
 
 
 @contextmanager

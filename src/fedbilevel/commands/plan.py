@@ -11,11 +11,10 @@ from typing import Any
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.planning import plan_of, with_plan
-from fedbilevel.experiments.folders import EXPERIMENT
-from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import read_run
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
-from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.records import Record
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,16 +25,13 @@ def main(arguments: Sequence[str]) -> int:
         'main'
     """
     given = _parser().parse_args(arguments)
-    experiment = read_experiment(given.folder / EXPERIMENT)
+    experiment, records = read_run(given.folder)
     algorithm = experiment.algorithm
     if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
         raise ValueError(
             f"{given.folder} ran {type(algorithm).__name__}, and the paper's "
             "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
         )
-    records = list(read_records(given.folder))
-    if not records:
-        raise ValueError(f"{given.folder} has no records of a run.")
     devices = experiment.participants or experiment.partition.devices
     done = records[-1].round + 1
     anchor = plan_of(

@@ -1,14 +1,20 @@
-"""Live progress: in a terminal a line that renews itself, elsewhere a line at times."""
+"""Live progress: in a terminal lines that renew themselves, elsewhere one at times."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 
+from fedbilevel.commands.words import short
+from fedbilevel.engines.accounting import Costs
 from fedbilevel.experiments.running import Step
+from fedbilevel.tracking.titles import title_of
 
 PLAIN_SECONDS = 10.0
 """Between two lines where there is no terminal."""
+
+FRAMES_PER_SECOND = 5
 
 
 @contextmanager
@@ -29,46 +35,54 @@ def progress(rounds: int, quiet: bool = False) -> Iterator[Callable[[Step], None
 
 def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
 
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=20),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[spent]}"),
-        TextColumn("{task.fields[figures]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        bar = shown.add_task("run", total=rounds, spent="", figures="")
+    passed = Passed(rounds)
+    state: dict[str, Text] = {
+        "round": Text("loading data and compiling …", style="dim"),
+        "spent": Text(),
+        "measured": Text(),
+    }
+
+    def frame() -> Table:
+        table = Table.grid(padding=(0, 2))
+        for name, words in state.items():
+            if words:
+                table.add_row(Text(name, style="bold"), words)
+        return table
+
+    console = Console(stderr=True)
+    with Live(
+        get_renderable=frame, console=console, refresh_per_second=FRAMES_PER_SECOND
+    ):
 
         def show(step: Step) -> None:
-            shown.update(bar, completed=step.done.number + 1, spent=_spent(step))
+            state["round"] = Text(passed.words(step, bar=True))
+            state["spent"] = Text(_spent(step.done.costs))
             if step.record is not None:
-                shown.update(bar, figures=_figures(step))
+                state["measured"] = Text(_figures(step.record.figures))
 
         yield show
 
 
 def _plain(rounds: int) -> Callable[[Step], None]:
+    passed = Passed(rounds)
     last = -PLAIN_SECONDS
 
     def show(step: Step) -> None:
         nonlocal last
         now = time.monotonic()
+        words = passed.words(step)
         if step.record is None or (
             now - last < PLAIN_SECONDS and step.done.number + 1 < rounds
         ):
             return
         last = now
+        figures = _figures(step.record.figures)
         print(
-            f"round {step.done.number + 1}/{rounds}  {_spent(step)}  {_figures(step)}",
+            f"round {words} | {_spent(step.done.costs)} | {figures}",
             file=sys.stderr,
             flush=True,
         )
@@ -76,20 +90,40 @@ def _plain(rounds: int) -> Callable[[Step], None]:
     return show
 
 
-def _spent(step: Step) -> str:
-    costs = step.done.costs
+class Passed:
+    """How far a run is, and when it will be done.
+
+    Time left is reckoned from the first measurement on: before it, much is compiled.
+
+    Example:
+        >>> Passed(10).rounds
+        10
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self._first: tuple[int, float] | None = None
+
+    def words(self, step: Step, bar: bool = False) -> str:
+        """Return what is to be said after a round."""
+        done, now = step.done.number + 1, time.monotonic()
+        if step.record is not None:
+            self._first = self._first or (done, now)
+        begun, since = self._first or (done, now)
+        said = f"{done} of {self.rounds}"
+        if bar:
+            filled = round(24 * done / self.rounds)
+            said += f"  {'━' * filled}{'╌' * (24 - filled)}"
+        if begun < done < self.rounds:
+            left = (now - since) / (done - begun) * (self.rounds - done)
+            said += f"  {timedelta(seconds=round(left))} left"
+        return said
+
+
+def _spent(costs: Costs) -> str:
     sent = costs.bytes_up + costs.bytes_down
-    return f"{_short(costs.samples)} samples  {_short(sent)}B"
+    return f"{short(costs.samples)} samples drawn, {short(sent)}B sent"
 
 
-def _figures(step: Step) -> str:
-    assert step.record is not None
-    return "  ".join(f"{name} {one:.4g}" for name, one in step.record.figures.items())
-
-
-def _short(number: float) -> str:
-    for unit in ("", "k", "M", "G"):
-        if number < 1000:
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    return f"{number:.3g}T"
+def _figures(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{title_of(name)} {one:.4g}" for name, one in figures.items())

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow
-from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import asked_of
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,14 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = asked("resume", "FOLDER", arguments)
     folder = Path(given.subject)
-    if not (folder / EXPERIMENT).exists():
-        raise ValueError(
-            f"{folder} has no {EXPERIMENT}: it is no folder of a run; see what "
-            "fedbilevel run said at its end."
-        )
     experiment = with_overrides(
-        read_experiment(folder / EXPERIMENT),
-        given.options,
-        f"fedbilevel resume {folder}",
+        asked_of(folder), given.options, f"fedbilevel resume {folder}"
     )
     return follow(experiment, folder, given.as_json)

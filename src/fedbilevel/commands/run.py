@@ -1,16 +1,14 @@
 """`fedbilevel run FILE`: an experiment with live progress."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow
-from fedbilevel.experiments.choices import Own
-from fedbilevel.experiments.folders import EXPERIMENT, has_checkpoints
+from fedbilevel.experiments.folders import has_checkpoints
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.runs import begin, placed
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,19 +20,16 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = asked("run", "FILE", arguments)
     file = Path(given.subject)
-    experiment = with_overrides(
-        read_experiment(file), given.options, f"fedbilevel run {file}"
-    )
-    if isinstance(experiment.problem, Own):
-        # Found from anywhere, by the run's own copy of the experiment.
-        whole = (file.parent / experiment.problem.file).absolute()
-        experiment = replace(experiment, problem=Own(whole))
-    folder = experiment.folder or file.parent / "runs" / file.stem
+    written = read_experiment(file)
+    asked_for = with_overrides(written, given.options, f"fedbilevel run {file}")
+    kind = type(asked_for.algorithm)
+    rival = kind is not type(written.algorithm) and asked_for.folder is None
+    suffix = f"-{kind.__name__}" if rival else ""
+    experiment, folder = placed(asked_for, file, suffix)
     if has_checkpoints(folder):
         raise ValueError(
             f"{folder} has a run already; go on with it by: fedbilevel resume "
             f"{folder}, or give this one another --folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_experiment(replace(experiment, folder=None), folder / EXPERIMENT)
+    begin(experiment, folder)
     return follow(experiment, folder, given.as_json)

@@ -189,7 +189,6 @@ class Keeping:
     Attributes:
         every: rounds between two.
         keep: how many of the newest stay.
-        best: the measured figure whose smallest value is kept besides.
 
     Example:
         >>> Keeping().every
@@ -198,7 +197,6 @@ class Keeping:
 
     every: int = 10
     keep: int = 3
-    best: str | None = None
 
 
 @dataclass(frozen=True)

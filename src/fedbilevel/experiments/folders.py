@@ -4,6 +4,7 @@ from pathlib import Path
 
 EXPERIMENT = "experiment.toml"
 CHECKPOINTS = "checkpoints"
+LEARNT = "learnt.npz"
 
 
 def has_checkpoints(folder: Path) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from fedbilevel.engines.round import Round
+from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.reference import newton_reference
 from fedbilevel.metrics.stationarity import stationarity
@@ -15,19 +15,17 @@ BLOCK = 4096
 
 def measurements(
     task: Task, with_stationarity: bool
-) -> Callable[[Round], dict[str, float]]:
-    """Return what measures a round: both losses over all data, and a task's metrics.
+) -> Callable[[Upper, Lower], dict[str, float]]:
+    """Return what measures x and y: both losses over all data, and a task's metrics.
 
     Args:
         task: of the run.
         with_stationarity: whether to solve for y*(x) too.
 
     Example:
-        >>> from fedbilevel import FedBiO, run
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
         >>> task = quadratic_task(random_quadratic(devices=2))
-        >>> (done,) = run(*task[:1], FedBiO(0.1), *task[1:4], rounds=1)
-        >>> sorted(measurements(task, with_stationarity=False)(done))
+        >>> sorted(measurements(task, with_stationarity=False)(task.x, task.y))
         ['distance', 'loss', 'training_loss']
     """
     upper, lower = full_data(task.devices, None, BLOCK)
@@ -37,8 +35,7 @@ def measurements(
     if with_stationarity:
         reference = newton_reference(task.problem, task.devices)
 
-    def measure(done: Round) -> dict[str, float]:
-        x, y = done.x, done.y
+    def measure(x: Upper, y: Lower) -> dict[str, float]:
         figures = {
             "loss": float(upper_loss(x, y, upper)),
             "training_loss": float(lower_loss(x, y, lower)),

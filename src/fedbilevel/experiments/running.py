@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoints import Checkpoints
 from fedbilevel.engines.participation import Everyone, UniformSample
 from fedbilevel.engines.protocol import Engine
@@ -16,6 +17,7 @@ from fedbilevel.engines.sharded import Sharded
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.choices import AllShards, Experiment
 from fedbilevel.experiments.folders import CHECKPOINTS
+from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
 from fedbilevel.tracking.records import Journal, Record
 
@@ -59,13 +61,7 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
         "engine": engine,
     }
     keeping = experiment.checkpoints
-    checkpoints = Checkpoints(
-        folder / CHECKPOINTS,
-        every=keeping.every,
-        keep=keeping.keep,
-        measure=measure,
-        best=keeping.best,
-    )
+    checkpoints = Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep)
     rounds = resume(
         task.problem,
         experiment.algorithm,
@@ -76,20 +72,27 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
         checkpoints=checkpoints,
         **settings,
     )
-    began, journal = time.monotonic(), None
+    began, journal, done = time.monotonic(), None, None
     try:
         for done in rounds:
-            journal = journal or Journal(folder, done.number)
+            if journal is None:
+                journal = Journal(folder, done.number)
+                if not done.number:
+                    start = measure(task.x, task.y)
+                    journal.write(Record(-1, 0.0, Costs(), start))
             due = (done.number + 1) % experiment.evaluation.every == 0
             record = None
             if due or done.number + 1 == experiment.rounds:
                 seconds = journal.seconds + time.monotonic() - began
-                record = Record(done.number, seconds, done.costs, measure(done))
+                record = Record(
+                    done.number, seconds, done.costs, measure(done.x, done.y)
+                )
                 journal.write(record)
             yield Step(done, record)
     finally:
-        if journal is not None:
+        if journal is not None and done is not None:
             journal.__exit__()
+            write_learnt(folder, Learnt(done.x, done.y))
 
 
 def _engine(experiment: Experiment) -> Engine:

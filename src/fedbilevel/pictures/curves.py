@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def curves(runs: Mapping[str, Sequence[Sequence[Record]]], figure: str) -> "Figu
             _draw(panel, seeds, axis, figure, label)
         panel.set_xlabel(words)
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel(figure.replace("_", " "))
+    panels[0].set_ylabel(title_of(figure))
     panels[0].legend(fontsize="small")
     return picture
 

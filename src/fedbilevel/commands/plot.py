@@ -1,0 +1,57 @@
+"""`fedbilevel plot FOLDER`: pictures of a run and of what it has learnt, as a page."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.experiments.learnt import read_learnt
+from fedbilevel.experiments.runs import read_run
+from fedbilevel.pictures.course import course
+from fedbilevel.pictures.learnt import learnt
+from fedbilevel.pictures.report import report
+
+REPORT = "report.html"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw a run.
+
+    Example:
+        >>> main.__name__
+        'main'
+    """
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel plot",
+        description="Draw how a run went and what it has learnt: pictures (.svg), and "
+        f"{REPORT}, one page that opens anywhere without a network.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
+    parser.add_argument("--out", type=Path, help="where pictures go; into FOLDER")
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    given = parser.parse_args(arguments)
+    experiment, records = read_run(given.folder)
+    pictures = [course(records)]
+    # While a run is still going there is nothing learnt yet, but much to see.
+    if (given.folder / LEARNT).exists():
+        task = task_of(experiment)
+        found = read_learnt(given.folder, task)
+        pictures += learnt(experiment, found.x, task.x)
+    out = given.out or given.folder
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = [out / f"{picture.name}.svg" for picture in pictures]
+    for picture, file in zip(pictures, drawn, strict=True):
+        picture.figure.savefig(file)
+    page = out / REPORT
+    page.write_text(
+        report(given.folder, experiment, records, pictures), encoding="utf-8"
+    )
+    if given.json:
+        found_files = {"report": str(page), "pictures": list(map(str, drawn))}
+        print(json.dumps(found_files))
+    else:
+        print("\n".join(map(str, drawn)))
+        print(f"all of them on one page: {page}")
+    return 0

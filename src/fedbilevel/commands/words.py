@@ -1,0 +1,35 @@
+"""Numbers and tables as a person reads them in a terminal."""
+
+from collections.abc import Sequence
+
+
+def short(number: float | int) -> str:
+    """Return a number of three digits with a unit.
+
+    Example:
+        >>> short(1234567)
+        '1.23M'
+    """
+    for unit in ("", "k", "M", "G"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column is words and whose others are numbers.
+
+    Example:
+        >>> print(aligned([["run", "loss"], ["first", "0.5"]]))
+        run    loss
+        first   0.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )

@@ -1,0 +1,116 @@
+"""A run in its folder: what it was asked, where it is, what was measured of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.tracking.records import Record, read_records
+
+
+class Run(NamedTuple):
+    """A run in a folder.
+
+    Attributes:
+        experiment: what was asked for.
+        records: what was measured, oldest first.
+
+    Example:
+        >>> Run._fields
+        ('experiment', 'records')
+    """
+
+    experiment: Experiment
+    records: list[Record]
+
+
+def asked_of(folder: Path) -> Experiment:
+    """Return what the run in a folder was asked to do.
+
+    Raises:
+        ValueError: if it is no folder of a run.
+
+    Example:
+        >>> asked_of(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        ValueError: nowhere has no experiment.toml, so it is no folder of a run; see
+        what fedbilevel run said at its end.
+    """
+    if not (folder / EXPERIMENT).is_file():
+        raise ValueError(
+            f"{folder} has no {EXPERIMENT}, so it is no folder of a run; see what "
+            "fedbilevel run said at its end."
+        )
+    return read_experiment(folder / EXPERIMENT)
+
+
+def read_run(folder: Path) -> Run:
+    """Return the run in a folder.
+
+    Raises:
+        ValueError: if there is none, or nothing was measured of it.
+
+    Example:
+        >>> read_run.__name__
+        'read_run'
+    """
+    run = Run(asked_of(folder), list(read_records(folder)))
+    if not run.records:
+        raise ValueError(
+            f"nothing was measured yet of the run in {folder}; go on with it by: "
+            f"fedbilevel resume {folder}."
+        )
+    return run
+
+
+def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment, Path]:
+    """Return an experiment as its run keeps it, and the folder of that run.
+
+    Args:
+        experiment: what is asked for.
+        file: that it was read from.
+        suffix: of the folder's name.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> experiment, folder = placed(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
+        >>> folder.as_posix()
+        'a/runs/b'
+    """
+    folder = experiment.folder or file.parent / "runs" / file.stem
+    if isinstance(experiment.problem, Own):
+        # Found from anywhere, by the run's own copy of the experiment.
+        whole = (file.parent / experiment.problem.file).absolute()
+        experiment = replace(experiment, problem=Own(whole))
+    return replace(experiment, folder=None), folder.with_name(folder.name + suffix)
+
+
+def begin(experiment: Experiment, folder: Path) -> None:
+    """Make the folder of a run, with what it is asked to do.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbilevel import FedBiO
+        >>> folder = Path(tempfile.mkdtemp()) / "first"
+        >>> begin(Experiment(FedBiO(0.1)), folder)
+        >>> asked_of(folder).rounds
+        100
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_experiment(experiment, folder / EXPERIMENT)
+
+
+def finished(experiment: Experiment, folder: Path) -> bool:
+    """Whether all rounds of a run were made and measured.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> finished(Experiment(FedBiO(0.1)), Path("nowhere"))
+        False
+    """
+    *_, last = -1, *(record.round for record in read_records(folder))
+    return last + 1 >= experiment.rounds

@@ -1,0 +1,49 @@
+"""How a run went: every figure that was measured, round by round."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedbilevel.pictures.picture import Picture, blank
+from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
+
+
+def course(records: Sequence[Record]) -> Picture:
+    """Return a panel a figure, against rounds.
+
+    Example:
+        >>> from fedbilevel import Costs
+        >>> records = [Record(0, 0.1, Costs(), {"loss": 1.0, "accuracy": 0.5})]
+        >>> len(course(records).figure.axes)
+        2
+    """
+    names = list(records[-1].figures)
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure = blank(3.2 * columns, 2.4 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel, name in zip(panels, names, strict=False):
+        known = [one for one in records if name in one.figures]
+        values = np.array([one.figures[name] for one in known])
+        panel.plot([one.round + 1 for one in known], values, marker=".", markersize=4)
+        panel.set_title(title_of(name), fontsize="medium")
+        panel.set_xlabel("rounds")
+        panel.grid(alpha=0.3)
+        if spans_decades(values):
+            panel.set_yscale("log")
+    for panel in list(figure.axes)[len(names) :]:
+        panel.remove()
+    words = "What was measured, after how many rounds. Losses are better lower."
+    return Picture("course", "How the run went", words, figure)
+
+
+def spans_decades(values: np.ndarray) -> bool:
+    """Whether values are positive and so far apart that logarithms show more.
+
+    Example:
+        >>> spans_decades(np.array([1e-4, 1.0])), spans_decades(np.array([0.5, 1.0]))
+        (True, False)
+    """
+    finite = values[np.isfinite(values)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() > 30 * finite.min())

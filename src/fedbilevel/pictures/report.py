@@ -1,0 +1,106 @@
+"""A run as one HTML page that opens without a network."""
+
+import html
+import io
+import platform
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.pictures.picture import Picture
+from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
+
+PACKAGES = ("fedbilevel", "jax", "numpy")
+
+
+def report(
+    folder: Path,
+    experiment: Experiment,
+    records: Sequence[Record],
+    pictures: Sequence[Picture],
+) -> str:
+    """Return the page.
+
+    Args:
+        folder: of the run.
+        experiment: that was run.
+        records: what was measured, at least once.
+        pictures: to be shown, in this order.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbilevel import Costs, FedBiO
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "experiment.toml").write_text("rounds = 1")
+        >>> records = [Record(0, 0.1, Costs(), {"loss": 1.0})]
+        >>> report(folder, Experiment(FedBiO(0.1)), records, [])[:15]
+        '<!doctype html>'
+    """
+    last = records[-1]
+    problem = type(experiment.problem).__name__
+    algorithm = type(experiment.algorithm).__name__
+    done = last.round + 1
+    state = "finished" if done >= experiment.rounds else "stopped early"
+    page = Template(
+        (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
+    )
+    return page.substitute(
+        title=html.escape(f"{folder.absolute().name}: {problem} by {algorithm}"),
+        state=f"{state} after {done} of {experiment.rounds} rounds",
+        figures=_figures(records),
+        costs=_costs(last),
+        pictures="\n".join(map(_section, pictures)),
+        settings=html.escape((folder / EXPERIMENT).read_text()),
+        folder=html.escape(str(folder)),
+        versions=html.escape(
+            ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+            + f", Python {platform.python_version()}"
+        ),
+    )
+
+
+def _figures(records: Sequence[Record]) -> str:
+    first, last = records[0], records[-1]
+    rows = [
+        f"<tr><th>{html.escape(title_of(name))}</th>"
+        f"<td>{first.figures.get(name, float('nan')):.4g}</td>"
+        f"<td><strong>{value:.4g}</strong></td></tr>"
+        for name, value in last.figures.items()
+    ]
+    begin = f"after {first.round + 1} rounds" if first.round >= 0 else "at the start"
+    return (
+        f"<thead><tr><td></td><td>{begin}</td><td>at the end</td></tr></thead>"
+        + "".join(rows)
+    )
+
+
+def _costs(last: Record) -> str:
+    costs = last.costs
+    spent = {
+        "rounds": f"{last.round + 1:,}",
+        "exchanges": f"{costs.exchanges:,}",
+        "examples drawn for upper losses": f"{costs.upper_samples:,}",
+        "examples drawn for lower losses": f"{costs.lower_samples:,}",
+        "uploaded by devices": f"{costs.bytes_up / 1e6:,.2f} MB",
+        "sent to devices": f"{costs.bytes_down / 1e6:,.2f} MB",
+        "time": str(timedelta(seconds=round(last.seconds))),
+    }
+    return "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in spent.items())
+
+
+def _section(picture: Picture) -> str:
+    drawn = io.StringIO()
+    # Without a date, the same run gives the same page.
+    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
+    svg = drawn.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return (
+        f"<section><h2>{html.escape(picture.title)}</h2>"
+        f"<p>{html.escape(picture.words)}</p>{svg}</section>"
+    )
