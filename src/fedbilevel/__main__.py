@@ -1,6 +1,7 @@
 """The command line: one module a command, imported when it is asked for."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(command=name)
     asked = parser.parse_args(arguments[:1])
     module = import_module(f"fedbilevel.commands.{asked.command}")
+    _say_warnings()
     try:
         code: int = module.main(arguments[1:])
     except BrokenPipeError:
@@ -53,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedbilevel {asked.command}: {error}", file=sys.stderr)
         return 2
     return code
+
+
+def _say_warnings() -> None:
+    """Let the library's warnings be read, once and without the trimmings of others."""
+    logger = logging.getLogger("fedbilevel")
+    logger.propagate = False
+    if not logger.handlers and logging.lastResort is not None:
+        logger.addHandler(logging.lastResort)
 
 
 if __name__ == "__main__":

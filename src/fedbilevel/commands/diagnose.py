@@ -1,16 +1,22 @@
-"""`fedbilevel diagnose FILE`: is the federation homogeneous enough?"""
+"""`fedbilevel diagnose RUN`: is the federation homogeneous enough?"""
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedbilevel.algorithms.survey import Survey
-from fedbilevel.commands.asking import asked
+from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.learnt import Learnt, read_learnt
 from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import asked_of, placed
+from fedbilevel.mathematics.hypergradients import NeumannSeries
+from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import diagnose
+
+MARGIN = 0.5
+"""Of 1/L for steps and series: batches are more curved than the mean of all."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,30 +26,43 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = asked("diagnose", "FILE", arguments)
-    file = Path(given.subject)
-    experiment = with_overrides(
-        read_experiment(file), given.options, f"fedbilevel diagnose {file}"
-    )
-    algorithm: Any = experiment.algorithm
-    series = getattr(algorithm, "hypergradient", None) or getattr(
-        algorithm, "series", None
-    )
-    if series is None:
-        raise ValueError(
-            f"{type(algorithm).__name__} has no series to diagnose with; name an "
-            "algorithm that has, such as algorithm:local-bsgm with "
-            "--algorithm.hypergradient.terms and --algorithm.hypergradient.scale."
-        )
-    task = task_of(experiment)
-    survey = Survey(
-        series,
-        batch_size=algorithm.batch_size,
-        warm_start=getattr(algorithm, "warm_start", None),
-    )
-    found = diagnose(task.problem, survey, task.devices, task.x, task.y)
-    if given.as_json:
-        print(json.dumps({"verdict": found.verdict.name, "words": str(found)}))
+    given = _parser().parse_args(arguments)
+    finished = given.run.is_dir()
+    if finished:
+        experiment = asked_of(given.run)
     else:
-        print(found)
+        experiment, _ = placed(read_experiment(given.run), given.run, "")
+    task = task_of(experiment)
+    point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
+    rate = MARGIN / largest_curvature(task.problem, task.devices, *point)
+    survey = Survey(
+        NeumannSeries(given.terms, rate),
+        batch_size=given.batch_size,
+        warm_start=WarmStart(rate, exchanges=50, batch_size=given.batch_size),
+    )
+    found = diagnose(task.problem, survey, task.devices, *point, rounds=given.estimates)
+    where = "the end of the run" if finished else "the start, y brought near y*(x)"
+    if given.json:
+        figures = {one: getattr(found, one) for one in ("distance", "low", "high")}
+        print(json.dumps({"verdict": found.verdict.name, "at": where, **figures}))
+    else:
+        print(f"Asked at {where}: {found}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel diagnose",
+        description="LocalBSGM, LocalBSGVRM and LFedNest follow the mean of the "
+        "devices' own hypergradients. Measure how far that is from the right one, at "
+        "the start of an experiment (by its file) or at the end of a run (by its "
+        "folder).",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a file or a folder")
+    parser.add_argument("--batch-size", type=int, default=64, help="of examples; 64")
+    parser.add_argument("--terms", type=int, default=20, help="of the series; 20")
+    parser.add_argument(
+        "--estimates", type=int, default=20, help="more of them, less noise; 20"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser

@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
@@ -11,11 +13,14 @@ FILES = {
     "test.py.txt": "test_{}.py",
     "experiment.toml.txt": "{}.toml",
 }
-"""The templates, and what each becomes."""
+"""The templates of a problem of one's own, and what each becomes."""
+
+READY = ("regularisation", "cleaning", "loss_tuning", "representation")
+"""The ready-made problems; each has a template of an experiment file."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write a file with two losses, a test and an experiment.
+    """Write a file with two losses, a test and an experiment; or an experiment alone.
 
     Example:
         >>> main.__name__
@@ -23,20 +28,20 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="fedbilevel new",
-        description="Write NAME.py with two losses, test_NAME.py and NAME.toml.",
+        description="Write NAME.py with two losses, test_NAME.py and NAME.toml; or, "
+        "with --ready, NAME.toml for a problem that there is already.",
     )
     parser.add_argument("name", metavar="NAME", help="a word that Python can import")
+    parser.add_argument("--ready", choices=READY, help="a ready-made problem")
     parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
     given = parser.parse_args(arguments)
-    if not given.name.isidentifier():
-        raise ValueError(
-            f"{given.name!r} cannot be imported; choose letters, digits and "
-            "underscores."
-        )
+    templates = {f"{given.ready}.toml.txt": "{}.toml"} if given.ready else FILES
+    if not given.ready:
+        _check_importable(given.name)
     given.folder.mkdir(parents=True, exist_ok=True)
     written = {
         template: given.folder / name.format(given.name)
-        for template, name in FILES.items()
+        for template, name in templates.items()
     }
     for file in written.values():
         if file.exists():
@@ -44,9 +49,22 @@ def main(arguments: Sequence[str]) -> int:
     for template, file in written.items():
         text = (files("fedbilevel.commands") / "templates" / template).read_text()
         file.write_text(Template(text).substitute(name=given.name))
-    problem, test, experiment = written.values()
-    print(
-        f"{problem} has the losses and the data, {test} tests them.\n"
-        f"Run it: fedbilevel run {experiment}"
-    )
+    *code, experiment = written.values()
+    if code:
+        problem, test = code
+        print(f"{problem} has the losses and the data; pytest {test} tests them.")
+    print(f"{experiment} has the settings; run it: fedbilevel run {experiment}")
     return 0
+
+
+def _check_importable(name: str) -> None:
+    if not name.isidentifier() or iskeyword(name):
+        raise ValueError(
+            f"{name!r} cannot be imported by Python; choose letters, digits and "
+            "underscores."
+        )
+    if find_spec(name) is not None:
+        raise ValueError(
+            f"there is a Python module {name} already, which {name}.py would hide; "
+            "choose another name."
+        )

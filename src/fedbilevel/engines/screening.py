@@ -18,7 +18,7 @@ MOST_NAMED = 20
 """Devices that one warning names."""
 
 
-class NoUploadsError(RuntimeError):
+class NoUploadsError(ArithmeticError):
     """A run stops because no device's upload could be used.
 
     Example:

@@ -1,6 +1,7 @@
 """From what an experiment asks for to what `run` takes."""
 
 import runpy
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fedbilevel import datasets
+from fedbilevel.data.devices import InMemoryDevices
 from fedbilevel.data.partition import partition
 from fedbilevel.datasets.table import Labelled
 from fedbilevel.experiments.choices import (
@@ -20,6 +22,7 @@ from fedbilevel.experiments.choices import (
     Regularisation,
     Representation,
 )
+from fedbilevel.experiments.finite import require_finite
 from fedbilevel.problems.hyper_cleaning import hyper_cleaning
 from fedbilevel.problems.hyper_representation import hyper_representation
 from fedbilevel.problems.imbalance import long_tail
@@ -54,6 +57,12 @@ def task_of(experiment: Experiment) -> Task:
         >>> task_of(Experiment(FedBiO(0.1))).devices.device_count
         8
     """
+    task = _task_of(experiment)
+    require_finite(task.devices)
+    return task
+
+
+def _task_of(experiment: Experiment) -> Task:
     problem = experiment.problem
     if isinstance(problem, Own):
         return _own(problem.file)
@@ -81,12 +90,18 @@ def deal(data: Data, held: Partition) -> Dealt:
     generator = np.random.default_rng(data.seed)
     order = generator.permutation(len(source.train.labels))
     table = _rows(source.train, order)
-    validation = data.validation or len(order) // 5
+    validation = data.validation or max(1, len(order) // 5)
     training = data.training or len(order) - validation
     if training + validation > len(order):
         raise ValueError(
             f"data.training and data.validation ask for {training} + {validation} "
             f"examples, but {data.name} has {len(order)}."
+        )
+    if held.devices > min(training, validation):
+        raise ValueError(
+            f"partition.devices asks for {held.devices} devices, each with examples of "
+            f"both kinds, but there are {training} for training and {validation} for "
+            "validation; ask for fewer devices or more examples."
         )
     table = _rows(table, np.arange(training + validation))
     wrong = None
@@ -144,14 +159,37 @@ def _rows(table: Labelled, rows: Int[np.ndarray, "_"]) -> Labelled:
 def _own(file: Path) -> Task:
     if not file.exists():
         raise ValueError(f"problem.file: there is no {file}.")
-    names: dict[str, Any] = runpy.run_path(str(file))
-    make = names.get("task")
+    try:
+        names: dict[str, Any] = runpy.run_path(str(file))
+        make = names.get("task")
+        made = make() if callable(make) else None
+    except Exception as error:
+        raise ValueError(f"problem.file: {_place(error, file)}") from error
     if not callable(make):
-        raise ValueError(f"problem.file: {file} has no function task().")
-    made = make()
+        raise ValueError(
+            f"problem.file: {file} has no function task(); fedbilevel new shows one."
+        )
     if not isinstance(made, Task):
         raise ValueError(
             f"problem.file: task() of {file} returned a {type(made).__name__}; return "
             "a fedbilevel.problems.Task."
         )
+    if not isinstance(made.devices, InMemoryDevices):
+        raise ValueError(
+            f"problem.file: the devices of {file} are a {type(made.devices).__name__}; "
+            "give fedbilevel.InMemoryDevices."
+        )
     return made
+
+
+def _place(error: Exception, file: Path) -> str:
+    """Return what went wrong in a file, and in which line of it."""
+    if isinstance(error, SyntaxError):
+        return f"{file}, line {error.lineno}: {error.msg}."
+    lines = [
+        one.lineno
+        for one in traceback.extract_tb(error.__traceback__)
+        if one.filename == str(file)
+    ]
+    where = f", line {lines[-1]}" if lines else ""
+    return f"{file}{where}: {type(error).__name__}: {error}"

@@ -14,6 +14,11 @@ from fedbilevel.algorithms.shrofbo import ShroFBO
 from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
+from fedbilevel.experiments.possible import (
+    ImpossibleValueError,
+    above_zero,
+    at_least,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,9 @@ class Regularisation:
 
     penalty: float = 0.01
 
+    def __post_init__(self) -> None:
+        above_zero(self, "penalty")
+
 
 @dataclass(frozen=True)
 class Cleaning:
@@ -45,6 +53,9 @@ class Cleaning:
 
     ridge: float = 0.01
 
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
+
 
 @dataclass(frozen=True)
 class LossTuning:
@@ -59,6 +70,9 @@ class LossTuning:
     """
 
     ridge: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,13 @@ class Representation:
 
     units: tuple[int, ...] = (64,)
     ridge: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
+        if not self.units or min(self.units) < 1:
+            raise ImpossibleValueError(
+                "units", "give at least one layer, each of at least 1 unit."
+            )
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,14 @@ class Data:
     tail: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "training", "validation", "tail")
+        at_least(0, self, "seed")
+        if not 0 <= self.noise <= 1:
+            raise ImpossibleValueError(
+                "noise", f"give a share between 0 and 1, not {self.noise}."
+            )
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -143,6 +172,11 @@ class Partition:
     concentration: float | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "devices")
+        at_least(0, self, "seed")
+        above_zero(self, "concentration")
+
 
 @dataclass(frozen=True)
 class AllShards:
@@ -159,6 +193,9 @@ class AllShards:
 
     cores: int | None = None
     chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "cores", "chunk_size")
 
 
 EngineChoice: TypeAlias = Simulation | AllShards | DebugSimulation
@@ -181,6 +218,9 @@ class Evaluation:
     every: int = 1
     stationarity: bool = False
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "every")
+
 
 @dataclass(frozen=True)
 class Keeping:
@@ -197,6 +237,9 @@ class Keeping:
 
     every: int = 10
     keep: int = 3
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "every", "keep")
 
 
 @dataclass(frozen=True)
@@ -235,3 +278,7 @@ class Experiment:
     folder: Path | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Keeping = field(default_factory=Keeping)
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "rounds", "participants")
+        above_zero(self, "norm_limit")

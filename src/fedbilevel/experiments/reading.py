@@ -17,6 +17,7 @@ from cattrs.errors import (
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import UnknownNameError, converter
 from fedbilevel.experiments.places import line_of
+from fedbilevel.experiments.possible import ImpossibleValueError
 
 
 class ExperimentError(ValueError):
@@ -75,8 +76,9 @@ def _mistakes(
     if isinstance(error, ClassValidationError | IterableValidationError):
         with_notes, others = error.group_exceptions()
         for inner, note in with_notes:
-            name = note.name if isinstance(note, AttributeValidationNote) else "?"
-            yield from _mistakes(inner, (*path, str(name)))
+            # A list's places have no names: the list is where the mistake is.
+            named = (note.name,) if isinstance(note, AttributeValidationNote) else ()
+            yield from _mistakes(inner, (*path, *named))
         for inner in others:
             yield from _mistakes(inner, path)
         return
@@ -90,6 +92,9 @@ def _mistakes(
     elif isinstance(error, UnknownNameError):
         cure = _nearest(error.given, error.known)
         yield path, f"{name} is {error.given!r}, which is not known; {cure}"
+    elif isinstance(error, ImpossibleValueError):
+        full = (*path, error.field)
+        yield full, f"{'.'.join(full)}: {error.args[0]}"
     elif isinstance(error, KeyError):
         yield path, f"{name} is missing."
     else:

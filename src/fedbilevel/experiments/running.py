@@ -16,7 +16,7 @@ from fedbilevel.engines.rounds import resume
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.choices import AllShards, Experiment
-from fedbilevel.experiments.folders import CHECKPOINTS
+from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
 from fedbilevel.tracking.records import Journal, Record
@@ -49,9 +49,11 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
         >>> carry_out.__name__
         'carry_out'
     """
+    # The number of cores is settled before JAX does anything.
+    engine = _engine(experiment)
     task = task_of(experiment)
     measure = measurements(task, experiment.evaluation.stationarity)
-    engine = _engine(experiment)
+    going_on = has_checkpoints(folder)
     settings: dict[str, Any] = {
         "seed": experiment.seed,
         "participation": Everyone()
@@ -72,6 +74,11 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
         checkpoints=checkpoints,
         **settings,
     )
+    if going_on and not has_checkpoints(folder):
+        raise ValueError(
+            f"no checkpoint in {folder} can be used: they are damaged, and now called "
+            "so; give the run another --folder to begin anew."
+        )
     began, journal, done = time.monotonic(), None, None
     try:
         for done in rounds:

@@ -2,6 +2,7 @@
 
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.metrics.consensus import consensus_error
+from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
 from fedbilevel.metrics.reference import Reference, newton_reference
@@ -16,6 +17,7 @@ __all__ = [
     "consensus_error",
     "diagnose",
     "estimate_assumptions",
+    "largest_curvature",
     "newton_reference",
     "stationarity",
 ]

@@ -34,7 +34,8 @@ def class_weights(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Pict
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("class")
     words = (
-        "Training sees scores that were scaled and shifted class by class. A class "
-        "with a lower shift or a smaller scale must be fitted with a larger margin."
+        "Training sees the score of each class scaled and shifted. Where the shift is "
+        "low, the model must raise the score of that class by itself: so rare classes "
+        "come to count."
     )
     return Picture("classes", "The training loss of each class", words, figure)

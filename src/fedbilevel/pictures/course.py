@@ -19,9 +19,9 @@ def course(records: Sequence[Record]) -> Picture:
         2
     """
     names = list(records[-1].figures)
-    columns = min(3, len(names))
+    columns = len(names) if len(names) <= 4 else 3
     rows = -(-len(names) // columns)
-    figure = blank(3.2 * columns, 2.4 * rows)
+    figure = blank(10.5 if columns > 2 else 3.5 * columns, 2.4 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, name in zip(panels, names, strict=False):
         known = [one for one in records if name in one.figures]

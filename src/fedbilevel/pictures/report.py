@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.pictures.picture import Picture
 from fedbilevel.tracking.records import Record
@@ -53,6 +53,7 @@ def report(
     return page.substitute(
         title=html.escape(f"{folder.absolute().name}: {problem} by {algorithm}"),
         state=f"{state} after {done} of {experiment.rounds} rounds",
+        purpose=html.escape(_purpose(experiment)),
         figures=_figures(records),
         costs=_costs(last),
         pictures="\n".join(map(_section, pictures)),
@@ -63,6 +64,15 @@ def report(
             + f", Python {platform.python_version()}"
         ),
     )
+
+
+def _purpose(experiment: Experiment) -> str:
+    problem = experiment.problem
+    if isinstance(problem, Own):
+        return f"A problem of its own, {problem.file.name}."
+    said = (type(problem).__doc__ or "").splitlines()[0]
+    held = f"{experiment.partition.devices} devices hold {experiment.data.name}."
+    return f"{said} {held}"
 
 
 def _figures(records: Sequence[Record]) -> str:

@@ -26,7 +26,7 @@ def unit_images(
     rows = -(-len(chosen) // columns)
     figure = blank(columns, rows)
     limit = float(np.abs(chosen).max()) or 1.0
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
         panel.axis("off")
     for panel, row in zip(panels, chosen, strict=False):

@@ -3,6 +3,7 @@
 TITLES = {
     "loss": "validation loss",
     "training_loss": "training loss",
+    "detection": "wrong labels found (AUC)",
     "hypergradient": "‖∇Φ(x)‖²",
     "lower_error": "‖y − y*(x)‖²",
 }

@@ -1,0 +1,390 @@
+"""Mistakes that a person makes at the keyboard, and what they should be told.
+
+As a program, `python -m tests.commands.mistakes`, it makes them all in one process, as
+the command line would, and prints what was answered as JSON.
+"""
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ALGORITHM = '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
+SMALL = "[data]\ntraining = 60\nvalidation = 40\n"
+SERIES = (
+    '[algorithm]\nname = "LocalBSGM"\nlearning_rate = 0.1\n[algorithm.hypergradient]\n'
+)
+OWN = '[problem]\nname = "Own"\nfile = "own.py"\n' + ALGORITHM
+TASK = """
+import jax.numpy as jnp
+import numpy as np
+import fedbilevel as fb
+from fedbilevel.problems import LabelledRows, Split, Task, regularisation
+
+def loss(x, y, batch):
+    return jnp.mean((batch @ y) ** 2) + jnp.sum(x * x) + jnp.sum(y * y)
+
+def task(upper=loss, lower=loss, x=jnp.zeros(3), y=jnp.zeros(3), rows=None):
+    rows = np.ones((5, 3), np.float32) if rows is None else rows
+    held = [fb.LocalExamples(rows, rows), fb.LocalExamples(rows, rows)]
+    return Task(
+        fb.BilevelProblem(upper, lower), fb.InMemoryDevices(held), x, y, {}
+    )
+"""
+
+
+class Mistake(NamedTuple):
+    """What is typed, with which files at hand, and words of the answer."""
+
+    name: str
+    arguments: str
+    files: dict[str, str]
+    words: tuple[str, ...]
+    before: Callable[[], None] = lambda: None
+
+
+def of_file(name: str, text: str, *words: str) -> Mistake:
+    return Mistake(name, "run a.toml", {"a.toml": text}, words)
+
+
+def of_problem(name: str, code: str, *words: str) -> Mistake:
+    return Mistake(name, "run a.toml", {"a.toml": OWN, "own.py": code}, words)
+
+
+def typed(name: str, arguments: str, *words: str, text: str = ALGORITHM) -> Mistake:
+    return Mistake(name, arguments, {"a.toml": text}, words)
+
+
+def after_run(
+    name: str, arguments: str, *words: str, before: Callable[[], None] = lambda: None
+) -> Mistake:
+    """What is typed when runs/done has a run of FedBiO, with 4 checkpoints."""
+
+    return Mistake(name, arguments, {"done.toml": DONE}, words, before)
+
+
+DONE = "rounds = 4\n" + SMALL + ALGORITHM + "[checkpoints]\nevery = 1\n"
+
+
+def damage_checkpoints() -> None:
+    for file in Path("runs/done/checkpoints").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"damaged")
+
+
+def damage_experiment() -> None:
+    Path("runs/done/experiment.toml").write_text("rounds = [")
+
+
+def forget_measurements() -> None:
+    Path("runs/done/measured.jsonl").unlink()
+
+
+MISTAKES = (
+    # The file itself.
+    Mistake("no such file", "run missing.toml", {}, ("missing.toml", "No such file")),
+    Mistake("a folder", "run .", {}, ("directory",)),
+    of_file("no TOML", "rounds = = 3", "a.toml", "line 1"),
+    of_file("no algorithm", "rounds = 3", "algorithm", "missing"),
+    of_file("an unknown key", "round = 3\n" + ALGORITHM, "line 1", "rounds?"),
+    of_file("an unknown table", "[algoritm]\nname = 'x'", "line 1", "algorithm?"),
+    # The algorithm.
+    of_file(
+        "an unknown algorithm",
+        '[algorithm]\nname = "FedBio"\nlearning_rate = 0.1',
+        "line 1",
+        "FedBiO?",
+    ),
+    of_file("no name", "[algorithm]\nlearning_rate = 0.1", "line 1", "LocalBSGVRM"),
+    of_file("no table", 'algorithm = "FedBiO"', "line 1", "table with a name"),
+    of_file(
+        "an unknown setting", ALGORITHM + "upper_rat = 1.0", "line 4", "upper_rate?"
+    ),
+    of_file("no rate", '[algorithm]\nname = "FedBiO"', "learning_rate is missing"),
+    of_file("a rate in words", ALGORITHM.replace("0.1", '"fast"'), "line 3", "'fast'"),
+    of_file("a rate of true", ALGORITHM.replace("0.1", "true"), "line 3", "number"),
+    of_file("no local steps", ALGORITHM + "local_steps = 0", "local_steps", "1"),
+    of_file("half a step", ALGORITHM + "local_steps = 1.5", "line 4", "whole number"),
+    of_file("no batch", ALGORITHM + "batch_size = 0", "batch_size", "1"),
+    of_file(
+        "an unknown estimator",
+        SERIES + 'name = "Neuman"\nterms = 3\nscale = 0.1',
+        "line 4",
+        "NeumannSeries?",
+    ),
+    of_file(
+        "a negative series",
+        SERIES + 'name = "NeumannSeries"\nterms = -1\nscale = 0.1',
+        "terms",
+    ),
+    of_file(
+        "a series of no scale",
+        SERIES + 'name = "NeumannSeries"\nterms = 3\nscale = -0.1',
+        "scale",
+    ),
+    # The run.
+    of_file("rounds in words", 'rounds = "many"\n' + ALGORITHM, "line 1", "'many'"),
+    of_file("half a round", "rounds = 2.5\n" + ALGORITHM, "line 1", "whole number"),
+    of_file("no rounds", "rounds = 0\n" + ALGORITHM + SMALL, "rounds", "at least 1"),
+    of_file("a seed in words", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
+    of_file(
+        "more participants than devices",
+        "participants = 20\n" + ALGORITHM + SMALL,
+        "20",
+        "8",
+    ),
+    of_file("no participants", "participants = 0\n" + ALGORITHM + SMALL, "0"),
+    of_file(
+        "a negative limit", "norm_limit = -1.0\n" + ALGORITHM + SMALL, "norm_limit"
+    ),
+    of_file(
+        "nothing measured", ALGORITHM + "[evaluation]\nevery = 0", "every", "at least 1"
+    ),
+    of_file(
+        "nothing kept", ALGORITHM + SMALL + "[checkpoints]\nevery = 0", "every", "1"
+    ),
+    of_file("an unknown engine", ALGORITHM + '[engine]\nname = "Gpu"', "Simulation"),
+    of_file(
+        "chunks of nothing",
+        ALGORITHM + SMALL + '[engine]\nname = "Simulation"\nchunk_size = 0',
+        "chunk_size",
+    ),
+    of_file(
+        "no cores",
+        ALGORITHM + SMALL + '[engine]\nname = "AllShards"\ncores = 0',
+        "cores",
+    ),
+    of_file(
+        "a run that diverges",
+        "rounds = 40\n" + ALGORITHM.replace("0.1", "1e30") + SMALL,
+        "not finite",
+    ),
+    # Problem, data and partition.
+    of_file(
+        "an unknown problem", ALGORITHM + '[problem]\nname = "Cleanin"', "Cleaning?"
+    ),
+    of_file(
+        "no penalty",
+        ALGORITHM + '[problem]\nname = "Regularisation"\npenalty = 0.0',
+        "penalty",
+        "above 0",
+    ),
+    of_file(
+        "a negative ridge",
+        ALGORITHM + '[problem]\nname = "Cleaning"\nridge = -1.0',
+        "ridge",
+    ),
+    of_file(
+        "no layers",
+        ALGORITHM + '[problem]\nname = "Representation"\nunits = []',
+        "units",
+    ),
+    of_file(
+        "layers in words",
+        ALGORITHM + '[problem]\nname = "Representation"\nunits = ["big"]',
+        "whole number",
+    ),
+    of_file("unknown data", ALGORITHM + '[data]\nname = "minst"', "line 5", "mnist?"),
+    of_file("data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "folder"),
+    of_file("too many examples", ALGORITHM + "[data]\ntraining = 9999", "9999", "1437"),
+    of_file("no examples", ALGORITHM + "[data]\ntraining = 0", "training", "at least"),
+    of_file("all labels noisy", ALGORITHM + "[data]\nnoise = 1.5", "noise", "1.5"),
+    of_file("noise in words", ALGORITHM + '[data]\nnoise = "half"', "line 5", "'half'"),
+    of_file("a short tail", ALGORITHM + "[data]\ntail = 0.5", "tail", "0.5"),
+    of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
+    of_file(
+        "more devices than examples",
+        ALGORITHM + SMALL + "[partition]\ndevices = 90",
+        "devices",
+        "90",
+    ),
+    of_file(
+        "a negative concentration",
+        ALGORITHM + "[partition]\nconcentration = -1.0",
+        "concentration",
+    ),
+    of_file(
+        "a class without examples",
+        ALGORITHM
+        + '[problem]\nname = "LossTuning"\n[data]\ntraining = 8\nvalidation = 8',
+        "label",
+        "every class needs one",
+    ),
+    # A problem of one's own.
+    Mistake(
+        "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "there is no")
+    ),
+    of_problem("no Python", "def task(:", "own.py", "line 1"),
+    of_problem("no task", "x = 3", "own.py", "task()"),
+    of_problem("a task of nothing", "def task():\n    return 3", "int", "Task"),
+    of_problem("an unknown name", "def task():\n    return nummpy", "line 2", "nummpy"),
+    of_problem(
+        "a missing module", "import nosuchmodule\ndef task(): ...", "line 1", "module"
+    ),
+    of_problem(
+        "data with NaN",
+        TASK + "make = task\ndef task():\n"
+        "    return make(rows=np.full((5, 3), np.nan, np.float32))",
+        "device 0",
+        "not finite",
+        "fill it in",
+    ),
+    of_problem(
+        "labels out of range",
+        TASK + "def task():\n"
+        "    table = LabelledRows(np.eye(3), np.array([0, 1, 7]))\n"
+        "    rows = [np.arange(3)]\n"
+        "    return regularisation(Split(table, table, table, rows, rows, 3))",
+        "7",
+        "classes=3",
+    ),
+    of_problem(
+        "an empty device",
+        TASK + "make = task\ndef task():\n"
+        "    return make(rows=np.zeros((0, 3), np.float32))",
+        "device 0",
+        "example",
+    ),
+    of_problem(
+        "no device",
+        TASK + "def task():\n"
+        "    return Task(None, fb.InMemoryDevices([]), 0.0, 0.0, {})",
+        "no device",
+    ),
+    of_problem(
+        "x of another structure",
+        TASK + "make = task\ndef task():\n    return make(x={'penalty': jnp.zeros(3)})",
+        "upper_loss",
+        "penalty",
+    ),
+    of_problem(
+        "y of another shape",
+        TASK + "make = task\ndef task():\n    return make(y=jnp.zeros(4))",
+        "upper_loss",
+        "float32[4]",
+    ),
+    of_problem(
+        "x of whole numbers",
+        TASK + "make = task\ndef task():\n    return make(x=jnp.zeros(3, int))",
+        "x has dtype int32",
+        "floating point",
+    ),
+    of_problem(
+        "no x at all",
+        TASK + "make = task\ndef task():\n    return make(x=())",
+        "x holds no array",
+    ),
+    of_problem(
+        "a loss for each example",
+        TASK + "make = task\ndef task():\n"
+        "    return make(lower=lambda x, y, batch: batch @ y)",
+        "lower_loss",
+        "mean over the batch",
+    ),
+    of_problem(
+        "a loss of two arguments",
+        TASK + "make = task\ndef task():\n    return make(lower=lambda x, y: 0.0)",
+        "lower_loss",
+    ),
+    of_problem(
+        "a list of devices",
+        TASK + "def task():\n"
+        "    return Task(fb.BilevelProblem(loss, loss), [1, 2], 0.0, 0.0, {})",
+        "devices",
+        "InMemoryDevices",
+    ),
+    # What is typed.
+    Mistake("an unknown command", "rum a.toml", {}, ("rum", "run")),
+    Mistake("no command", "", {}, ("COMMAND",)),
+    typed("an unknown option", "run a.toml --round 3", "--round"),
+    typed("an option in words", "run a.toml --rounds many", "many", "--rounds"),
+    typed("an unknown kind", "run a.toml algorithm:fed-bo", "fed-bo"),
+    typed("no such run", "resume nowhere", "nowhere", "fedbilevel run"),
+    typed("nothing to plot", "plot nowhere", "nowhere", "fedbilevel run"),
+    typed("nothing to compare", "compare nowhere", "nowhere"),
+    typed("nothing to plan from", "plan nowhere", "nowhere", "fedbilevel run"),
+    typed("nothing to diagnose", "diagnose nowhere.toml", "nowhere.toml"),
+    typed("a name that is none", "new my-problem", "my-problem", "underscores"),
+    typed("a name that is taken", "new numpy", "numpy", "another name"),
+    typed("no such ready problem", "new first --ready clean", "cleaning"),
+    Mistake(
+        "a file that is there",
+        "new first",
+        {"first.py": ""},
+        ("first.py", "exists already"),
+    ),
+    # A run that was made.
+    after_run("a second run", "run done.toml", "fedbilevel resume", "--folder"),
+    after_run("fewer rounds", "resume runs/done --rounds 2", "4", "at least as many"),
+    after_run(
+        "another rate",
+        "resume runs/done --algorithm.learning-rate 0.2 --rounds 6",
+        "learning_rate",
+    ),
+    after_run(
+        "unreadable checkpoints",
+        "resume runs/done --rounds 6",
+        "damaged",
+        before=damage_checkpoints,
+    ),
+    after_run(
+        "a spoilt experiment", "plot runs/done", "no TOML", before=damage_experiment
+    ),
+    after_run(
+        "measurements lost",
+        "plot runs/done",
+        "nothing was measured",
+        "fedbilevel resume",
+        before=forget_measurements,
+    ),
+    after_run("no such figure", "compare runs/done --figure los", "los", "accuracy"),
+    after_run("a plan for FedBiO", "plan runs/done", "FedBiO", "LocalBSGVRM"),
+)
+
+
+def answer(mistake: Mistake, done: Path) -> dict[str, object]:
+    """Make a mistake in a folder of its own; return exit code and answer."""
+    import shutil
+
+    from fedbilevel.__main__ import main
+
+    out, err = io.StringIO(), io.StringIO()
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name, text in mistake.files.items():
+            Path(name).write_text(text)
+        if "done.toml" in mistake.files:
+            shutil.copytree(done, "runs/done")
+        mistake.before()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code: object = main(mistake.arguments.split())
+        except SystemExit as stopped:
+            code = stopped.code
+        except BaseException as error:
+            code = f"{type(error).__name__}: {error}"
+        finally:
+            os.chdir(here)
+    return {"name": mistake.name, "code": code, "said": err.getvalue() + out.getvalue()}
+
+
+def program() -> None:
+    from fedbilevel.__main__ import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "done.toml"
+        file.write_text(DONE)
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(["run", str(file), "--json"]) == 0
+        done = Path(folder) / "runs" / "done"
+        for mistake in MISTAKES:
+            print(json.dumps(answer(mistake, done)), flush=True)
+
+
+if __name__ == "__main__":
+    program()

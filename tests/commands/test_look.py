@@ -1,0 +1,147 @@
+"""Looking at runs: pictures, the page, comparisons, plans, diagnoses."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import LocalBSGM, NeumannSeries, plan_of
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
+
+PROBLEMS = {
+    "regularisation": ["penalties"],
+    "cleaning": ["trusted", "trust"],
+    "loss_tuning": ["classes"],
+    "representation": ["units"],
+}
+
+
+class Page(HTMLParser):
+    """What a page has, and what it would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            # Within a page, and in itself, a link fetches nothing.
+            if name in ("src", "href", "xlink:href") and not value.startswith(
+                ("#", "data:")
+            ):
+                self.fetched.append(value)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tmp_path):
+    fedbilevel(tmp_path, f"new first --ready {problem}")
+    small = "--rounds 2 --data.training 200 --data.validation 100 --evaluation.every 1"
+    fedbilevel(tmp_path, f"run first.toml {small}")
+    done = fedbilevel(tmp_path, "plot runs/first --json")
+    found = json.loads(done.stdout)
+    names = [Path(file).stem for file in found["pictures"]]
+    assert names == ["course", *PROBLEMS[problem]]
+    for file in found["pictures"]:
+        assert (tmp_path / file).read_text().startswith("<?xml")
+    page = Page()
+    text = (tmp_path / found["report"]).read_text()
+    page.feed(text)
+    assert page.tags.count("svg") == len(names)
+    assert page.fetched == []
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert "script" not in page.tags
+
+
+def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    (tmp_path / "rival.toml").write_text(QUICK.replace("0.1", "0.3"))
+    words = "compare quick.toml rival.toml --seeds 2 --figure accuracy --json"
+    first = fedbilevel(tmp_path, words)
+    found = json.loads(first.stdout)
+    assert {label: len(seeds) for label, seeds in found.items()} == {
+        "quick": 2,
+        "rival": 2,
+    }
+    assert "running quick.toml with seed 1" in first.stderr
+    assert (tmp_path / "comparison.svg").exists()
+    second = fedbilevel(tmp_path, words)
+    assert second.stderr == ""
+    assert json.loads(second.stdout) == found
+    table = fedbilevel(tmp_path, "compare quick.toml rival.toml --seeds 2").stdout
+    assert "±" in table
+    assert table.splitlines()[0].split()[:3] == ["run", "seeds", "rounds"]
+
+
+def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
+    (tmp_path / "anchor.toml").write_text(
+        QUICK.replace("FedBiO", "LocalBSGM").replace("rounds = 12", "rounds = 4")
+        + '[algorithm.hypergradient]\nname = "NeumannSeries"\nterms = 3\nscale = 0.2\n'
+    )
+    fedbilevel(tmp_path, "run anchor.toml --evaluation.stationarity")
+    # ε is the mean over what was measured, of both distances from stationarity.
+    rows = (tmp_path / "runs/anchor/measured.jsonl").read_text().splitlines()
+    figures = [json.loads(row)["figures"] for row in rows]
+    reached = sum(f["hypergradient"] + f["lower_error"] for f in figures) / len(rows)
+    accuracy = reached / 2
+    done = fedbilevel(
+        tmp_path,
+        f"plan runs/anchor --devices 8 --accuracy {accuracy!r} --out more.toml --json",
+    )
+    said = json.loads(done.stdout)
+    algorithm = LocalBSGM(
+        learning_rate=0.1,
+        hypergradient=NeumannSeries(terms=3, scale=0.2),
+        batch_size=4,
+    )
+    anchor = plan_of(algorithm, devices=4, steps=4, accuracy=reached)
+    plan = plan_for_accuracy(anchor, devices=8, accuracy=accuracy, contraction=0.9)
+    assert said["predicted"]["rounds"] == plan.rounds
+    assert said["predicted"]["samples"] == plan.samples
+    planned = read_experiment(tmp_path / "more.toml")
+    assert planned.partition.devices == 8
+    assert planned.rounds == plan.rounds
+    run = fedbilevel(tmp_path, "run more.toml --json").stdout.splitlines()
+    spent = json.loads(run[-1])
+    # What is counted in the run is what was predicted for it.
+    assert spent["bytes_up"] + spent["bytes_down"] == said["predicted"]["bytes"]
+
+
+def test_devices_that_differ_are_found_out(tmp_path):
+    alike = QUICK.replace("training = 64", "training = 400")
+    (tmp_path / "alike.toml").write_text(alike)
+    done = fedbilevel(tmp_path, "diagnose alike.toml --terms 5 --json")
+    assert json.loads(done.stdout)["verdict"] == "HOMOGENEOUS"
+    apart = alike.replace("devices = 4", "devices = 4\nconcentration = 0.05")
+    (tmp_path / "apart.toml").write_text(apart)
+    done = fedbilevel(tmp_path, "diagnose apart.toml --terms 5 --json")
+    assert json.loads(done.stdout)["verdict"] == "HETEROGENEOUS"
+
+
+def test_a_scaffold_runs_and_its_tests_pass(tmp_path):
+    fedbilevel(tmp_path, "new ridge")
+    fedbilevel(tmp_path, "run ridge.toml")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        check=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+    )
+    found = json.loads(fedbilevel(tmp_path, "plot runs/ridge --json").stdout)
+    assert [Path(file).stem for file in found["pictures"]] == ["course", "upper"]
+
+
+def test_the_doctor_tells_what_is_there(tmp_path):
+    found = json.loads(fedbilevel(tmp_path, "doctor --json").stdout)
+    assert found["packages"]["jax"]
+    assert found["data"]["digits"] is None
+    words = fedbilevel(tmp_path, "doctor").stdout
+    assert "digits: found" in words

@@ -1,0 +1,140 @@
+"""Runs from a file: progress, interruption, resumption, and what is kept."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "measured.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with quick.toml and its run."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "quick.toml").write_text(QUICK)
+    fedbilevel(folder, "run quick.toml")
+    return folder
+
+
+def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    done = fedbilevel(tmp_path, "run quick.toml")
+    assert "round 12 of 12" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    assert "fedbilevel plot runs/quick" in done.stdout
+    folder = tmp_path / "runs" / "quick"
+    records = measured(folder)
+    assert [one["round"] for one in records] == [-1, 3, 7, 11]
+    assert records[0]["upper_samples"] == 0
+    assert records[-1]["figures"]["loss"] < records[0]["figures"]["loss"]
+    with np.load(folder / "learnt.npz") as learnt:
+        assert {name: learnt[name].shape for name in learnt} == {
+            "x": (64,),
+            "y": (10, 64),
+        }
+
+
+def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    done = fedbilevel(tmp_path, "run quick.toml --json")
+    assert done.stderr == ""
+    rows = [json.loads(one) for one in done.stdout.splitlines()]
+    assert [row["round"] for row in rows] == [3, 7, 11]
+    kept = (finished / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
+    assert [row["figures"] for row in rows] == [
+        json.loads(one)["figures"] for one in kept[1:]
+    ]
+
+
+def test_a_terminal_shows_rounds_costs_figures_and_time_left(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    shown = in_terminal(tmp_path, "run quick.toml --rounds 60 --evaluation.every 1")
+    for words in ("of 60", "━", "samples drawn", "B sent", "validation loss", "left"):
+        assert words in shown
+
+
+def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
+    (tmp_path / "long.toml").write_text(
+        QUICK.replace("12", "300").replace("every = 4", "every = 1")
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", "run", "long.toml", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as begun:
+        assert begun.stdout is not None
+        assert begun.stderr is not None
+        for _ in range(7):
+            begun.stdout.readline()
+        begun.send_signal(signal.SIGINT)
+        assert "go on with: fedbilevel resume runs/long" in begun.stderr.read()
+    assert begun.returncode == 130
+    fedbilevel(tmp_path, "resume runs/long")
+    fedbilevel(tmp_path, "run long.toml --folder runs/whole")
+    both = []
+    for name in ("long", "whole"):
+        folder = tmp_path / "runs" / name
+        rows = measured(folder)
+        with np.load(folder / "learnt.npz") as learnt:
+            both.append(([row["figures"] for row in rows], learnt["x"], learnt["y"]))
+    assert len(both[0][0]) == 301
+    for resumed, whole in zip(*both, strict=True):
+        np.testing.assert_array_equal(resumed, whole)
+
+
+def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    fedbilevel(tmp_path, "resume runs/quick --rounds 14")
+    rows = (tmp_path / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
+    assert [json.loads(row)["round"] for row in rows] == [-1, 3, 7, 11, 13]
+
+
+def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):
+    fedbilevel(finished, "run quick.toml algorithm:sim-fbo --algorithm.learning-rate 1")
+    done = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
+    found = json.loads(done.stdout)
+    assert set(found) == {"quick", "quick-SimFBO"}
+
+
+def test_help_comes_at_once_and_without_jax():
+    program = (
+        "import sys, time; began = time.perf_counter();"
+        "from fedbilevel.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    times = []
+    for _ in range(7):
+        before = os.times()
+        subprocess.run(
+            [sys.executable, "-m", "fedbilevel", "--help"],
+            check=True,
+            capture_output=True,
+        )
+        after = os.times()
+        # Of the processor: others may be using the machine.
+        times.append(
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
+    assert sorted(times)[3] < 0.5

@@ -1,0 +1,62 @@
+"""The command line as a person uses it: a process in a folder."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": ""}
+
+QUICK = """
+rounds = 12
+[data]
+training = 64
+validation = 40
+[partition]
+devices = 4
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+batch_size = 4
+[evaluation]
+every = 4
+[checkpoints]
+every = 5
+"""
+
+
+def fedbilevel(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
+    """Type a command; fail if it does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbilevel", *words.split()],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def in_terminal(folder: Path, words: str) -> str:
+    """Type a command in a terminal; return all that it showed."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", *words.split()],
+        cwd=folder,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env={**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "100"},
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side is closed
+            break
+    os.close(leader)
+    assert process.wait() == 0, shown.decode()
+    return shown.decode()
