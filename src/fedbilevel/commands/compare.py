@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedbilevel.experiments.choices import Tracking
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.pictures.curves import curves
@@ -58,7 +59,9 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
         records = list(read_records(folder))
         if not records:
             raise ValueError(f"{folder} has no records of a run.")
-        asked = replace(read_experiment(folder / EXPERIMENT), seed=0)
+        asked = replace(
+            read_experiment(folder / EXPERIMENT), seed=0, tracking=Tracking()
+        )
         same = [label for label, other in settings.items() if other == asked]
         label = same[0] if same else folder.name
         settings.setdefault(label, asked)

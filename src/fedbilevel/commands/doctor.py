@@ -11,6 +11,9 @@ PACKAGES = {
     "optax": "more schedules of the learning rate",
     "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[checkpoints]'",
     "flwr-datasets": "partitions by class: pip install 'fedbilevel[partition]'",
+    "tensorboardX": "tracking: pip install 'fedbilevel[tensorboard]'",
+    "mlflow-skinny": "tracking: pip install 'fedbilevel[mlflow]'",
+    "wandb": "tracking: pip install 'fedbilevel[wandb]'",
     "scikit-learn": "digits and newsgroups: pip install scikit-learn",
 }
 DATA_SETS = ("digits", "mnist", "fashion_mnist", "adult", "newsgroups")

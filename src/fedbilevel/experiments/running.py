@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,11 @@ from fedbilevel.engines.rounds import resume
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.choices import AllShards, Experiment
-from fedbilevel.experiments.folders import CHECKPOINTS
+from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.measuring import measurements
+from fedbilevel.experiments.trackers import trackers_of
+from fedbilevel.experiments.writing import settings_of
+from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, Record
 
 
@@ -38,6 +42,9 @@ class Step(NamedTuple):
 
 def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
     """Run an experiment, from the newest checkpoint in its folder if there is one.
+
+    Trackers are told of each record, and of how the run ends: whoever stops iterating
+    early closes the generator, and has left the run.
 
     Args:
         experiment: what is asked for.
@@ -76,20 +83,25 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
         checkpoints=checkpoints,
         **settings,
     )
-    began, journal = time.monotonic(), None
-    try:
+    tracking = tracked(
+        trackers_of(experiment.tracking, folder),
+        folder.absolute().name,
+        settings_of(experiment),
+        goes_on=has_checkpoints(folder),
+    )
+    with tracking as tell_trackers, ExitStack() as closing:
+        began, journal = time.monotonic(), None
         for done in rounds:
-            journal = journal or Journal(folder, done.number)
+            if journal is None:
+                journal = closing.enter_context(Journal(folder, done.number))
             due = (done.number + 1) % experiment.evaluation.every == 0
             record = None
             if due or done.number + 1 == experiment.rounds:
                 seconds = journal.seconds + time.monotonic() - began
                 record = Record(done.number, seconds, done.costs, measure(done))
                 journal.write(record)
+                tell_trackers(record)
             yield Step(done, record)
-    finally:
-        if journal is not None:
-            journal.__exit__()
 
 
 def _engine(experiment: Experiment) -> Engine:

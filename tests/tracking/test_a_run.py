@@ -1,0 +1,196 @@
+"""A run left by Ctrl-C and resumed, as a user does it, and what each tracker has."""
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fedbilevel.tracking import Record, read_records
+from fedbilevel.tracking.protocol import numbers
+from tests.tracking.servers import ENVIRONMENT, Server
+from tests.tracking.wandb_files import wandb_history, wandb_records
+
+FILE = """
+rounds = 2000
+
+[problem]
+name = "Regularisation"
+
+[data]
+training = 80
+validation = 40
+
+[partition]
+devices = 2
+
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+batch_size = 4
+
+[checkpoints]
+every = 5
+
+[tracking]
+tensorboard = true
+wandb = "federated"
+"""
+
+
+class Left(NamedTuple):
+    folder: Path
+    status: str
+    before: list[Record]
+    after: list[Record]
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", *words],
+        env={**os.environ, **ENVIRONMENT, "WANDB_MODE": "offline"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def runs_of(server: Server):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.tracking import MlflowClient
+    client = MlflowClient(server.uri)
+    return client
+
+
+@pytest.fixture(scope="module")
+def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    file = tmp_path_factory.mktemp("run") / "asked.toml"
+    file.write_text(FILE)
+    folder = file.parent / "runs" / "asked"
+    running = start("run", str(file), "--json", "--tracking.mlflow", server.uri)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if Record.parse(line).round == 7:
+            running.send_signal(signal.SIGINT)
+            break
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors
+    before = list(read_records(folder))
+    client = runs_of(server)
+    status = client.get_run((folder / "mlflow_run").read_text()).info.status
+    end = before[-1].round + 4
+    again = start("resume", str(folder), "--json", "--rounds", str(end))
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    return Left(folder, status, before, list(read_records(folder)))
+
+
+def test_the_run_was_left_and_went_on(left):
+    assert len(left.before) >= 8
+    assert [one.round for one in left.after] == list(range(len(left.before) + 3))
+
+
+def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
+    client = runs_of(server)
+    experiment = client.get_experiment_by_name("fedbilevel")
+    named = [
+        one
+        for one in client.search_runs([experiment.experiment_id])
+        if one.info.run_name == "asked"
+    ]
+    assert [one.info.run_id for one in named] == [
+        (left.folder / "mlflow_run").read_text()
+    ]
+    assert left.status == "KILLED"
+    assert named[0].info.status == "FINISHED"
+    written = tomllib.loads((left.folder / "experiment.toml").read_text())
+    params = named[0].data.params
+    assert params["algorithm.name"] == "FedBiO"
+    assert params["algorithm.learning_rate"] == "0.1"
+    assert params["rounds"] == str(written["rounds"])
+    assert not [name for name in params if name.startswith("tracking")]
+    for name in numbers(left.after[0]):
+        history = client.get_metric_history(named[0].info.run_id, name)
+        found = {one.step: one.value for one in history}
+        wanted = {one.round: numbers(one)[name] for one in left.after}
+        if name == "spent/seconds":
+            assert found.keys() == wanted.keys()
+        else:
+            assert found == wanted
+
+
+def test_tensorboard_shows_every_round_once(left):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(left.folder), size_guidance={"scalars": 0})
+    events.Reload()
+    for name in numbers(left.after[0]):
+        found = [(one.step, one.value) for one in events.Scalars(name)]
+        wanted = [(one.round, numbers(one)[name]) for one in left.after]
+        assert [step for step, _ in found] == [step for step, _ in wanted]
+        if name != "spent/seconds":
+            assert [one for _, one in found] == pytest.approx(
+                [one for _, one in wanted], rel=1e-6
+            )
+    (text,) = events.Tensors("settings/text_summary")[-1:]
+    assert b"algorithm.name = FedBiO" in text.tensor_proto.string_val[0]
+
+
+def test_wandb_has_both_parts_under_one_id(left):
+    files = sorted((left.folder / "wandb").glob("offline-run-*/run-*.wandb"))
+    name = (left.folder / "wandb_run").read_text()
+    assert [file.name for file in files] == [f"run-{name}.wandb"] * 2
+    first, second = map(wandb_history, files)
+    assert [one["round"] for one in first] == [one.round for one in left.before]
+    resumed = second[0]["round"]
+    assert [one["round"] for one in second] == [
+        one.round for one in left.after[resumed:]
+    ]
+    for logged in (*first, *second):
+        wanted = numbers(left.after[logged["round"]])
+        assert logged["loss"] == wanted["loss"]
+        assert logged["spent/bytes_up"] == wanted["spent/bytes_up"]
+    (run,) = [one.run for one in wandb_records(files[0]) if one.run.run_id]
+    assert run.project == "federated"
+    assert "algorithm.name" in {one.key for one in run.config.update}
+    codes = [
+        [one.exit.exit_code for one in wandb_records(f) if one.HasField("exit")]
+        for f in files
+    ]
+    assert codes == [[255], [0]]
+
+
+def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path):
+    file = tmp_path / "asked.toml"
+    file.write_text(FILE)
+    running = start("run", str(file), "--tracking.mlflow", "http://127.0.0.1:1")
+    _, errors = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert errors.splitlines()[-1] == (
+        "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
+        "there (mlflow server), or leave MLflow out."
+    )
+
+
+def test_a_run_outlives_its_server_and_warns_once(tmp_path):
+    file = tmp_path / "asked.toml"
+    file.write_text(FILE.replace("tensorboard = true\nwandb", "#"))
+    server = Server(tmp_path)
+    words = ["--tracking.mlflow", server.uri, "--rounds", "400"]
+    running = start("run", str(file), "--json", *words)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if Record.parse(line).round == 5:
+            server.signal(signal.SIGKILL)
+            break
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors
+    assert errors.count("MLflow had trouble") == 1
+    records = read_records(tmp_path / "runs" / "asked")
+    assert [one.round for one in records] == list(range(400))
