@@ -1,46 +1,18 @@
 """A run left by Ctrl-C and resumed, as a user does it, and what each tracker has."""
 
-import os
 import signal
-import subprocess
-import sys
 import tomllib
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from fedbilevel.tracking import Record, read_records
 from fedbilevel.tracking.protocol import numbers
-from tests.tracking.servers import ENVIRONMENT, Server
+from tests.tracking.commands import FILE, start
+from tests.tracking.servers import Server
 from tests.tracking.wandb_files import wandb_history, wandb_records
-
-FILE = """
-rounds = 2000
-
-[problem]
-name = "Regularisation"
-
-[data]
-training = 80
-validation = 40
-
-[partition]
-devices = 2
-
-[algorithm]
-name = "FedBiO"
-learning_rate = 0.1
-batch_size = 4
-
-[checkpoints]
-every = 5
-
-[tracking]
-tensorboard = true
-wandb = "federated"
-"""
 
 
 class Left(NamedTuple):
@@ -48,24 +20,6 @@ class Left(NamedTuple):
     status: str
     before: list[Record]
     after: list[Record]
-
-
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedbilevel", *words],
-        env={**os.environ, **ENVIRONMENT, "WANDB_MODE": "offline"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def runs_of(server: Server):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from mlflow.tracking import MlflowClient
-    client = MlflowClient(server.uri)
-    return client
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +36,7 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130, errors
     before = list(read_records(folder))
-    client = runs_of(server)
+    client = MlflowClient(server.uri)
     status = client.get_run((folder / "mlflow_run").read_text()).info.status
     end = before[-1].round + 4
     again = start("resume", str(folder), "--json", "--rounds", str(end))
@@ -97,7 +51,7 @@ def test_the_run_was_left_and_went_on(left):
 
 
 def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
-    client = runs_of(server)
+    client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("fedbilevel")
     named = [
         one
@@ -126,9 +80,13 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
 
 
 def test_tensorboard_shows_every_round_once(left):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
+        event_accumulator,
+    )
 
-    events = EventAccumulator(str(left.folder), size_guidance={"scalars": 0})
+    events = event_accumulator.EventAccumulator(
+        str(left.folder), size_guidance={"scalars": 0}
+    )
     events.Reload()
     for name in numbers(left.after[0]):
         found = [(one.step, one.value) for one in events.Scalars(name)]
@@ -164,33 +122,3 @@ def test_wandb_has_both_parts_under_one_id(left):
         for f in files
     ]
     assert codes == [[255], [0]]
-
-
-def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path):
-    file = tmp_path / "asked.toml"
-    file.write_text(FILE)
-    running = start("run", str(file), "--tracking.mlflow", "http://127.0.0.1:1")
-    _, errors = running.communicate(timeout=30)
-    assert running.returncode == 2
-    assert errors.splitlines()[-1] == (
-        "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
-        "there (mlflow server), or leave MLflow out."
-    )
-
-
-def test_a_run_outlives_its_server_and_warns_once(tmp_path):
-    file = tmp_path / "asked.toml"
-    file.write_text(FILE.replace("tensorboard = true\nwandb", "#"))
-    server = Server(tmp_path)
-    words = ["--tracking.mlflow", server.uri, "--rounds", "400"]
-    running = start("run", str(file), "--json", *words)
-    assert running.stdout is not None
-    for line in running.stdout:
-        if Record.parse(line).round == 5:
-            server.signal(signal.SIGKILL)
-            break
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 0, errors
-    assert errors.count("MLflow had trouble") == 1
-    records = read_records(tmp_path / "runs" / "asked")
-    assert [one.round for one in records] == list(range(400))

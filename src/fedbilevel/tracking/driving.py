@@ -46,8 +46,8 @@ def tracked(
         >>> began = time.monotonic()
         >>> with tracked([TensorBoard(folder)], "first", {"rate": 0.1}) as record:
         ...     for done in rounds:
-        ...         figures = {"distance": task.metrics["distance"](done.x, done.y)}
-        ...         seconds = time.monotonic() - began
+        ...         distance = float(task.metrics["distance"](done.x, done.y))
+        ...         figures, seconds = {"distance": distance}, time.monotonic() - began
         ...         record(Record(done.number, seconds, done.costs, figures))
         >>> len(list(folder.glob("events.*")))
         1
