@@ -1,5 +1,6 @@
 """A run left by Ctrl-C and resumed, as a user does it, and what each tracker has."""
 
+import shutil
 import signal
 import tomllib
 from pathlib import Path
@@ -33,14 +34,19 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
         if Record.parse(line).round == 7:
             running.send_signal(signal.SIGINT)
             break
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=120)
     assert running.returncode == 130, errors
     before = list(read_records(folder))
     client = MlflowClient(server.uri)
     status = client.get_run((folder / "mlflow_run").read_text()).info.status
+    # As if the machine had died soon after its first checkpoint: rounds are run again.
+    kept = (folder / "checkpoints").glob("round_*")
+    _, *later = sorted(kept, key=lambda one: int(one.name.removeprefix("round_")))
+    for checkpoint in later:
+        shutil.rmtree(checkpoint)
     end = before[-1].round + 4
     again = start("resume", str(folder), "--json", "--rounds", str(end))
-    _, errors = again.communicate(timeout=60)
+    _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     return Left(folder, status, before, list(read_records(folder)))
 
@@ -107,6 +113,7 @@ def test_wandb_has_both_parts_under_one_id(left):
     first, second = map(wandb_history, files)
     assert [one["round"] for one in first] == [one.round for one in left.before]
     resumed = second[0]["round"]
+    assert 0 < resumed < len(left.before)
     assert [one["round"] for one in second] == [
         one.round for one in left.after[resumed:]
     ]

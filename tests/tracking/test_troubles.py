@@ -10,7 +10,6 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from fedbilevel import Costs
-from fedbilevel.__main__ import main
 from fedbilevel.tracking import (
     MLflow,
     Record,
@@ -23,12 +22,13 @@ from tests.tracking.commands import FILE, start
 from tests.tracking.servers import Server
 
 
-def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys):
+def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
-    words = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
-    assert main(words) == 2
-    assert capsys.readouterr().err == (
+    running = start("run", str(file), "--tracking.mlflow", "http://127.0.0.1:1")
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 2
+    assert errors == (
         "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
         "there (mlflow server), or leave MLflow out.\n"
     )
@@ -45,7 +45,7 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
         if Record.parse(line).round == 5:
             mortal.signal(signal.SIGKILL)
             break
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=120)
     assert running.returncode == 0, errors
     assert errors.count("MLflow had trouble") == 1
     records = read_records(tmp_path / "runs" / "asked")
@@ -76,6 +76,15 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     found = {one.step: one.value for one in history}
     assert [found[n] for n in range(3)] == pytest.approx(losses, nan_ok=True)
     assert client.get_run(name).info.status == "FINISHED"
+
+
+def test_mlflow_keeps_once_what_it_got_twice(server, tmp_path):
+    one = Record(0, 0.1, Costs(), {"loss": 0.5})
+    with tracked([MLflow(server.uri, tmp_path)], "twice", {}) as record:
+        record(one)
+        record(one)
+    name = (tmp_path / "mlflow_run").read_text()
+    assert len(MlflowClient(server.uri).get_metric_history(name, "loss")) == 1
 
 
 def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
@@ -151,7 +160,7 @@ def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert "Weights & Biases cannot be used: No API key" in ended.stderr
     assert "WANDB_MODE=offline" in ended.stderr
@@ -180,6 +189,6 @@ def test_no_library_of_a_tracker_is_imported_before_it_begins():
         "print({'mlflow', 'wandb', 'tensorboardX', 'tensorboard'} & set(sys.modules))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
     assert ended.stdout == "set()\n"
