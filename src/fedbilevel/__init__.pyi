@@ -23,6 +23,7 @@ from .engines.accounting import Costs
 from .engines.checkpoints import CheckpointError, Checkpoints
 from .engines.debug import DebugSimulation, DeviceError
 from .engines.participation import Everyone, Participation, UniformSample
+from .engines.prediction import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
 from .engines.rounds import best_round, resume, run
@@ -80,6 +81,7 @@ __all__ = [
     "datasets",
     "metrics",
     "plan_of",
+    "predict_costs",
     "problems",
     "rescale",
     "resume",

@@ -12,6 +12,8 @@ from fedbilevel import (
     DebugSimulation,
     InMemoryDevices,
     LocalExamples,
+    UniformSample,
+    predict_costs,
     run,
 )
 from fedbilevel.engines import simulation
@@ -173,3 +175,13 @@ def test_dtypes_and_structure_are_kept(name):
     assert types((last.x, last.y)) == types((x, y))
     assert str(jax.tree.structure(last.x)) == str(jax.tree.structure(x))
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(last.server))
+
+
+@every_algorithm
+def test_what_a_run_will_cost_is_known_before(name):
+    what = quadratic.problem(), ALGORITHMS[name](), ragged_devices()
+    x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
+    y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
+    *_, last = run(*what, x, y, rounds=ROUNDS, participation=UniformSample(3))
+    predicted = predict_costs(*what, x, y, rounds=ROUNDS, participants=3)
+    assert predicted == last.costs

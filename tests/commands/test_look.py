@@ -82,7 +82,9 @@ def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
 
 def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     (tmp_path / "anchor.toml").write_text(
-        QUICK.replace("FedBiO", "LocalBSGM").replace("rounds = 12", "rounds = 4")
+        QUICK.replace("FedBiO", "LocalBSGM")
+        .replace("rounds = 12", "rounds = 4")
+        .replace("batch_size = 4", "batch_size = 4\nlocal_steps = 4")
         + '[algorithm.hypergradient]\nname = "NeumannSeries"\nterms = 3\nscale = 0.2\n'
     )
     fedbilevel(tmp_path, "run anchor.toml --evaluation.stationarity")
@@ -99,12 +101,12 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     algorithm = LocalBSGM(
         learning_rate=0.1,
         hypergradient=NeumannSeries(terms=3, scale=0.2),
+        local_steps=4,
         batch_size=4,
     )
-    anchor = plan_of(algorithm, devices=4, steps=4, accuracy=reached)
+    anchor = plan_of(algorithm, devices=4, steps=16, accuracy=reached)
     plan = plan_for_accuracy(anchor, devices=8, accuracy=accuracy, contraction=0.9)
     assert said["predicted"]["rounds"] == plan.rounds
-    assert said["predicted"]["samples"] == plan.samples
     planned = read_experiment(tmp_path / "more.toml")
     assert planned.partition.devices == 8
     assert planned.rounds == plan.rounds
@@ -112,6 +114,8 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     spent = json.loads(run[-1])
     # What is counted in the run is what was predicted for it.
     assert spent["bytes_up"] + spent["bytes_down"] == said["predicted"]["bytes"]
+    samples = spent["upper_samples"] + spent["lower_samples"]
+    assert samples == said["predicted"]["samples"] == plan.samples
 
 
 def test_devices_that_differ_are_found_out(tmp_path):
@@ -142,6 +146,7 @@ def test_a_scaffold_runs_and_its_tests_pass(tmp_path):
 def test_the_doctor_tells_what_is_there(tmp_path):
     found = json.loads(fedbilevel(tmp_path, "doctor --json").stdout)
     assert found["packages"]["jax"]
-    assert found["data"]["digits"] is None
+    assert found["data"]["digits"] == "scikit-learn"
     words = fedbilevel(tmp_path, "doctor").stdout
-    assert "digits: found" in words
+    assert "computes on" in words
+    assert "data sets" in words

@@ -37,7 +37,7 @@ def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
     assert "fedbilevel plot runs/quick" in done.stdout
     folder = tmp_path / "runs" / "quick"
     records = measured(folder)
-    assert [one["round"] for one in records] == [-1, 3, 7, 11]
+    assert [one["rounds"] for one in records] == [0, 4, 8, 12]
     assert records[0]["upper_samples"] == 0
     assert records[-1]["figures"]["loss"] < records[0]["figures"]["loss"]
     with np.load(folder / "learnt.npz") as learnt:
@@ -52,7 +52,7 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     done = fedbilevel(tmp_path, "run quick.toml --json")
     assert done.stderr == ""
     rows = [json.loads(one) for one in done.stdout.splitlines()]
-    assert [row["round"] for row in rows] == [3, 7, 11]
+    assert [row["rounds"] for row in rows] == [4, 8, 12]
     kept = (finished / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
     assert [row["figures"] for row in rows] == [
         json.loads(one)["figures"] for one in kept[1:]
@@ -102,7 +102,7 @@ def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
     fedbilevel(tmp_path, "resume runs/quick --rounds 14")
     rows = (tmp_path / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
-    assert [json.loads(row)["round"] for row in rows] == [-1, 3, 7, 11, 13]
+    assert [json.loads(row)["rounds"] for row in rows] == [0, 4, 8, 12, 14]
 
 
 def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):

@@ -1,14 +1,15 @@
 """Experiment files: read to the letter, and refused with line, key and cure."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedbilevel import CubeRootDecay, FedBiO, LocalBSGM, NeumannSeries
-from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.choices import Experiment, Own, Tracking
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.writing import settings_of, write_experiment
 
 SOUND = """
 rounds = 7
@@ -65,6 +66,11 @@ def test_what_is_written_reads_the_same(tmp_path):
         ("{scale = 0.5}", "{scales = 0.5}", "line 6: algorithm.learning_rate.scales"),
         ("{scale = 0.5}", "-1", "LocalBSGM needs learning_rate above 0"),
         ("[problem]", "[problems]", "line 13: problems is not known; did you mean pro"),
+        (
+            "[problem]",
+            "[tracking]\nmlflow = 1\n[problem]",
+            "line 14: tracking.mlflow: text",
+        ),
         ('name = "Own"', 'name = "Ridge"', "problem is 'Ridge', which is not known"),
     ],
 )
@@ -95,6 +101,28 @@ def test_every_field_can_be_said_on_the_command_line():
     assert changed.rounds == 9
     assert changed.partition.devices == 3
     assert changed.algorithm == LocalBSGM(0.2, NeumannSeries(8, 0.3))
+
+
+def test_tracking_is_read_written_and_changed_on_the_command_line(tmp_path):
+    text = SOUND + '[tracking]\ntensorboard = true\nwandb = "federated"\n'
+    asked = read(text, tmp_path)
+    assert asked == replace(ASKED, tracking=Tracking(True, None, "federated"))
+    write_experiment(asked, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == asked
+    words = ["--tracking.mlflow", "http://127.0.0.1:5000", "--tracking.wandb", "None"]
+    words += ["--tracking.no-tensorboard"]
+    changed = with_overrides(asked, words, "fedbilevel run").tracking
+    assert changed == Tracking(False, "http://127.0.0.1:5000", None)
+
+
+def test_settings_have_dotted_names_and_no_addresses():
+    asked = replace(ASKED, tracking=Tracking(mlflow="http://me:secret@host"))
+    settings = settings_of(asked)
+    assert settings["algorithm.name"] == "LocalBSGM"
+    assert settings["algorithm.hypergradient.terms"] == 5
+    assert settings["algorithm.learning_rate.scale"] == 0.5
+    assert settings["problem.file"] == "ridge.py"
+    assert "secret" not in str(settings)
 
 
 def test_another_algorithm_can_be_named_on_the_command_line():

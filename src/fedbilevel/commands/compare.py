@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 from fedbilevel.commands.following import follow
 from fedbilevel.commands.words import aligned, short
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices import Experiment, Tracking
 from fedbilevel.experiments.folders import has_checkpoints
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of, begin, finished, placed, read_run
@@ -103,7 +103,7 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
     settings: dict[str, Experiment] = {}
     for folder in folders:
         asked, records = read_run(folder)
-        asked = replace(asked, seed=0)
+        asked = replace(asked, seed=0, tracking=Tracking())
         same = [label for label, other in settings.items() if other == asked]
         label = same[0] if same else folder.absolute().name
         if not same and label in settings:
@@ -123,7 +123,7 @@ def _table(ends: dict[str, list[Record]]) -> str:
             [
                 label,
                 str(len(last)),
-                str(first.round + 1),
+                str(first.rounds),
                 short(first.costs.samples),
                 f"{short(first.costs.bytes_up + first.costs.bytes_down)}B",
                 f"{mean(one.seconds for one in last):.0f} s",

@@ -6,14 +6,24 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from fedbilevel.commands.words import aligned
+from fedbilevel.datasets.adult import ADULT
+from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
+from fedbilevel.datasets.newsgroups import NEWSGROUPS
+from fedbilevel.datasets.sources import found_in
+
 PACKAGES = {
-    "jax": "needed",
-    "optax": "more schedules of the learning rate",
-    "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[checkpoints]'",
+    "jax": "everything",
+    "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[commands]'",
+    "matplotlib": "pictures: pip install 'fedbilevel[commands]'",
+    "scikit-learn": "digits and newsgroups: pip install 'fedbilevel[commands]'",
     "flwr-datasets": "partitions by class: pip install 'fedbilevel[partition]'",
-    "scikit-learn": "digits and newsgroups: pip install scikit-learn",
+    "optax": "more schedules of the learning rate: pip install optax",
+    "tensorboardX": "TensorBoard: pip install 'fedbilevel[tensorboard]'",
+    "mlflow-skinny": "MLflow: pip install 'fedbilevel[mlflow]'",
+    "wandb": "Weights & Biases: pip install 'fedbilevel[wandb]'",
 }
-DATA_SETS = ("digits", "mnist", "fashion_mnist", "adult", "newsgroups")
+"""What else each is needed for."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,20 +36,24 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="fedbilevel doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
-    found = {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "devices": _devices(),
-        "data": {name: _look_for(name) for name in DATA_SETS},
-    }
+    packages = {name: _version(name) for name in PACKAGES}
+    devices, data = _devices(), _data(packages["scikit-learn"] is not None)
     if given.json:
-        print(json.dumps(found))
+        found = {"python": platform.python_version(), "packages": packages}
+        print(json.dumps({**found, "devices": devices, "data": data}))
         return 0
-    print(f"Python {found['python']}, JAX on {', '.join(_devices())}")
-    for name, purpose in PACKAGES.items():
-        print(f"  {name} {_version(name) or f'missing; for {purpose}'}")
-    for name in DATA_SETS:
-        print(f"  {name}: {_look_for(name) or 'found'}")
+    print(f"Python {platform.python_version()}; JAX computes on {', '.join(devices)}")
+    print("\npackages")
+    rows = [
+        [f"  {name}", found or "–", "" if found else f"missing, for {PACKAGES[name]}"]
+        for name, found in packages.items()
+    ]
+    print(aligned(rows, numbers=()))
+    print("\ndata sets")
+    rows = [[f"  {name}", where or "not found"] for name, where in data.items()]
+    print(aligned(rows, numbers=()))
+    if None in data.values():
+        print("  (loading one that was not found says where its files come from)")
     return 0
 
 
@@ -56,12 +70,11 @@ def _devices() -> list[str]:
     return [str(device) for device in jax.devices()]
 
 
-def _look_for(name: str) -> str | None:
-    """Return what is the matter with a data set, if anything is."""
-    from fedbilevel import datasets
-
-    try:
-        getattr(datasets, name)()
-    except (ImportError, OSError, ValueError) as error:
-        return str(error)
-    return None
+def _data(with_scikit_learn: bool) -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "digits": "scikit-learn" if with_scikit_learn else None
+    }
+    for source in (MNIST, FASHION_MNIST, ADULT, NEWSGROUPS):
+        place = found_in(source)
+        found[source.name] = None if place is None else str(place)
+    return found

@@ -69,7 +69,7 @@ def _summary(records: Sequence[Record]) -> str:
         f"{title_of(name)} {first.get(name, float('nan')):.4g} → {value:.4g}"
         for name, value in last.items()
     )
-    return f"after {records[-1].round + 1} rounds: {', '.join(changes)}"
+    return f"after {records[-1].rounds} rounds: {', '.join(changes)}"
 
 
 @contextmanager

@@ -11,10 +11,25 @@ from typing import Any
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.planning import plan_of, with_plan
+from fedbilevel.commands.words import aligned
+from fedbilevel.engines.prediction import predict_costs
+from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.runs import read_run
 from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
 from fedbilevel.tracking.records import Record
+
+SYMBOLS = {
+    "devices": "K",
+    "steps": "T",
+    "accuracy": "ε",
+    "local_steps": "p",
+    "learning_rate": "η",
+    "terms": "Q",
+    "opening_batch_size": "B",
+}
+"""What the paper calls them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,12 +47,12 @@ def main(arguments: Sequence[str]) -> int:
             f"{given.folder} ran {type(algorithm).__name__}, and the paper's "
             "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
         )
-    devices = experiment.participants or experiment.partition.devices
-    done = records[-1].round + 1
+    task = task_of(experiment)
+    devices = experiment.participants or task.devices.device_count
     anchor = plan_of(
         algorithm,
         devices=devices,
-        steps=done * algorithm.local_steps,
+        steps=records[-1].rounds * algorithm.local_steps,
         accuracy=given.reached or _reached(records, given.folder),
     )
     plan = plan_for_accuracy(
@@ -46,22 +61,33 @@ def main(arguments: Sequence[str]) -> int:
         accuracy=given.accuracy or anchor.accuracy,
         contraction=given.contraction,
     )
-    spent = records[-1].costs
-    # What a device sends in a round does not depend on how it computes it.
-    sent = (spent.bytes_up + spent.bytes_down) / (done * devices)
+    planned: Any = with_plan(algorithm, plan)
+    spent = predict_costs(
+        task.problem,
+        planned,
+        task.devices,
+        task.x,
+        task.y,
+        rounds=plan.rounds,
+        participants=plan.devices,
+    )
     predicted = {
         "rounds": plan.rounds,
-        "samples": plan.samples,
-        "bytes": round(sent * plan.rounds * plan.devices),
+        "samples": spent.samples,
+        "bytes": spent.bytes_up + spent.bytes_down,
     }
+    settings = {k: v for k, v in asdict(plan).items() if k != "law"}
     if given.json:
-        settings = {k: v for k, v in asdict(plan).items() if k != "law"}
-        print(json.dumps({"plan": settings, "predicted": predicted}, default=str))
+        print(json.dumps({"plan": settings, "predicted": predicted}))
     else:
-        print(plan)
-        print("predicted: " + ", ".join(f"{v} {k}" for k, v in predicted.items()))
+        rows = [
+            [f"  {SYMBOLS.get(name, '')}", name, *map(_shown, values)]
+            for name in settings
+            for values in [(getattr(anchor, name), getattr(plan, name))]
+        ]
+        print(aligned([["", "", "the run", "the plan"], *rows], numbers=(2, 3)))
+        print("predicted: " + ", ".join(f"{v:,} {k}" for k, v in predicted.items()))
     if given.out is not None:
-        planned: Any = with_plan(algorithm, plan)
         write_experiment(
             replace(
                 experiment,
@@ -72,6 +98,10 @@ def main(arguments: Sequence[str]) -> int:
             given.out,
         )
     return 0
+
+
+def _shown(value: float | int | CubeRootDecay) -> str:
+    return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """Numbers and tables as a person reads them in a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 
 def short(number: float | int) -> str:
@@ -17,8 +17,14 @@ def short(number: float | int) -> str:
     return f"{number:.3g}T"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first column is words and whose others are numbers.
+def aligned(
+    rows: Sequence[Sequence[str]], numbers: Container[int] | None = None
+) -> str:
+    """Return a table.
+
+    Args:
+        rows: of equally many cells.
+        numbers: the columns that are flush right; by default all but the first.
 
     Example:
         >>> print(aligned([["run", "loss"], ["first", "0.5"]]))
@@ -26,10 +32,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         first   0.5
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = range(1, len(widths)) if numbers is None else numbers
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
+            cell.rjust(width) if place in right else cell.ljust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in rows
     )

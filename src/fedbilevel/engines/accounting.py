@@ -48,6 +48,15 @@ class Costs(NamedTuple):
         """
         return Costs(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def repeated(self, times: int) -> "Costs":
+        """Return the costs of spending it so many times.
+
+        Example:
+            >>> Costs(exchanges=2).repeated(3).exchanges
+            6
+        """
+        return Costs(*(times * one for one in self))
+
 
 class DeviceCosts(NamedTuple):
     """What one device spends in one exchange.

@@ -243,6 +243,26 @@ class Keeping:
 
 
 @dataclass(frozen=True)
+class Tracking:
+    """Where measurements go besides `measured.jsonl` in the run's folder.
+
+    Attributes:
+        tensorboard: whether to write TensorBoard's files, into the run's folder.
+        mlflow: the address of an MLflow tracking server, such as
+            http://127.0.0.1:5000.
+        wandb: a project of Weights & Biases.
+
+    Example:
+        >>> Tracking().tensorboard
+        False
+    """
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    wandb: str | None = None
+
+
+@dataclass(frozen=True)
 class Experiment:
     """All that a run is asked to do.
 
@@ -260,6 +280,7 @@ class Experiment:
             file.
         evaluation: what is measured.
         checkpoints: how often the run is saved.
+        tracking: who else is told of measurements.
 
     Example:
         >>> Experiment(FedBiO(0.1)).rounds
@@ -278,6 +299,7 @@ class Experiment:
     folder: Path | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Keeping = field(default_factory=Keeping)
+    tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants")

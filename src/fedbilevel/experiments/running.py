@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from fedbilevel.experiments.choices import AllShards, Experiment
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
+from fedbilevel.experiments.trackers import trackers_of
+from fedbilevel.experiments.writing import settings_of
+from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, Record
 
 
@@ -40,6 +44,9 @@ class Step(NamedTuple):
 
 def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
     """Run an experiment, from the newest checkpoint in its folder if there is one.
+
+    Trackers are told of each record, and of how the run ends: whoever stops iterating
+    early closes the generator, and has left the run.
 
     Args:
         experiment: what is asked for.
@@ -79,27 +86,34 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
             f"no checkpoint in {folder} can be used: they are damaged, and now called "
             "so; give the run another --folder to begin anew."
         )
+    tracking = tracked(
+        trackers_of(experiment.tracking, folder),
+        folder.absolute().name,
+        settings_of(experiment),
+        goes_on=going_on,
+    )
     began, journal, done = time.monotonic(), None, None
-    try:
-        for done in rounds:
-            if journal is None:
-                journal = Journal(folder, done.number)
-                if not done.number:
-                    start = measure(task.x, task.y)
-                    journal.write(Record(-1, 0.0, Costs(), start))
-            due = (done.number + 1) % experiment.evaluation.every == 0
-            record = None
-            if due or done.number + 1 == experiment.rounds:
-                seconds = journal.seconds + time.monotonic() - began
-                record = Record(
-                    done.number, seconds, done.costs, measure(done.x, done.y)
-                )
-                journal.write(record)
-            yield Step(done, record)
-    finally:
-        if journal is not None and done is not None:
-            journal.__exit__()
-            write_learnt(folder, Learnt(done.x, done.y))
+    with tracking as tell_trackers, ExitStack() as closing:
+        try:
+            for done in rounds:
+                if journal is None:
+                    journal = closing.enter_context(Journal(folder, done.number))
+                    if not done.number:
+                        start = Record(0, 0.0, Costs(), measure(task.x, task.y))
+                        journal.write(start)
+                        tell_trackers(start)
+                record, finished = None, done.number + 1
+                due = finished % experiment.evaluation.every == 0
+                if due or finished == experiment.rounds:
+                    seconds = journal.seconds + time.monotonic() - began
+                    figures = measure(done.x, done.y)
+                    record = Record(finished, seconds, done.costs, figures)
+                    journal.write(record)
+                    tell_trackers(record)
+                yield Step(done, record)
+        finally:
+            if done is not None:
+                write_learnt(folder, Learnt(done.x, done.y))
 
 
 def _engine(experiment: Experiment) -> Engine:

@@ -112,5 +112,5 @@ def finished(experiment: Experiment, folder: Path) -> bool:
         >>> finished(Experiment(FedBiO(0.1)), Path("nowhere"))
         False
     """
-    *_, last = -1, *(record.round for record in read_records(folder))
-    return last + 1 >= experiment.rounds
+    *_, last = 0, *(record.rounds for record in read_records(folder))
+    return last >= experiment.rounds

@@ -1,5 +1,6 @@
 """An experiment written as a file that reads as the same experiment."""
 
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -37,6 +38,29 @@ def write_experiment(experiment: Experiment, file: Path) -> None:
         True
     """
     file.write_text(tomli_w.dumps(_plain(experiment)))
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """Return what an experiment's file says, by dotted name.
+
+    What it says of tracking is left aside: it changes nothing of the run, and addresses
+    can hold passwords.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> settings_of(Experiment(FedBiO(0.1)))["algorithm.learning_rate"]
+        0.1
+    """
+    flat = _flat(_plain(experiment))
+    return {name: one for name, one in flat if not name.startswith("tracking.")}
+
+
+def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", one) for inner, one in _flat(value))
+        else:
+            yield name, value
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ def course(records: Sequence[Record]) -> Picture:
     for panel, name in zip(panels, names, strict=False):
         known = [one for one in records if name in one.figures]
         values = np.array([one.figures[name] for one in known])
-        panel.plot([one.round + 1 for one in known], values, marker=".", markersize=4)
+        panel.plot([one.rounds for one in known], values, marker=".", markersize=4)
         panel.set_title(title_of(name), fontsize="medium")
         panel.set_xlabel("rounds")
         panel.grid(alpha=0.3)

@@ -30,7 +30,7 @@ def spent(record: Record, axis: str) -> float | int:
         5
     """
     places = {
-        "rounds": record.round + 1,
+        "rounds": record.rounds,
         "samples": record.costs.samples,
         "bytes": record.costs.bytes_up + record.costs.bytes_down,
         "seconds": record.seconds,

@@ -45,7 +45,7 @@ def report(
     last = records[-1]
     problem = type(experiment.problem).__name__
     algorithm = type(experiment.algorithm).__name__
-    done = last.round + 1
+    done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
     page = Template(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def _figures(records: Sequence[Record]) -> str:
         f"<td><strong>{value:.4g}</strong></td></tr>"
         for name, value in last.figures.items()
     ]
-    begin = f"after {first.round + 1} rounds" if first.round >= 0 else "at the start"
+    begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
     return (
         f"<thead><tr><td></td><td>{begin}</td><td>at the end</td></tr></thead>"
         + "".join(rows)
@@ -93,7 +93,7 @@ def _figures(records: Sequence[Record]) -> str:
 def _costs(last: Record) -> str:
     costs = last.costs
     spent = {
-        "rounds": f"{last.round + 1:,}",
+        "rounds": f"{last.rounds:,}",
         "exchanges": f"{costs.exchanges:,}",
         "examples drawn for upper losses": f"{costs.upper_samples:,}",
         "examples drawn for lower losses": f"{costs.lower_samples:,}",

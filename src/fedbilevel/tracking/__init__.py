@@ -1,1 +1,23 @@
-"""What is written down of a run, and where else it goes."""
+"""What is written down of a run, and where else it goes.
+
+No tracker's library is imported before that tracker begins.
+"""
+
+from fedbilevel.tracking.driving import tracked
+from fedbilevel.tracking.mlflow import MLflow
+from fedbilevel.tracking.protocol import Outcome, Tracker
+from fedbilevel.tracking.records import Journal, Record, read_records
+from fedbilevel.tracking.tensorboard import TensorBoard
+from fedbilevel.tracking.wandb import WeightsAndBiases
+
+__all__ = [
+    "Journal",
+    "MLflow",
+    "Outcome",
+    "Record",
+    "TensorBoard",
+    "Tracker",
+    "WeightsAndBiases",
+    "read_records",
+    "tracked",
+]

@@ -1,22 +1,44 @@
 """What a tracker is."""
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from fedbilevel.tracking.records import Record
 
 
+class Outcome(Enum):
+    """How a run ended.
+
+    Example:
+        >>> Outcome.LEFT.value
+        'left before its last round'
+    """
+
+    FINISHED = "finished"
+    LEFT = "left before its last round"
+    FAILED = "failed"
+
+
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes the records of one run, from any of its parts."""
+    """Takes the records of one run, from any of its parts.
 
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
-        """A run with these settings, by dotted name, begins or goes on."""
+    `tracked` drives trackers through a run.
+    """
+
+    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+        """A run with these settings, by dotted name, begins or goes on.
+
+        Raises:
+            OSError: if what takes the records cannot be reached.
+            ImportError: if the library that reaches it is not installed.
+        """
 
     def record(self, record: Record) -> None:
-        """A round was measured."""
+        """A round was measured; one that was run again may come again."""
 
-    def end(self) -> None:
+    def end(self, outcome: Outcome) -> None:
         """No more will come."""
 
 

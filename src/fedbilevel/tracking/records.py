@@ -12,10 +12,10 @@ RECORDS = "measured.jsonl"
 
 
 class Record(NamedTuple):
-    """A round, what had been spent by then, and what was measured.
+    """How far a run was, what had been spent by then, and what was measured.
 
     Attributes:
-        round: counted from 0.
+        rounds: how many were done by then; 0 at the start.
         seconds: since the run began, pauses between resumptions left aside.
         costs: all that had been spent.
         figures: what was measured, by name.
@@ -26,7 +26,7 @@ class Record(NamedTuple):
         True
     """
 
-    round: int
+    rounds: int
     seconds: float
     costs: Costs
     figures: Mapping[str, float]
@@ -36,7 +36,7 @@ class Record(NamedTuple):
         """The record as JSON."""
         return json.dumps(
             {
-                "round": self.round,
+                "rounds": self.rounds,
                 "seconds": round(self.seconds, 3),
                 **self.costs._asdict(),
                 "figures": dict(self.figures),
@@ -48,7 +48,7 @@ class Record(NamedTuple):
         """Return the record of a line."""
         found = json.loads(line)
         costs = Costs(*(found[name] for name in Costs._fields))
-        return cls(found["round"], found["seconds"], costs, found["figures"])
+        return cls(found["rounds"], found["seconds"], costs, found["figures"])
 
 
 def read_records(folder: Path) -> Iterator[Record]:
@@ -79,13 +79,14 @@ class Journal:
         >>> folder = Path(tempfile.mkdtemp())
         >>> with Journal(folder, first=0) as journal:
         ...     journal.write(Record(0, 0.1, Costs(), {}))
-        >>> [record.round for record in read_records(folder)]
+        >>> [record.rounds for record in read_records(folder)]
         [0]
     """
 
     def __init__(self, folder: Path, first: int) -> None:
         """Keep what was written before round `first`, which is about to be run."""
-        earlier = [one for one in read_records(folder) if one.round < first]
+        # A run from the start has nothing before it, whatever another left behind.
+        earlier = [one for one in read_records(folder) if 0 < first >= one.rounds]
         self.seconds = earlier[-1].seconds if earlier else 0.0
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / RECORDS

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.tracking.protocol import numbers
+from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
 
 class TensorBoard:
     """Writes event files that `tensorboard --logdir` shows.
+
+    Where a run goes on, TensorBoard shows its rounds once: those from before up to the
+    first new record, and the new ones from there.
 
     Example:
         >>> TensorBoard(Path("runs/first")).folder.name
@@ -18,26 +21,33 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._settings = ""
         self._writer: Any = None
 
-    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Open the event file."""
+    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+        """See that files can be written; the first record opens one."""
         try:
-            from tensorboardX import SummaryWriter
+            import tensorboardX  # noqa: F401
         except ImportError as error:
             raise ImportError(
                 "TensorBoard's files are written by tensorboardX; "
                 "run: pip install 'fedbilevel[tensorboard]'"
             ) from error
-        self._writer = SummaryWriter(str(self.folder))
-        words = "\n".join(f"    {key} = {value}" for key, value in settings.items())
-        self._writer.add_text("settings", words)
+        lines = (f"    {key} = {value}" for key, value in settings.items())
+        self._settings = "\n".join(lines)
 
     def record(self, record: Record) -> None:
         """Add the numbers of a round."""
-        for name, value in numbers(record).items():
-            self._writer.add_scalar(name, value, record.round)
+        if self._writer is None:
+            from tensorboardX import SummaryWriter
 
-    def end(self) -> None:
+            # Tells TensorBoard to forget this round and later ones of earlier files.
+            self._writer = SummaryWriter(str(self.folder), purge_step=record.rounds)
+            self._writer.add_text("settings", self._settings, record.rounds)
+        for name, value in numbers(record).items():
+            self._writer.add_scalar(name, value, record.rounds)
+
+    def end(self, outcome: Outcome) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,43 @@
+"""`fedbilevel` as a user calls it, on an experiment of seconds."""
+
+import os
+import subprocess
+import sys
+
+from tests.tracking.servers import ENVIRONMENT
+
+FILE = """
+rounds = 2000
+
+[problem]
+name = "Regularisation"
+
+[data]
+training = 80
+validation = 40
+
+[partition]
+devices = 2
+
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+batch_size = 4
+
+[checkpoints]
+every = 5
+
+[tracking]
+tensorboard = true
+wandb = "federated"
+"""
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", *words],
+        env={**os.environ, **ENVIRONMENT, "WANDB_MODE": "offline"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,57 @@
+"""A real MLflow server for tests."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+
+
+class Server:
+    """`mlflow server` on a port of its own, with all its processes in one group."""
+
+    def __init__(self, folder: Path, like: "Server | None" = None) -> None:
+        """Start one; making a database takes seconds, and one can be copied."""
+        self.database = folder / "mlflow.db"
+        if like is not None:
+            shutil.copy(like.database, self.database)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{port}"
+        words = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        words += ["--backend-store-uri", f"sqlite:///{self.database}"]
+        words += ["--artifacts-destination", str(folder / "artifacts")]
+        with (folder / "server.log").open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mlflow", "server", *words],
+                env={**os.environ, **ENVIRONMENT},
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        for _ in range(600):
+            try:
+                urlopen(f"{self.uri}/health", timeout=5).close()
+                return
+            except (URLError, OSError):
+                assert self._process.poll() is None, "mlflow server has ended"
+                time.sleep(0.1)
+        self.signal(signal.SIGKILL)
+        raise TimeoutError("mlflow server has not answered for a minute")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait()
