@@ -88,8 +88,8 @@ def blocks(page: str) -> Iterator[Block]:
         if opening is None:
             if fence:
                 opening, began, inside = fence, number, []
-        elif fence and not fence["info"] and len(fence["marks"]) >= len(
-            opening["marks"]
+        elif (
+            fence and not fence["info"] and len(fence["marks"]) >= len(opening["marks"])
         ):
             language, *words = opening["info"].split() or [""]
             yield Block(began, language, words == ["notest"], "\n".join(inside) + "\n")
