@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
 FILE = re.compile(r"# (\S+\.(?:py|toml))")
-RUN = ("fedbilevel ", "python examples/")
-"""What a command must begin with to be run."""
+RUN = re.compile(r"(fedbilevel|pytest) |python [\w/]+\.py\b")
+"""What a command must begin with to be run: files are the page's own, or examples."""
 LEFT_ALONE = ("pip install ", "make ", "git clone ", "cd ")
 """Commands about installing, which the machine that runs the tests has done."""
 
@@ -74,7 +74,7 @@ class Block(NamedTuple):
         if self.language == "python":
             return Fate.EXECUTED
         if self.language in ("bash", "console"):
-            known = all(line.startswith(RUN) for line in self.commands.splitlines())
+            known = all(RUN.match(line) for line in self.commands.splitlines())
             return Fate.COMMANDS if known else Fate.UNKNOWN
         return Fate.UNKNOWN
 

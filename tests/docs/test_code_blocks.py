@@ -67,6 +67,7 @@ Text.
 ```python
 # own.py
 NUMBER = 3
+print("number", NUMBER)
 ```
 
 1. A step:
@@ -78,6 +79,10 @@ NUMBER = 3
 ```toml
 # first.toml
 rounds = 2
+```
+
+```bash
+python own.py
 ```
 
 ```console
@@ -99,6 +104,7 @@ print("sum", NUMBER + Path("first.toml").read_text().count("2"))
     done = read(page, tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert lines[:2] == ["number 3", "number 3"]  # imported, and run by itself
     assert any('"python"' in line for line in lines)  # the doctor's answer
     assert lines[-1] == "sum 4"
 
@@ -131,6 +137,8 @@ def test_a_block_that_fails_fails_its_page(block, reason, tmp_path):
         ("toml", "rounds = 2\n", Fate.UNKNOWN),
         ("bash", "fedbilevel doctor\n", Fate.COMMANDS),
         ("bash", "make setup   # all\npip install jax\n", Fate.COMMANDS),
+        ("bash", "python own.py\npython examples/first.py\n", Fate.COMMANDS),
+        ("bash", "python -m benchmarks.tasks\n", Fate.UNKNOWN),
         ("bash", "curl somewhere\n", Fate.UNKNOWN),
         ("bash", "fedbilevel doctor\nrm -r runs\n", Fate.UNKNOWN),
         ("yaml", "a: 1\n", Fate.UNKNOWN),
