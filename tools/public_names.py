@@ -20,8 +20,8 @@ WHOLE = (
     "fedbilevel.pictures",
     "fedbilevel.tracking",
 )
-"""Modules, and packages with all of theirs, that have no `__all__`: all that does not
-begin with an underscore is public."""
+"""Modules, and packages with all of theirs, of which all that does not begin with an
+underscore is public, unless the package has an `__all__`."""
 ANCHOR = re.compile(rf'\bid="({PACKAGE}\.[\w.]+)"')
 
 _anchors: set[str] = set()
@@ -56,6 +56,8 @@ def public_names(source: Path = SOURCE) -> Iterator[str]:
             yield f"{module}.{name}"
     for whole in WHOLE:
         path = source.joinpath(*whole.split("."))
+        if (path / "__init__.py").exists() and _listed(path / "__init__.py"):
+            continue
         for file in sorted(path.rglob("*.py")) or [path.with_suffix(".py")]:
             module = ".".join(file.relative_to(source).with_suffix("").parts)
             for name in _defined(file):

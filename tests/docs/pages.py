@@ -2,17 +2,20 @@
 
 `python tests/docs/pages.py PAGE` runs a page in the folder it is started in, as its
 reader would: Python in one interpreter, commands in a shell, and blocks that begin with
-a comment naming a file (`# ridge.py`) are written to that file.
+a comment naming a file (`# ridge.py`) are written to that file. Sessions (`>>>`) must
+print what they say; a piece of an experiment file must be one that can be read.
 """
 
+import doctest
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -28,8 +31,10 @@ class Fate(Enum):
     """What becomes of a block."""
 
     EXECUTED = "executed by Python"
+    SESSION = "executed by Python, and what it prints compared"
     COMMANDS = "run by a shell"
     WRITTEN = "written to a file"
+    READ = "read as a piece of an experiment"
     MARKED = "marked as not for tests"
     OUTPUT = "no code"
     UNKNOWN = "neither run nor marked"
@@ -72,7 +77,9 @@ class Block(NamedTuple):
         if self.language in ("python", "toml") and self.file:
             return Fate.WRITTEN
         if self.language == "python":
-            return Fate.EXECUTED
+            return Fate.SESSION if self.text.startswith(">>>") else Fate.EXECUTED
+        if self.language == "toml":
+            return Fate.READ
         if self.language in ("bash", "console"):
             known = all(RUN.match(line) for line in self.commands.splitlines())
             return Fate.COMMANDS if known else Fate.UNKNOWN
@@ -128,6 +135,37 @@ def carry_out(page: Path) -> None:
                 # Empty lines before it, so that a traceback names the page's line.
                 program = "\n" * block.line + block.text
                 exec(compile(program, page, "exec", dont_inherit=True), namespace)
+            case Fate.SESSION:
+                compare(block, page, namespace)
+            case Fate.READ:
+                read_piece(block.text)
+
+
+def compare(block: Block, page: Path, namespace: dict[str, Any]) -> None:
+    """Hold a session to what it prints."""
+    test = doctest.DocTestParser().get_doctest(
+        block.text, namespace, page.name, str(page), block.line
+    )
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    report: list[str] = []
+    if runner.run(test, out=report.append, clear_globs=False).failed:
+        raise AssertionError("".join(report))
+    namespace.update(test.globs)
+
+
+def read_piece(text: str) -> None:
+    """Read a piece of an experiment file, completed by the simplest algorithm."""
+    # Here, so that finding the blocks of a page loads no JAX.
+    import tomli_w
+
+    from fedbilevel.experiments.reading import read_experiment
+
+    asked = tomllib.loads(text)
+    simplest = {"name": "FedBiO", "learning_rate": 0.1}
+    asked["algorithm"] = simplest | asked.get("algorithm", {})
+    piece = Path("piece.toml")
+    piece.write_text(tomli_w.dumps(asked))
+    read_experiment(piece)
 
 
 def readers_environment(folder: Path) -> dict[str, str]:

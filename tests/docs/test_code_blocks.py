@@ -9,7 +9,7 @@ import pytest
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT, Block, Fate
 
-RUNNING = {Fate.EXECUTED, Fate.COMMANDS, Fate.WRITTEN}
+NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
 
 
 def name(page: Path) -> str:
@@ -50,7 +50,7 @@ def test_every_code_block_is_run_or_marked(page):
     [
         page
         for page in PAGES[1:]
-        if any(block.fate in RUNNING for block in pages.blocks(page.read_text()))
+        if any(block.fate not in NOT_RUN for block in pages.blocks(page.read_text()))
     ],
     ids=name,
 )
@@ -95,10 +95,22 @@ $ fedbilevel doctor \\
 pip install nothing
 ```
 
+```toml
+[partition]
+devices = 3
+```
+
+```python
+>>> total = NUMBER + 1
+>>> total
+4
+
+```
+
 ```python
 from pathlib import Path
 
-print("sum", NUMBER + Path("first.toml").read_text().count("2"))
+print("sum", total + Path("first.toml").read_text().count("2"))
 ```
 """)
     done = read(page, tmp_path)
@@ -106,13 +118,15 @@ print("sum", NUMBER + Path("first.toml").read_text().count("2"))
     lines = done.stdout.splitlines()
     assert lines[:2] == ["number 3", "number 3"]  # imported, and run by itself
     assert any('"python"' in line for line in lines)  # the doctor's answer
-    assert lines[-1] == "sum 4"
+    assert lines[-1] == "sum 5"
 
 
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
         ("```python\nx = 1\nassert x == 2\n```\n", 'page.md", line 3'),
+        ("```python\n>>> 1 + 1\n3\n```\n", "Expected:\n    3\nGot:\n    2"),
+        ("```toml\n[data]\nnam = 3\n```\n", "data.nam is not known"),
         ("```bash\nfedbilevel run missing.toml\n```\n", "missing.toml"),
         (
             "```python\nimport warnings\nwarnings.warn('old')\n```\n",
@@ -134,7 +148,9 @@ def test_a_block_that_fails_fails_its_page(block, reason, tmp_path):
         ("python", "print(1)\n", Fate.EXECUTED),
         ("python", "# own.py\nprint(1)\n", Fate.WRITTEN),
         ("python", "# own.py, later\nprint(1)\n", Fate.EXECUTED),
-        ("toml", "rounds = 2\n", Fate.UNKNOWN),
+        ("python", ">>> print(1)\n1\n", Fate.SESSION),
+        ("toml", "rounds = 2\n", Fate.READ),
+        ("toml", "# own.toml\nrounds = 2\n", Fate.WRITTEN),
         ("bash", "fedbilevel doctor\n", Fate.COMMANDS),
         ("bash", "make setup   # all\npip install jax\n", Fate.COMMANDS),
         ("bash", "python own.py\npython examples/first.py\n", Fate.COMMANDS),

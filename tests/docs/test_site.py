@@ -109,7 +109,7 @@ def test_public_names_are_those_that_the_package_says():
     for package in (fedbilevel, datasets, metrics, problems, theory):
         assert {f"{package.__name__}.{name}" for name in package.__all__} <= names
     assert "fedbilevel.data.partition.partition" in names
-    assert "fedbilevel.tracking.records.Record" in names
+    assert "fedbilevel.experiments.choices.Experiment" in names
 
 
 def test_what_the_readme_links_to_is_there():
