@@ -11,7 +11,16 @@ import pytest
 import torch
 from jax.sharding import Mesh
 
-from benchmarks import bare, overhead, research_loop, sharded, softmax, torch_loop
+from benchmarks import (
+    bare,
+    cost_formulas,
+    costs,
+    overhead,
+    research_loop,
+    sharded,
+    softmax,
+    torch_loop,
+)
 from fedbilevel import NeumannSeries, run
 from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
@@ -149,3 +158,30 @@ def test_a_benchmark_prints_a_table_and_its_figures_last():
     assert lines[0].split()[:3] == ["algorithm", "devices", "batch"]
     assert lines[-1].startswith("LocalBSGM(8,1) ")
     assert (done.returncode == 1) == ("MISSED" in lines[-1])
+
+
+def test_what_rounds_cost_is_what_the_formulas_say():
+    command = [sys.executable, "-m", "benchmarks.costs", "--fast"]
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **flags},
+        timeout=600,
+    )
+    # Counts, not times: nothing excuses a difference.
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.endswith(" equal") for line in lines) == 8
+    assert lines[-1].startswith("share equal to its formula 1 ")
+
+
+@pytest.mark.single_precision
+def test_a_wrong_formula_of_costs_is_found(capsys):
+    right = cost_formulas.FORMULAS["FedBiO"]
+    one_number_more = right._replace(round=cost_formulas.adjoint(1, 2, 1))
+    (bound,) = costs.compare({"FedBiO": one_number_more}, sizes=(4,), repeats=1)
+    assert not bound.kept
+    assert "DIFFERS" in capsys.readouterr().out

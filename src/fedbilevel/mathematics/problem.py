@@ -56,7 +56,7 @@ class CrossProduct(Protocol):
 
 @dataclass(frozen=True, init=False)
 class BilevelProblem:
-    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1).
+    """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1.1).
 
     A user states the two losses as functions of (x, y, batch), where a batch has the
     structure of a device's upper or lower examples. Automatic differentiation supplies

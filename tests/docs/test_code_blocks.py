@@ -1,0 +1,166 @@
+"""Every code block of the documentation is run, or marked as one that is not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+from tests.docs.pages import PAGES, ROOT, Block, Fate
+
+NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def read(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Do in an empty folder what a page says."""
+    environment = pages.readers_environment(folder / "bin")
+    desk = folder / "desk"
+    desk.mkdir()
+    if (ROOT / "examples").exists():
+        (desk / "examples").symlink_to(ROOT / "examples")
+    return subprocess.run(
+        [sys.executable, "-W", "error", pages.__file__, page],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=desk,
+        env=environment,
+        timeout=900,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_code_block_is_run_or_marked(page):
+    stray = [
+        f"{name(page)}:{block.line}"
+        for block in pages.blocks(page.read_text())
+        if block.fate == Fate.UNKNOWN
+    ]
+    assert not stray, "run these, or write `notest` after the block's language"
+
+
+# The README's programs and what they print: tests/test_readme.py.
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in PAGES[1:]
+        if any(block.fate not in NOT_RUN for block in pages.blocks(page.read_text()))
+    ],
+    ids=name,
+)
+def test_a_page_does_what_it_says(page, tmp_path):
+    done = read(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_blocks_run_in_the_order_of_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("""
+Text.
+
+```python
+# own.py
+NUMBER = 3
+print("number", NUMBER)
+```
+
+1. A step:
+
+    ```python
+    from own import NUMBER
+    ```
+
+```toml
+# first.toml
+rounds = 2
+```
+
+```bash
+python own.py
+```
+
+```console
+$ fedbilevel doctor \\
+    --json
+{}
+```
+
+```bash
+pip install nothing
+```
+
+```toml
+[partition]
+devices = 3
+```
+
+```python
+>>> total = NUMBER + 1
+>>> total
+4
+
+```
+
+```python
+from pathlib import Path
+
+print("sum", total + Path("first.toml").read_text().count("2"))
+```
+""")
+    done = read(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["number 3", "number 3"]  # imported, and run by itself
+    assert any('"python"' in line for line in lines)  # the doctor's answer
+    assert lines[-1] == "sum 5"
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("```python\nx = 1\nassert x == 2\n```\n", 'page.md", line 3'),
+        ("```python\n>>> 1 + 1\n3\n```\n", "Expected:\n    3\nGot:\n    2"),
+        ("```toml\n[data]\nnam = 3\n```\n", "data.nam is not known"),
+        ("```bash\nfedbilevel run missing.toml\n```\n", "missing.toml"),
+        (
+            "```python\nimport warnings\nwarnings.warn('old')\n```\n",
+            "UserWarning: old",
+        ),
+    ],
+)
+def test_a_block_that_fails_fails_its_page(block, reason, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(block)
+    done = read(page, tmp_path)
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "fate"),
+    [
+        ("python", "print(1)\n", Fate.EXECUTED),
+        ("python", "# own.py\nprint(1)\n", Fate.WRITTEN),
+        ("python", "# own.py, later\nprint(1)\n", Fate.EXECUTED),
+        ("python", ">>> print(1)\n1\n", Fate.SESSION),
+        ("toml", "rounds = 2\n", Fate.READ),
+        ("toml", "# own.toml\nrounds = 2\n", Fate.WRITTEN),
+        ("bash", "fedbilevel doctor\n", Fate.COMMANDS),
+        ("bash", "make setup   # all\npip install jax\n", Fate.COMMANDS),
+        ("bash", "python own.py\npython examples/first.py\n", Fate.COMMANDS),
+        ("bash", "python -m benchmarks.tasks\n", Fate.UNKNOWN),
+        ("bash", "curl somewhere\n", Fate.UNKNOWN),
+        ("bash", "fedbilevel doctor\nrm -r runs\n", Fate.UNKNOWN),
+        ("yaml", "a: 1\n", Fate.UNKNOWN),
+        ("", "round 1\n", Fate.OUTPUT),
+    ],
+)
+def test_what_becomes_of_a_block_follows_from_its_first_words(language, text, fate):
+    assert Block(1, language, False, text).fate == fate
+    assert Block(1, language, True, text).fate == Fate.MARKED

@@ -1,0 +1,123 @@
+"""The site is built strictly: links, anchors, and every public name has its entry."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tools.public_names import public_names
+
+PARTS = ("mkdocs.yml", "CHANGELOG.md", "docs", "tools", "src")
+
+
+def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=project,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built") / "html"
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a copy of all that the site is built from."""
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, tmp_path / part, ignore=ignored)
+        else:
+            shutil.copy(ROOT / part, tmp_path / part)
+    return tmp_path
+
+
+def test_the_site_builds_without_a_warning_and_needs_no_network(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    fetched = re.compile(
+        r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//'
+    )
+    for page in pages:
+        assert not fetched.search(page.read_text()), page
+
+
+def test_formulas_are_drawn_as_mathml(site):
+    page = (site / "maths" / "index.html").read_text()
+    assert page.count("<math") > 20
+    assert "arithmatex" not in page
+
+
+def test_an_entry_is_what_a_reader_wants_to_see(site):
+    page = (site / "reference" / "algorithms" / "index.html").read_text()
+    assert 'id="fedbilevel.LocalBSGM"' in page
+    assert '<span class="doc-section-title">Examples:</span>' in page
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "warning"),
+    [
+        (
+            "docs/reference/algorithms.md",
+            "::: fedbilevel.FedBiO\n",
+            "",
+            "fedbilevel.FedBiO is public and has no entry",
+        ),
+        (
+            "docs/maths.md",
+            "# The maths\n",
+            "# The maths\n\n[gone](results.md#nowhere) and [lost](nowhere.md)\n",
+            "'nowhere.md'",
+        ),
+        ("docs/maths.md", "# The maths\n", "# The maths\n\n$\\nowhere$\n", r"\nowhere"),
+    ],
+)
+def test_the_build_fails_where_something_is_missing(
+    project, tmp_path, file, old, new, warning
+):
+    text = (project / file).read_text()
+    assert old in text
+    (project / file).write_text(text.replace(old, new))
+    done = build(project, tmp_path / "html")
+    assert done.returncode != 0
+    assert warning in done.stderr
+    if "results.md#nowhere" in new:
+        assert "'results.md#nowhere'" in done.stderr
+
+
+def test_public_names_are_those_that_the_package_says():
+    import fedbilevel
+    from fedbilevel import datasets, metrics, problems
+    from fedbilevel.mathematics import theory
+
+    names = set(public_names())
+    for package in (fedbilevel, datasets, metrics, problems, theory):
+        assert {f"{package.__name__}.{name}" for name in package.__all__} <= names
+    assert "fedbilevel.data.partition.partition" in names
+    assert "fedbilevel.experiments.choices.Experiment" in names
+
+
+def test_what_the_readme_links_to_is_there():
+    text = (ROOT / "README.md").read_text()
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", prose)
+    named = re.findall(r"`((?:docs|tests|benchmarks)/[\w./-]+)`", text)
+    assert links
+    assert named
+    for path in links + named:
+        assert (ROOT / path).exists(), path

@@ -1,0 +1,1 @@
+"""What builds the documentation, beside mkdocs: hooks that `mkdocs.yml` names."""
