@@ -1,14 +1,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup data check test bench experiments build clean
+.PHONY: setup data check test docs bench experiments build clean
 
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,partition,benchmarks]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs,partition,benchmarks]'
 	touch .venv/.ready
 
 data: setup
@@ -19,10 +19,14 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest -n 2
 
 test: setup
 	$(BIN)/pytest -n 2
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
 	$(BIN)/python -m benchmarks.overhead
@@ -30,6 +34,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.sharded
 	$(BIN)/python -m benchmarks.checkpointing
+	$(BIN)/python -m benchmarks.costs
 
 experiments: data
 	$(BIN)/python -m benchmarks.heterogeneity
