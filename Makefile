@@ -34,6 +34,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.sharded
 	$(BIN)/python -m benchmarks.checkpointing
+	$(BIN)/python -m benchmarks.progress
 	$(BIN)/python -m benchmarks.costs
 
 experiments: data

@@ -131,8 +131,8 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sharded", "checkpointing"])
-def test_the_benchmarks_of_many_cores_and_of_checkpoints_run(name):
+@pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
+def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
     flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     environment = {**os.environ, **flags}

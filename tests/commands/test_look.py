@@ -67,8 +67,8 @@ def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
     first = fedbilevel(tmp_path, words)
     found = json.loads(first.stdout)
     assert {label: len(seeds) for label, seeds in found.items()} == {
-        "quick": 2,
-        "rival": 2,
+        "quick (FedBiO)": 2,
+        "rival (FedBiO)": 2,
     }
     assert "running quick.toml with seed 1" in first.stderr
     assert (tmp_path / "comparison.svg").exists()

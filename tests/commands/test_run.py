@@ -109,7 +109,7 @@ def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):
     fedbilevel(finished, "run quick.toml algorithm:sim-fbo --algorithm.learning-rate 1")
     done = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
     found = json.loads(done.stdout)
-    assert set(found) == {"quick", "quick-SimFBO"}
+    assert set(found) == {"quick (FedBiO)", "quick-SimFBO"}
 
 
 def test_help_comes_at_once_and_without_jax():

@@ -105,12 +105,17 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
         asked, records = read_run(folder)
         asked = replace(asked, seed=0, tracking=Tracking())
         same = [label for label, other in settings.items() if other == asked]
-        label = same[0] if same else folder.absolute().name
+        label = same[0] if same else _label(folder.absolute().name, asked)
         if not same and label in settings:
-            label = str(folder)
+            label = _label(str(folder), asked)
         settings.setdefault(label, asked)
         groups.setdefault(label, []).append(records)
     return groups
+
+
+def _label(name: str, asked: Experiment) -> str:
+    algorithm = type(asked.algorithm).__name__
+    return name if algorithm in name else f"{name} ({algorithm})"
 
 
 def _table(ends: dict[str, list[Record]]) -> str:

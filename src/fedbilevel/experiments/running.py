@@ -99,17 +99,23 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
                 if journal is None:
                     journal = closing.enter_context(Journal(folder, done.number))
                     if not done.number:
+                        paused = time.monotonic()
                         start = Record(0, 0.0, Costs(), measure(task.x, task.y))
                         journal.write(start)
                         tell_trackers(start)
+                        began += time.monotonic() - paused
                 record, finished = None, done.number + 1
                 due = finished % experiment.evaluation.every == 0
                 if due or finished == experiment.rounds:
-                    seconds = journal.seconds + time.monotonic() - began
+                    jax.block_until_ready(done.state)
+                    paused = time.monotonic()
+                    seconds = journal.seconds + paused - began
                     figures = measure(done.x, done.y)
                     record = Record(finished, seconds, done.costs, figures)
                     journal.write(record)
                     tell_trackers(record)
+                    # A run's time is that of its rounds, however often it is measured.
+                    began += time.monotonic() - paused
                 yield Step(done, record)
         finally:
             if done is not None:

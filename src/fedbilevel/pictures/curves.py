@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbilevel.pictures.picture import blank
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
@@ -16,7 +17,7 @@ AXES = {
     "rounds": "rounds",
     "samples": "examples drawn",
     "bytes": "bytes sent, both ways",
-    "seconds": "seconds",
+    "seconds": "seconds, compilation included",
 }
 """What a figure can be drawn against, and how an axis is labelled."""
 
@@ -51,17 +52,21 @@ def curves(runs: Mapping[str, Sequence[Sequence[Record]]], figure: str) -> "Figu
         >>> len(curves({"FedBiO": runs}, "loss").axes)
         4
     """
-    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    picture = Figure(figsize=(11, 3.4), layout="constrained")
+    picture = blank(11, 3.6)
     panels = picture.subplots(1, len(AXES), sharey=True)
     for panel, (axis, words) in zip(panels, AXES.items(), strict=True):
         for label, seeds in runs.items():
             _draw(panel, seeds, axis, figure, label)
         panel.set_xlabel(words)
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.grid(alpha=0.3)
     panels[0].set_ylabel(title_of(figure))
-    panels[0].legend(fontsize="small")
+    picture.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4
+    )
     return picture
 
 

@@ -16,7 +16,8 @@ class Record(NamedTuple):
 
     Attributes:
         rounds: how many were done by then; 0 at the start.
-        seconds: since the run began, pauses between resumptions left aside.
+        seconds: that the rounds took, compilation included; what was measured and
+            pauses between resumptions are left aside.
         costs: all that had been spent.
         figures: what was measured, by name.
 

@@ -1,0 +1,93 @@
+"""The pictures of the command line in the documentation, made anew.
+
+    python -m tools.screenshots
+
+It runs the commands of the README in a terminal of 92 columns and writes
+`docs/images/progress.svg`, `comparison.svg` and `report.png`. Besides the package it
+needs pyte, which knows what a terminal shows, and Chromium.
+"""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyte
+from rich.console import Console
+from rich.text import Text
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+COLUMNS, LINES = 92, 12
+RIVAL = (
+    "run first.toml algorithm:fed-bi-o --algorithm.learning-rate 1 "
+    "--algorithm.upper-rate 10 --algorithm.lower-rate 0.5 --algorithm.adjoint-rate 0.5 "
+    "--algorithm.local-steps 5 --algorithm.batch-size 16"
+)
+
+
+def main() -> None:
+    """Make all three."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        typed(folder, "new first --ready regularisation")
+        screens = in_terminal(folder, "run first.toml --evaluation.every 1")
+        going = [text for text in screens if " left" in text]
+        terminal_picture("fedbilevel run first.toml", going[len(going) // 2])
+        typed(folder, RIVAL)
+        typed(
+            folder,
+            f"compare runs/first runs/first-FedBiO --out {IMAGES}/comparison.svg",
+        )
+        typed(folder, "plot runs/first")
+        page = folder / "runs" / "first" / "report.html"
+        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
+        size = ["--window-size=1000,1300", f"--screenshot={IMAGES}/report.png"]
+        subprocess.run([*command, *size, page.as_uri()], check=True)
+
+
+def typed(folder: Path, words: str) -> None:
+    """Type a command."""
+    command = [sys.executable, "-m", "fedbilevel", *words.split()]
+    subprocess.run(command, check=True, cwd=folder)
+
+
+def in_terminal(folder: Path, words: str) -> list[str]:
+    """Type a command in a terminal; return all that its screen showed, one by one."""
+    leader, follower = pty.openpty()
+    size = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", *words.split()],
+        cwd=folder,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env={**os.environ, **size},
+    )
+    os.close(follower)
+    screen = pyte.Screen(COLUMNS, LINES)
+    stream = pyte.ByteStream(screen)
+    screens = []
+    while True:
+        try:
+            stream.feed(os.read(leader, 4096))
+        except OSError:  # how Linux says that the other side is closed
+            break
+        screens.append("\n".join(line.rstrip() for line in screen.display).rstrip())
+    os.close(leader)
+    process.wait()
+    return screens
+
+
+def terminal_picture(title: str, text: str) -> None:
+    """Draw a screen as a window."""
+    console = Console(width=COLUMNS, record=True, file=io.StringIO())
+    console.print(Text(f"$ {title}", style="bold"))
+    console.print(Text(text))
+    console.save_svg(str(IMAGES / "progress.svg"), title="fedbilevel")
+
+
+if __name__ == "__main__":
+    main()
