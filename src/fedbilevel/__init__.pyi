@@ -36,6 +36,7 @@ from .mathematics.hypergradients import (
     NeumannSeries,
     Samples,
 )
+from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 
@@ -64,6 +65,7 @@ __all__ = [
     "NeumannSeries",
     "NoUploadsError",
     "OnDemandDevices",
+    "OptaxSchedule",
     "Participation",
     "Phase",
     "Round",
@@ -79,6 +81,7 @@ __all__ = [
     "best_round",
     "datasets",
     "metrics",
+    "optax_schedule",
     "plan_of",
     "problems",
     "rescale",

@@ -8,6 +8,7 @@ from typing import Any
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.commands.asking import asked
 from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.metrics.diagnosis import diagnose
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_overrides(
         read_experiment(file), given.options, f"fedbilevel diagnose {file}"
     )
+    experiment = located(experiment, file.parent)
     algorithm: Any = experiment.algorithm
     series = getattr(algorithm, "hypergradient", None) or getattr(
         algorithm, "series", None

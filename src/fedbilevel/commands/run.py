@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow
-from fedbilevel.experiments.choices import Own
 from fedbilevel.experiments.folders import EXPERIMENT, has_checkpoints
+from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
@@ -25,10 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_overrides(
         read_experiment(file), given.options, f"fedbilevel run {file}"
     )
-    if isinstance(experiment.problem, Own):
-        # Found from anywhere, by the run's own copy of the experiment.
-        whole = (file.parent / experiment.problem.file).absolute()
-        experiment = replace(experiment, problem=Own(whole))
+    # Found from anywhere, by the run's own copy of the experiment.
+    experiment = located(experiment, file.parent)
     folder = experiment.folder or file.parent / "runs" / file.stem
     if has_checkpoints(folder):
         raise ValueError(

@@ -1,6 +1,7 @@
 """From what an experiment asks for to what `run` takes."""
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ from jaxtyping import Bool, Int
 
 from fedbilevel import datasets
 from fedbilevel.data.partition import partition
-from fedbilevel.datasets.table import Labelled
+from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
 from fedbilevel.experiments.choices import (
+    HUB_FIELDS,
     Cleaning,
     Data,
     Experiment,
@@ -77,7 +79,7 @@ def deal(data: Data, held: Partition) -> Dealt:
         >>> [len(rows) for rows in split.training_rows]
         [30, 36, 34]
     """
-    source = getattr(datasets, data.name)()
+    source = _source(data)
     generator = np.random.default_rng(data.seed)
     order = generator.permutation(len(source.train.labels))
     table = _rows(source.train, order)
@@ -86,7 +88,7 @@ def deal(data: Data, held: Partition) -> Dealt:
     if training + validation > len(order):
         raise ValueError(
             f"data.training and data.validation ask for {training} + {validation} "
-            f"examples, but {data.name} has {len(order)}."
+            f"examples, but {data.path or data.name} has {len(order)}."
         )
     table = _rows(table, np.arange(training + validation))
     wrong = None
@@ -112,6 +114,12 @@ def deal(data: Data, held: Partition) -> Dealt:
         ),
         wrong,
     )
+
+
+def _source(data: Data) -> DataSet | GroupedDataSet:
+    load: Callable[..., DataSet | GroupedDataSet] = getattr(datasets, data.name)
+    given = {name: getattr(data, name) for name in HUB_FIELDS}
+    return load(**{name: value for name, value in given.items() if value is not None})
 
 
 def _deal(

@@ -99,29 +99,62 @@ AlgorithmChoice: TypeAlias = (
 )
 
 
+HUB_FIELDS = ("path", "features", "label", "splits")
+
+
 @dataclass(frozen=True)
 class Data:
     """Which examples there are; a problem of your own brings its own.
 
     Attributes:
-        name: of the data set.
+        name: of the data set; "hub" for any in the layout of the Hugging Face hub.
         training: examples of lower losses; all that are left by default.
         validation: examples of upper losses; by default a fifth of all.
         noise: the share of training labels drawn anew at random.
         tail: how many times the most frequent class outnumbers the rarest in training.
         seed: of the order of examples, of noise and tail.
+        path: of the hub's set: its name there, or a folder beside the experiment file,
+            or anywhere by its whole path.
+        features: the hub's columns that are learnt from; by default its images, or else
+            its numbers.
+        label: the hub's column of classes; "label" by default.
+        splits: the hub's parts for training and for test; "train" and "test" by
+            default.
+
+    Raises:
+        ValueError: if "hub" has no path, or another set has what is the hub's.
 
     Example:
         >>> Data().name
         'digits'
     """
 
-    name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups"] = "digits"
+    name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups", "hub"] = (
+        "digits"
+    )
     training: int | None = None
     validation: int | None = None
     noise: float = 0.0
     tail: float = 1.0
     seed: int = 0
+    path: str | None = None
+    features: tuple[str, ...] | None = None
+    label: str | None = None
+    splits: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name == "hub":
+            if self.path is None:
+                raise ValueError(
+                    'data of name "hub" need a path: a name on the hub, or a folder.'
+                )
+            return
+        given = [name for name in HUB_FIELDS if getattr(self, name) is not None]
+        if given:
+            raise ValueError(
+                f'data.{given[0]} is for name = "hub" only, but the name is '
+                f"{self.name!r}; leave out one of the two."
+            )
 
 
 @dataclass(frozen=True)
