@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 SOLVER = Path(__file__).parents[2] / "integrations/benchopt/solvers/localbsgvrm.py"

@@ -1,13 +1,15 @@
 """An experiment file over a data set in the hub's layout, beside it in a folder."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 
 from fedbilevel import FedBiO, datasets
-from fedbilevel.commands.run import main
 from fedbilevel.experiments.building import deal
 from fedbilevel.experiments.choices import Data, Experiment, Partition
 from fedbilevel.experiments.overrides import with_overrides
@@ -50,10 +52,17 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.single_precision
-def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder, capfd):
-    assert main([str(folder / "first.toml"), "--json"]) == 0
-    *_, last = map(json.loads, capfd.readouterr().out.splitlines())
+def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder):
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbilevel", "run", folder / "first.toml", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **offline},
+    )
+    assert done.returncode == 0, done.stderr
+    *_, last = map(json.loads, done.stdout.splitlines())
     assert last["round"] == 1
     assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
     # The run's own copy is read from anywhere, so it has the whole path.
