@@ -1,6 +1,6 @@
 """Every learning rate of every algorithm may be a schedule, optax's among them."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -35,6 +35,18 @@ PROGRAMS: Any = simulation._work
 
 def by_hand(step):
     return 0.2 * 2.0 ** (-jnp.asarray(step, float) / 4)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OneOf:
+    """One of three schedules by its number, so that they share a compiled program."""
+
+    which: int
+
+    def __call__(self, step):
+        rates = [one(step) for one in (CONSTANT, DECAYING, by_hand)]
+        return jnp.stack([jnp.asarray(rate, float) for rate in rates])[self.which]
 
 
 def with_rate(value, rate):
@@ -89,11 +101,22 @@ def test_schedules_of_optax_are_their_numbers_and_decay_as_written_by_hand(name)
     algorithm = SCHEDULED[name]
     number, constant, decaying, expected = (
         server_after(with_rate(algorithm, rate))
-        for rate in (0.2, CONSTANT, DECAYING, by_hand)
+        for rate in (0.2, OneOf(0), OneOf(1), OneOf(2))
     )
     np.testing.assert_allclose(constant, number, rtol=0, atol=1e-12)
     np.testing.assert_allclose(decaying, expected, rtol=0, atol=1e-12)
     assert np.abs(decaying - constant).max() > 1e-6
+    # As optax returns it, a schedule is a function, and so part of the program.
+    bare = with_rate(algorithm, DECAYING)
+    assert DECAYING not in jax.tree.leaves(bare)
+    assert bare.learning_rate(4) == pytest.approx(0.1)
+
+
+def test_a_bare_constant_schedule_of_optax_runs_as_its_number():
+    number, constant = (
+        server_after(with_rate(SCHEDULED["FedBiO"], rate)) for rate in (0.2, CONSTANT)
+    )
+    np.testing.assert_allclose(constant, number, rtol=0, atol=1e-12)
 
 
 def test_a_warm_start_counts_its_steps_across_exchanges_and_the_algorithm_its_own():
