@@ -37,6 +37,7 @@ from .mathematics.hypergradients import (
     NeumannSeries,
     Samples,
 )
+from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 
@@ -65,6 +66,7 @@ __all__ = [
     "NeumannSeries",
     "NoUploadsError",
     "OnDemandDevices",
+    "OptaxSchedule",
     "Participation",
     "Phase",
     "Round",
@@ -80,6 +82,7 @@ __all__ = [
     "best_round",
     "datasets",
     "metrics",
+    "optax_schedule",
     "plan_of",
     "predict_costs",
     "problems",

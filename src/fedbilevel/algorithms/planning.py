@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedbilevel.algorithms.rescale import Algorithm, law_of
+from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.mathematics.theory.plans import Plan
 
 
@@ -19,6 +20,7 @@ def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) 
 
     Raises:
         TypeError: if no corollary is about this algorithm.
+        ValueError: if none is about its schedule.
 
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
@@ -31,6 +33,12 @@ def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) 
         >>> with_plan(tried, plan).learning_rate, plan.rounds
         (0.2, 50)
     """
+    rate = _settings(algorithm)["learning_rate"]
+    if callable(rate) and not isinstance(rate, CubeRootDecay):
+        raise ValueError(
+            "the corollaries are about a number or CubeRootDecay for learning_rate, "
+            "not about other schedules; plan from a run with one of these."
+        )
     return Plan(
         law_of(algorithm),
         devices=devices,

@@ -11,7 +11,7 @@ from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.algorithms.settings import check_counts
 from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -30,9 +30,10 @@ class SurveyState(NamedTuple):
         direct: ∇x f̄.
         indirect: J̄ θ Σ_n (I − θH̄)ⁿ ∇y f̄; direct − indirect is the hypergradient.
         own: the mean over devices of ∇x f_k − J_k θ Σ_n (I − θH_k)ⁿ ∇y f_k.
+        step: of the warm start, while it lasts.
 
     Example:
-        >>> SurveyState(*range(10)).own
+        >>> SurveyState(*range(11)).own
         9
     """
 
@@ -46,6 +47,7 @@ class SurveyState(NamedTuple):
     direct: Upper
     indirect: Upper
     own: Upper
+    step: schedules.Step
 
 
 @tree.register
@@ -82,7 +84,7 @@ class Survey:
     ) -> tuple[SurveyState, tuple[()]]:
         """Return the point, nothing known about it; devices keep nothing."""
         nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
-        return SurveyState(x, y, *(nothing,) * 5, *(none,) * 3), ()
+        return SurveyState(x, y, *(nothing,) * 5, *(none,) * 3, step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the warm start, watched, if there is one; and a round like any."""

@@ -1,12 +1,15 @@
 """Federated steps on the lower problem alone, before an algorithm begins."""
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from fedbilevel.algorithms.protocol import Phase
-from fedbilevel.algorithms.settings import check_counts
+from fedbilevel.algorithms.protocol import Phase, Server
+from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+_Work: TypeAlias = tuple[Upper, Lower, schedules.Step | None]
 
 
 @tree.register
@@ -15,7 +18,8 @@ class WarmStart:
     """Brings y near y*(x) at the first x, as Algorithm 2 asks of its start.
 
     Attributes:
-        learning_rate: of the local gradient steps on g.
+        learning_rate: of the local gradient steps on g; a number, or a schedule of the
+            steps of the warm start, which the algorithm's own steps do not continue.
         exchanges: how often devices average.
         local_steps: steps between two averages.
         batch_size: examples in a step's batch.
@@ -28,31 +32,49 @@ class WarmStart:
         5
     """
 
-    learning_rate: tree.Rate
+    learning_rate: schedules.LearningRate
     exchanges: int = field(default=1, metadata={"static": True})
     local_steps: int = field(default=1, metadata={"static": True})
     batch_size: int = field(default=1, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_settings(self)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return one phase an exchange; the server's state needs fields x and y."""
+        """Return one phase an exchange; the server needs fields x, y and step."""
+        rate = self.learning_rate
+        counts = callable(rate)
 
-        def step(
-            carry: tuple[Upper, Lower], data: DeviceData, key: RandomKey
-        ) -> tuple[Upper, Lower]:
-            x, y = carry
+        def step(carry: _Work, data: DeviceData, key: RandomKey) -> _Work:
+            x, y, t = carry
             (batch,) = data.lower.draw(key, self.batch_size, draws=1)
             gradient = problem.lower_gradient(x, y, batch)
-            return x, tree.add_scaled(y, -self.learning_rate, gradient)
+            eta = schedules.rate_at(rate, 0 if t is None else t)
+            y = tree.add_scaled(y, -eta, gradient)
+            return x, y, None if t is None else t + 1
+
+        def server(server: Server, mean: Lower) -> Server:
+            if not counts:
+                return server._replace(y=mean)
+            return server._replace(y=mean, step=server.step + self.local_steps)
 
         phase = Phase(
             steps=self.local_steps,
-            broadcast=lambda server: (server.x, server.y),
+            # Only a schedule asks which step it is.
+            broadcast=lambda server: (
+                server.x,
+                server.y,
+                server.step if counts else None,
+            ),
             start=lambda downlink, private, data, key: downlink,
             step=step,
             finish=lambda carry, downlink, key: (carry[1], (), {}),
-            server=lambda server, mean: server._replace(y=mean),
+            server=server,
         )
-        return (phase,) * self.exchanges
+        if not counts:
+            return (phase,) * self.exchanges
+        # The algorithm counts its own steps from 0.
+        last = phase._replace(
+            server=lambda server, mean: server._replace(y=mean, step=0 * server.step)
+        )
+        return *(phase,) * (self.exchanges - 1), last

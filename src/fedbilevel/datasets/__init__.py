@@ -1,7 +1,8 @@
-"""Real data sets, as arrays: digits, MNIST, Fashion-MNIST, Adult, 20 newsgroups."""
+"""Real data sets, as arrays: five by name, and any other of the hub by its path."""
 
 from fedbilevel.datasets.adult import adult
 from fedbilevel.datasets.digits import digits
+from fedbilevel.datasets.hub import hub
 from fedbilevel.datasets.mnist import fashion_mnist, mnist
 from fedbilevel.datasets.newsgroups import newsgroups
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
@@ -13,6 +14,7 @@ __all__ = [
     "adult",
     "digits",
     "fashion_mnist",
+    "hub",
     "mnist",
     "newsgroups",
 ]

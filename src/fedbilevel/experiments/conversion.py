@@ -17,6 +17,7 @@ from fedbilevel.mathematics.hypergradients import (
     Hypergradient,
     NeumannSeries,
 )
+from fedbilevel.mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
 from fedbilevel.mathematics.tree import Rate
 
@@ -55,6 +56,8 @@ def converter() -> cattrs.Converter:
 
     def learning_rate(value: Any, _: Any) -> Any:
         if isinstance(value, dict):
+            if "schedule" in value:
+                return _schedule(value)
             return made.structure(value, CubeRootDecay)
         return _number(value)
 
@@ -105,6 +108,14 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"a number is needed, but it is {value!r}.")
     return float(value)
+
+
+def _schedule(value: dict[str, Any]) -> OptaxSchedule:
+    given = dict(value)
+    name = given.pop("schedule")
+    if not isinstance(name, str):
+        raise ValueError(f"the name of an optax schedule is needed, not {name!r}.")
+    return optax_schedule(name, **given)
 
 
 def _one_of(value: Any, known: tuple[Any, ...]) -> Any:

@@ -18,8 +18,9 @@ from tyro.constructors import (
 
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import converter
+from fedbilevel.experiments.writing import in_line
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
-from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
+from fedbilevel.mathematics.schedules import LearningRate
 from fedbilevel.mathematics.tree import Rate
 
 _registry = ConstructorRegistry()
@@ -62,7 +63,7 @@ def with_overrides(
 
 @_registry.primitive_rule
 def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """A rate is a number; a learning rate may also be a decaying one."""
+    """A rate is a number; a learning rate may also be a table for a schedule."""
     kind: Any = info.type
     if kind not in (Rate, LearningRate, Rate | None):
         return None
@@ -71,17 +72,12 @@ def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         value = tomllib.loads(f"value = {words[0]}")["value"]
         return converter().structure(value, kind)
 
-    def show(value: Any) -> list[str]:
-        if isinstance(value, CubeRootDecay):
-            return [f"{{scale = {value.scale}, plateau = {value.plateau}}}"]
-        return [str(value)]
-
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="NUMBER",
         instance_from_str=parse,
         is_instance=lambda value: True,
-        str_from_instance=show,
+        str_from_instance=lambda value: [in_line(value)],
     )
 
 

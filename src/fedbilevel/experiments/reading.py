@@ -1,8 +1,7 @@
 """An experiment file read into dataclasses; mistakes with their lines and cures."""
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import UnknownNameError, converter
 from fedbilevel.experiments.places import line_of
 from fedbilevel.experiments.possible import ImpossibleValueError
+from fedbilevel.nearest import nearest
 
 
 class ExperimentError(ValueError):
@@ -87,10 +87,10 @@ def _mistakes(
         known = [one.name for one in fields(error.cl)]
         for extra in sorted(error.extra_fields):
             full = (*path, extra)
-            cure = _nearest(extra, known)
+            cure = nearest(extra, known)
             yield full, f"{'.'.join(full)} is not known; {cure}"
     elif isinstance(error, UnknownNameError):
-        cure = _nearest(error.given, error.known)
+        cure = nearest(error.given, error.known)
         yield path, f"{name} is {error.given!r}, which is not known; {cure}"
     elif isinstance(error, ImpossibleValueError):
         full = (*path, error.field)
@@ -99,9 +99,3 @@ def _mistakes(
         yield path, f"{name} is missing."
     else:
         yield path, f"{name}: {error}"
-
-
-def _nearest(given: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(given, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.tracking.records import Record, read_records
@@ -82,10 +83,8 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
         'a/runs/b'
     """
     folder = experiment.folder or file.parent / "runs" / file.stem
-    if isinstance(experiment.problem, Own):
-        # Found from anywhere, by the run's own copy of the experiment.
-        whole = (file.parent / experiment.problem.file).absolute()
-        experiment = replace(experiment, problem=Own(whole))
+    # Found from anywhere, by the run's own copy of the experiment.
+    experiment = located(experiment, file.parent)
     return replace(experiment, folder=None), folder.with_name(folder.name + suffix)
 
 

@@ -1,5 +1,6 @@
 """An experiment written as a file that reads as the same experiment."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedbilevel.experiments.choices import (
     ProblemChoice,
 )
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
+from fedbilevel.mathematics.optax_schedule import OptaxSchedule
 
 _NAMED = {
     *get_args(AlgorithmChoice),
@@ -63,7 +65,26 @@ def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def in_line(value: Any) -> str:
+    """Return a value as it stands after the equals sign of a file.
+
+    Example:
+        >>> from fedbilevel import CubeRootDecay
+        >>> in_line(CubeRootDecay(0.5))
+        '{scale = 0.5, plateau = 2.0}'
+    """
+    value = _plain(value)
+    if isinstance(value, dict):
+        pairs = (f"{name} = {in_line(one)}" for name, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_line, value))}]"
+    return json.dumps(value) if isinstance(value, bool | str) else str(value)
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, OptaxSchedule):
+        return {"schedule": value.name, **value.table}
     if is_dataclass(value) and not isinstance(value, type):
         named = {"name": type(value).__name__} if type(value) in _NAMED else {}
         held = {one.name: getattr(value, one.name) for one in fields(value)}

@@ -82,4 +82,4 @@ def as_tree(learning_rate: LearningRate) -> LearningRate:
 
 
 def _is_leaf(value: Any) -> bool:
-    return bool(jax.tree_util.treedef_is_leaf(jax.tree.structure(value)))
+    return bool(jax.tree_util.all_leaves([value]))

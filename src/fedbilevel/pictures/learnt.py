@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedbilevel.experiments.building import deal
 from fedbilevel.experiments.choices import (
     Cleaning,
     Experiment,
@@ -10,6 +9,7 @@ from fedbilevel.experiments.choices import (
     Regularisation,
     Representation,
 )
+from fedbilevel.experiments.dealing import deal
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.pictures.classes import class_weights
 from fedbilevel.pictures.numbers import upper_numbers

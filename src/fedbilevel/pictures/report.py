@@ -71,8 +71,10 @@ def _purpose(experiment: Experiment) -> str:
     if isinstance(problem, Own):
         return f"A problem of its own, {problem.file.name}."
     said = (type(problem).__doc__ or "").splitlines()[0]
-    held = f"{experiment.partition.devices} devices hold {experiment.data.name}."
-    return f"{said} {held}"
+    data = experiment.data.path or experiment.data.name
+    if experiment.partition.natural:
+        return f"{said} Each natural group of {data} is a device."
+    return f"{said} {experiment.partition.devices} devices hold {data}."
 
 
 def _figures(records: Sequence[Record]) -> str:

@@ -1,0 +1,131 @@
+"""Examples dealt to devices, as an experiment asks for."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from fedbilevel import datasets
+from fedbilevel.data.partition import partition
+from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
+from fedbilevel.experiments.choices import HUB_FIELDS, Data, Partition
+from fedbilevel.problems.imbalance import long_tail
+from fedbilevel.problems.label_noise import redraw_labels
+from fedbilevel.problems.split import Split
+
+
+class Dealt(NamedTuple):
+    """Examples, and which training labels were spoilt.
+
+    Attributes:
+        split: the tables, and who holds what.
+        wrong: which training labels are wrong; none if none were spoilt.
+
+    Example:
+        >>> Dealt._fields
+        ('split', 'wrong')
+    """
+
+    split: Split
+    wrong: Bool[np.ndarray, "examples"] | None
+
+
+def deal(data: Data, held: Partition) -> Dealt:
+    """Return examples dealt to devices.
+
+    Example:
+        >>> split, _ = deal(Data(training=100, validation=50), Partition(devices=3))
+        >>> [len(rows) for rows in split.training_rows]
+        [30, 36, 34]
+    """
+    source = _source(data)
+    generator = np.random.default_rng(data.seed)
+    order = generator.permutation(len(source.train.labels))
+    table = _rows(source.train, order)
+    validation = data.validation or max(1, len(order) // 5)
+    training = data.training or len(order) - validation
+    if training + validation > len(order):
+        raise ValueError(
+            f"data.training and data.validation ask for {training} + {validation} "
+            f"examples, but {data.path or data.name} has {len(order)}."
+        )
+    groups = None
+    if held.natural:
+        groups = _groups(source, data.name)[order]
+    elif held.devices > min(training, validation):
+        raise ValueError(
+            f"partition.devices asks for {held.devices} devices, each with examples of "
+            f"both kinds, but there are {training} for training and {validation} for "
+            "validation; ask for fewer devices or more examples."
+        )
+    table = _rows(table, np.arange(training + validation))
+    wrong = None
+    kept = np.arange(training)
+    if data.tail > 1:
+        kept = long_tail(table.labels[:training], source.classes, data.tail, data.seed)
+    lower = _rows(table, kept)
+    if data.noise:
+        redrawn = redraw_labels(lower.labels, data.noise, source.classes, data.seed)
+        lower, wrong = Labelled(lower.features, redrawn.labels), redrawn.wrong
+    upper = _rows(table, np.arange(training, training + validation))
+    if groups is None:
+        both = np.concatenate([lower.labels, upper.labels])
+        rows = _without_nobody(_deal(both, held))
+    else:
+        chosen = groups[np.concatenate([kept, np.arange(training, len(table.labels))])]
+        rows = [np.flatnonzero(chosen == group) for group in np.unique(chosen)]
+    count = len(lower.labels)
+    return Dealt(
+        Split(
+            lower,
+            upper,
+            source.test,
+            _without_nobody([part[part < count] for part in rows]),
+            _without_nobody([part[part >= count] - count for part in rows]),
+            source.classes,
+        ),
+        wrong,
+    )
+
+
+def _groups(source: DataSet | GroupedDataSet, name: str) -> Int[np.ndarray, "examples"]:
+    if not isinstance(source, GroupedDataSet):
+        raise ValueError(
+            f"partition.natural: {name} has no natural groups, which adult has; leave "
+            "it out, and say how many devices there are."
+        )
+    return source.train_groups
+
+
+def _source(data: Data) -> DataSet | GroupedDataSet:
+    load: Callable[..., DataSet | GroupedDataSet] = getattr(datasets, data.name)
+    given = {name: getattr(data, name) for name in HUB_FIELDS}
+    return load(**{name: value for name, value in given.items() if value is not None})
+
+
+def _deal(
+    labels: Int[np.ndarray, "examples"], held: Partition
+) -> list[Int[np.ndarray, "_"]]:
+    if held.concentration is None:
+        order = np.random.default_rng(held.seed).permutation(len(labels))
+        return list(np.array_split(order, held.devices))
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    partitioner = DirichletPartitioner(
+        held.devices, "label", held.concentration, min_partition_size=1, seed=held.seed
+    )
+    return partition(partitioner, seed=held.seed, label=labels.astype(np.int64))
+
+
+def _without_nobody(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Let devices without a row have one of the device that has most."""
+    parts = list(parts)
+    for device in [k for k, part in enumerate(parts) if not len(part)]:
+        richest = int(np.argmax([len(part) for part in parts]))
+        parts[device], parts[richest] = parts[richest][:1], parts[richest][1:]
+    return parts
+
+
+def _rows(table: Labelled, rows: Int[np.ndarray, "_"]) -> Labelled:
+    return Labelled(table.features[rows], table.labels[rows])

@@ -1,0 +1,63 @@
+"""A problem of one's own: what its file makes, and where it goes wrong."""
+
+import runpy
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.problems.task import Task
+
+
+def own_task(file: Path) -> Task:
+    """Return what the function `task` of a file returns.
+
+    Raises:
+        ValueError: if there is none, or it fails; says where.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "empty.py"
+        >>> _ = file.write_text("x = 3")
+        >>> own_task(file)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: problem.file: ...empty.py has no function task(); fedbilevel new
+        shows one.
+    """
+    if not file.exists():
+        raise ValueError(f"problem.file: there is no {file}.")
+    try:
+        names: dict[str, Any] = runpy.run_path(str(file))
+        make = names.get("task")
+        made = make() if callable(make) else None
+    except Exception as error:
+        raise ValueError(f"problem.file: {_place(error, file)}") from error
+    if not callable(make):
+        raise ValueError(
+            f"problem.file: {file} has no function task(); fedbilevel new shows one."
+        )
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"problem.file: task() of {file} returned a {type(made).__name__}; return "
+            "a fedbilevel.problems.Task."
+        )
+    if not isinstance(made.devices, InMemoryDevices):
+        raise ValueError(
+            f"problem.file: the devices of {file} are a {type(made.devices).__name__}; "
+            "give fedbilevel.InMemoryDevices."
+        )
+    return made
+
+
+def _place(error: Exception, file: Path) -> str:
+    """Return what went wrong in a file, and in which line of it."""
+    if isinstance(error, SyntaxError):
+        return f"{file}, line {error.lineno}: {error.msg}."
+    lines = [
+        one.lineno
+        for one in traceback.extract_tb(error.__traceback__)
+        if one.filename == str(file)
+    ]
+    where = f", line {lines[-1]}" if lines else ""
+    return f"{file}{where}: {type(error).__name__}: {error}"

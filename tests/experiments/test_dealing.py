@@ -1,0 +1,46 @@
+"""Who holds what, as an experiment asks for."""
+
+import numpy as np
+import pytest
+
+from fedbilevel import datasets
+from fedbilevel.experiments.choices import Data, Partition
+from fedbilevel.experiments.dealing import deal
+
+
+def test_every_example_is_dealt_once():
+    split, wrong = deal(
+        Data(training=100, validation=50, noise=0.5), Partition(devices=7)
+    )
+    for parts, count in ((split.training_rows, 100), (split.validation_rows, 50)):
+        assert len(parts) == 7
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(count))
+    clean, _ = deal(Data(training=100, validation=50), Partition(devices=7))
+    np.testing.assert_array_equal(wrong, split.training.labels != clean.training.labels)
+
+
+def test_a_long_tail_is_of_training_alone():
+    split, _ = deal(Data(tail=20.0), Partition())
+    counts = np.bincount(split.training.labels)
+    assert counts.max() >= 15 * counts.min()
+    assert np.bincount(split.validation.labels).min() > 20
+
+
+def test_natural_devices_are_the_groups_of_the_data():
+    source = datasets.adult()
+    split, _ = deal(
+        Data("adult", training=3000, validation=1000), Partition(natural=True)
+    )
+    assert len(split.training_rows) == len(source.group_names)
+    order = np.random.default_rng(0).permutation(len(source.train.labels))[:4000]
+    for group, (training, validation) in enumerate(
+        zip(split.training_rows, split.validation_rows, strict=True)
+    ):
+        members = np.flatnonzero(source.train_groups[order] == group)
+        np.testing.assert_array_equal(training, members[members < 3000])
+        np.testing.assert_array_equal(validation, members[members >= 3000] - 3000)
+
+
+def test_data_without_groups_have_no_natural_devices():
+    with pytest.raises(ValueError, match="digits has no natural groups, which adult"):
+        deal(Data(), Partition(natural=True))

@@ -1,0 +1,109 @@
+"""An experiment file over a data set in the hub's layout, beside it in a folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image
+
+from fedbilevel import FedBiO, datasets
+from fedbilevel.experiments.choices import Data, Experiment, Partition
+from fedbilevel.experiments.dealing import deal
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import ExperimentError, read_experiment
+from fedbilevel.experiments.writing import write_experiment
+
+FILE = """
+rounds = 2
+
+[algorithm]
+name = "FedBiO"
+learning_rate = {schedule = "linear_schedule", init_value = 0.1, end_value = 0.0, transition_steps = 8}
+batch_size = 4
+
+[data]
+name = "hub"
+path = "small-digits"
+label = "digit"
+validation = 60
+
+[partition]
+devices = 3
+"""  # noqa: E501
+HUB = Data("hub", path="a/b", features=("u", "v"), label="w", splits=("one", "two"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder with an experiment file and scikit-learn's digits as images."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    kinds = Features({"image": Image(), "digit": ClassLabel(num_classes=10)})
+    for split, part in zip(("train", "test"), datasets.digits()[:2], strict=True):
+        pixels = np.rint(part.features[:300].reshape(-1, 8, 8) * 255).astype(np.uint8)
+        rows = {"image": list(pixels), "digit": part.labels[:300]}
+        Dataset.from_dict(rows, kinds).to_parquet(
+            tmp_path / "small-digits" / "data" / f"{split}-00000-of-00001.parquet"
+        )
+    (tmp_path / "first.toml").write_text(FILE)
+    return tmp_path
+
+
+def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder):
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbilevel", "run", folder / "first.toml", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **offline},
+    )
+    assert done.returncode == 0, done.stderr
+    *_, last = map(json.loads, done.stdout.splitlines())
+    assert last["rounds"] == 2
+    assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
+    # The run's own copy is read from anywhere, so it has the whole path.
+    copy = read_experiment(folder / "runs" / "first" / "experiment.toml")
+    assert copy.data.path == str(folder / "small-digits")
+    split, _ = deal(copy.data, copy.partition)
+    assert len(split.training_rows) == 3
+    assert split.training.features.shape == (240, 64)
+    assert split.validation.features.shape == (60, 64)
+    assert split.test.features.shape == (300, 64)
+
+
+def test_the_fields_of_the_hub_are_written_and_read_the_same(tmp_path):
+    asked = Experiment(FedBiO(0.1), data=HUB)
+    write_experiment(asked, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == asked
+
+
+def test_the_fields_of_the_hub_can_be_said_on_the_command_line():
+    words = "--data.name hub --data.path a/b --data.label w --data.features u v"
+    words += " --data.splits one two"
+    asked = Experiment(FedBiO(0.1))
+    assert with_overrides(asked, words.split(), "fedbilevel run").data == HUB
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('path = "small-digits"', "", 'name "hub" need one'),
+        ('name = "hub"', 'name = "digits"', 'data.path: it is for name = "hub" only'),
+        ('name = "hub"', 'name = "hubb"', "did you mean hub?"),
+    ],
+)
+def test_a_wrong_combination_is_refused_in_a_sentence(old, new, message, tmp_path):
+    (tmp_path / "first.toml").write_text(FILE.replace(old, new))
+    with pytest.raises(ExperimentError) as caught:
+        read_experiment(tmp_path / "first.toml")
+    assert message in str(caught.value)
+
+
+def test_more_examples_than_the_hubs_set_has_are_refused_with_its_path(folder):
+    data = Data("hub", path=str(folder / "small-digits"), label="digit", training=1000)
+    with pytest.raises(ValueError, match="small-digits has 300"):
+        deal(data, Partition(devices=2))
