@@ -89,7 +89,7 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
 
 
 def test_tensorboard_shows_every_round_once(left):
-    from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
+    from tensorboard.backend.event_processing import (
         event_accumulator,
     )
 
