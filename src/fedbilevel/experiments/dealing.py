@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from fedbilevel import datasets
 from fedbilevel.data.partition import partition
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
-from fedbilevel.experiments.choices import HUB_FIELDS, Data, Partition
+from fedbilevel.experiments.choices.data import HUB_FIELDS, Data, Partition
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import redraw_labels
 from fedbilevel.problems.split import Split

@@ -1,0 +1,32 @@
+"""What an experiment file can ask for: one dataclass a table of the file."""
+
+from fedbilevel.experiments.choices.data import Data, Partition
+from fedbilevel.experiments.choices.engines import AllShards, EngineChoice
+from fedbilevel.experiments.choices.experiment import AlgorithmChoice, Experiment
+from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
+from fedbilevel.experiments.choices.problems import (
+    Cleaning,
+    LossTuning,
+    Own,
+    ProblemChoice,
+    Regularisation,
+    Representation,
+)
+
+__all__ = [
+    "AlgorithmChoice",
+    "AllShards",
+    "Cleaning",
+    "Data",
+    "EngineChoice",
+    "Evaluation",
+    "Experiment",
+    "Keeping",
+    "LossTuning",
+    "Own",
+    "Partition",
+    "ProblemChoice",
+    "Regularisation",
+    "Representation",
+    "Tracking",
+]

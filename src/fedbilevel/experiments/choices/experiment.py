@@ -1,0 +1,68 @@
+"""All that an experiment file can ask for."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from fedbilevel.algorithms.fedbio import FedBiO
+from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
+from fedbilevel.algorithms.fednest import FedNest
+from fedbilevel.algorithms.lfednest import LFedNest
+from fedbilevel.algorithms.local_bsgm import LocalBSGM
+from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.shrofbo import ShroFBO
+from fedbilevel.algorithms.simfbo import SimFBO
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.experiments.choices.data import Data, Partition
+from fedbilevel.experiments.choices.engines import EngineChoice
+from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
+from fedbilevel.experiments.choices.problems import ProblemChoice, Regularisation
+from fedbilevel.experiments.possible import above_zero, at_least
+
+AlgorithmChoice: TypeAlias = (
+    LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that a run is asked to do.
+
+    Attributes:
+        algorithm: what devices and server do.
+        problem: what is learnt.
+        data: from which examples.
+        partition: held by whom.
+        engine: where devices' work is done.
+        rounds: how many.
+        seed: of every random choice of the run.
+        participants: devices that take part in a round; all by default.
+        norm_limit: the largest upload that counts.
+        folder: where everything about the run is kept; by default one named after the
+            file.
+        evaluation: what is measured.
+        checkpoints: how often the run is saved.
+        tracking: who else is told of measurements.
+
+    Example:
+        >>> Experiment(FedBiO(0.1)).rounds
+        100
+    """
+
+    algorithm: AlgorithmChoice
+    problem: ProblemChoice = field(default_factory=Regularisation)
+    data: Data = field(default_factory=Data)
+    partition: Partition = field(default_factory=Partition)
+    engine: EngineChoice = field(default_factory=Simulation)
+    rounds: int = 100
+    seed: int = 0
+    participants: int | None = None
+    norm_limit: float | None = None
+    folder: Path | None = None
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Keeping = field(default_factory=Keeping)
+    tracking: Tracking = field(default_factory=Tracking)
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "rounds", "participants")
+        above_zero(self, "norm_limit")

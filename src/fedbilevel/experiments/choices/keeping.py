@@ -1,0 +1,66 @@
+"""What is measured and kept of a run, and where else it goes."""
+
+from dataclasses import dataclass
+
+from fedbilevel.experiments.possible import at_least
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured, and how often.
+
+    Attributes:
+        every: rounds between two measurements; the last round always has one.
+        stationarity: whether to solve for y*(x) and measure the distance from it, which
+            takes a while.
+
+    Example:
+        >>> Evaluation().every
+        1
+    """
+
+    every: int = 1
+    stationarity: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "every")
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Checkpoints of a run, in its folder.
+
+    Attributes:
+        every: rounds between two.
+        keep: how many of the newest stay.
+
+    Example:
+        >>> Keeping().every
+        10
+    """
+
+    every: int = 10
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "every", "keep")
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where measurements go besides `measured.jsonl` in the run's folder.
+
+    Attributes:
+        tensorboard: whether to write TensorBoard's files, into the run's folder.
+        mlflow: the address of an MLflow tracking server, such as
+            http://127.0.0.1:5000.
+        wandb: a project of Weights & Biases.
+
+    Example:
+        >>> Tracking().tensorboard
+        False
+    """
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    wandb: str | None = None

@@ -1,0 +1,103 @@
+"""The problems that an experiment file can name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from fedbilevel.experiments.possible import ImpossibleValueError, above_zero
+
+
+@dataclass(frozen=True)
+class Regularisation:
+    """Tune a penalty on the weights of each feature of softmax regression.
+
+    Attributes:
+        penalty: of every feature at the start.
+
+    Example:
+        >>> Regularisation().penalty
+        0.01
+    """
+
+    penalty: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "penalty")
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Learn how far to trust each training example.
+
+    Attributes:
+        ridge: the penalty on the model's weights.
+
+    Example:
+        >>> Cleaning().ridge
+        0.01
+    """
+
+    ridge: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
+
+
+@dataclass(frozen=True)
+class LossTuning:
+    """Tune the training loss class by class, for rare classes.
+
+    Attributes:
+        ridge: the penalty on the model's weights.
+
+    Example:
+        >>> LossTuning().ridge
+        0.01
+    """
+
+    ridge: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Learn what devices' own classifiers see of an example.
+
+    Attributes:
+        units: of each layer.
+        ridge: the penalty on the classifiers' weights.
+
+    Example:
+        >>> Representation().units
+        (64,)
+    """
+
+    units: tuple[int, ...] = (64,)
+    ridge: float = 0.01
+
+    def __post_init__(self) -> None:
+        above_zero(self, "ridge")
+        if not self.units or min(self.units) < 1:
+            raise ImpossibleValueError(
+                "units", "give at least one layer, each of at least 1 unit."
+            )
+
+
+@dataclass(frozen=True)
+class Own:
+    """A problem of your own: a Python file with a function `task`.
+
+    Attributes:
+        file: beside the experiment file, or anywhere by its whole path.
+
+    Example:
+        >>> Own(Path("ridge.py")).file.name
+        'ridge.py'
+    """
+
+    file: Path
+
+
+ProblemChoice: TypeAlias = Regularisation | Cleaning | LossTuning | Representation | Own
