@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": ""}
+# Compiled in half the time, on one device as on most machines.
+ENVIRONMENT = {
+    **os.environ,
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+}
 
 QUICK = """
 rounds = 12
