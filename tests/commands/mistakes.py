@@ -302,6 +302,7 @@ MISTAKES = (
     Mistake("no command", "", {}, ("COMMAND",)),
     typed("an unknown option", "run a.toml --round 3", "--round"),
     typed("an option in words", "run a.toml --rounds many", "many", "--rounds"),
+    typed("a kind as an option", "run a.toml --algorithm.name FedBiO", "algorithm:fed"),
     typed("an unknown kind", "run a.toml algorithm:fed-bo", "fed-bo"),
     typed("no such run", "resume nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to plot", "plot nowhere", "nowhere", "fedbilevel run"),

@@ -13,10 +13,7 @@ from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of, placed
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.metrics.curvature import largest_curvature
-from fedbilevel.metrics.diagnosis import diagnose
-
-MARGIN = 0.5
-"""Of 1/L for steps and series: batches are more curved than the mean of all."""
+from fedbilevel.metrics.diagnosis import Verdict, diagnose
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,19 +31,28 @@ def main(arguments: Sequence[str]) -> int:
         experiment, _ = placed(read_experiment(given.run), given.run, "")
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
-    rate = MARGIN / largest_curvature(task.problem, task.devices, *point)
+    rate = given.margin / largest_curvature(task.problem, task.devices, *point)
     survey = Survey(
         NeumannSeries(given.terms, rate),
         batch_size=given.batch_size,
         warm_start=WarmStart(rate, exchanges=50, batch_size=given.batch_size),
     )
-    found = diagnose(task.problem, survey, task.devices, *point, rounds=given.estimates)
+    try:
+        found = diagnose(
+            task.problem, survey, task.devices, *point, rounds=given.estimates
+        )
+    except ArithmeticError as error:
+        raise ArithmeticError(
+            f"{error} Here --margin sets the rate and the scale, --batch-size the size."
+        ) from error
     where = "the end of the run" if finished else "the start, y brought near y*(x)"
     if given.json:
         figures = {one: getattr(found, one) for one in ("distance", "low", "high")}
         print(json.dumps({"verdict": found.verdict.name, "at": where, **figures}))
     else:
         print(f"Asked at {where}: {found}")
+        if found.verdict is Verdict.UNCLEAR:
+            print("Here these are --batch-size and --estimates.")
     return 0
 
 
@@ -63,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--terms", type=int, default=20, help="of the series; 20")
     parser.add_argument(
         "--estimates", type=int, default=20, help="more of them, less noise; 20"
+    )
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.5,
+        help="steps and series are this part of 1/L, since batches are more curved "
+        "than the mean of all; 0.5",
     )
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     return parser

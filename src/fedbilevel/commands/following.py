@@ -52,10 +52,18 @@ def follow(
             file=sys.stderr,
         )
         return INTERRUPTED
-    if not (as_json or quiet):
-        print(_summary(list(read_records(folder))))
-        print(f"all of it is in {folder}; look at it with: fedbilevel plot {folder}")
     return 0
+
+
+def sum_up(folder: Path) -> None:
+    """Say what a run has come to, and how to look at it.
+
+    Example:
+        >>> sum_up.__name__
+        'sum_up'
+    """
+    print(_summary(list(read_records(folder))))
+    print(f"all of it is in {folder}; look at it with: fedbilevel plot {folder}")
 
 
 def _headline(experiment: Experiment, folder: Path) -> str:

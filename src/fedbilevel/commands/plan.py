@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from fedbilevel.algorithms.planning import plan_of, with_plan
 from fedbilevel.commands.words import aligned
 from fedbilevel.engines.prediction import predict_costs
 from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.tracking.records import Record
 
 SYMBOLS = {
@@ -76,6 +79,9 @@ def main(arguments: Sequence[str]) -> int:
         "samples": spent.samples,
         "bytes": spent.bytes_up + spent.bytes_down,
     }
+    learnt = read_learnt(given.folder, task)
+    curvature = largest_curvature(task.problem, task.devices, *learnt)
+    _warn_of_long_steps(planned, curvature)
     settings = {k: v for k, v in asdict(plan).items() if k != "law"}
     if given.json:
         print(json.dumps({"plan": settings, "predicted": predicted}))
@@ -98,6 +104,19 @@ def main(arguments: Sequence[str]) -> int:
             given.out,
         )
     return 0
+
+
+def _warn_of_long_steps(planned: LocalBSGM | LocalBSGVRM, curvature: float) -> None:
+    rate: Any = planned.learning_rate
+    longest = float(rate(0) if callable(rate) else rate) * float(planned.lower_rate)
+    if longest > 1 / curvature:
+        print(
+            f"warning: the plan's steps on y are {longest:.3g} long, above 1/L = "
+            f"{1 / curvature:.3g} at the end of the run, and will likely diverge: the "
+            "corollaries know nothing of L. Go to fewer devices, or begin with a "
+            "smaller learning_rate.",
+            file=sys.stderr,
+        )
 
 
 def _shown(value: float | int | CubeRootDecay) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import follow
+from fedbilevel.commands.following import follow, sum_up
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.runs import asked_of
 
@@ -21,4 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_overrides(
         asked_of(folder), given.options, f"fedbilevel resume {folder}"
     )
-    return follow(experiment, folder, given.as_json)
+    code = follow(experiment, folder, given.as_json)
+    if not (code or given.as_json):
+        sum_up(folder)
+    return code

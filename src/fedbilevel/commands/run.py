@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import follow
+from fedbilevel.commands.following import follow, sum_up
 from fedbilevel.experiments.folders import has_checkpoints
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -32,4 +32,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{folder}, or give this one another --folder."
         )
     begin(experiment, folder)
-    return follow(experiment, folder, given.as_json)
+    code = follow(experiment, folder, given.as_json)
+    if not (code or given.as_json):
+        sum_up(folder)
+    return code

@@ -25,6 +25,13 @@ from fedbilevel.mathematics.tree import Rate
 
 _registry = ConstructorRegistry()
 
+KINDS = {
+    "algorithm": "algorithm:fed-bi-o",
+    "problem": "problem:cleaning",
+    "engine": "engine:all-shards",
+}
+"""Tables that come in several kinds, and how one is named."""
+
 
 def with_overrides(
     experiment: Experiment, arguments: Sequence[str], program: str
@@ -45,6 +52,7 @@ def with_overrides(
         >>> with_overrides(asked, ["--rounds", "7"], "fedbilevel run").rounds
         7
     """
+    _refuse_names(arguments)
     # Options of what the file names need no word before them; other kinds do.
     another = any(":" in word and not word.startswith("-") for word in arguments)
     kinds = (
@@ -59,6 +67,16 @@ def with_overrides(
             config=(kinds,),
         )
     return changed
+
+
+def _refuse_names(arguments: Sequence[str]) -> None:
+    for word in arguments:
+        table, _, key = word.partition("=")[0].removeprefix("--").partition(".")
+        if word.startswith("--") and key == "name" and table in KINDS:
+            raise ValueError(
+                f"{word} is no option: a kind is a word of its own, before its "
+                f"options, such as {KINDS[table]}."
+            )
 
 
 @_registry.primitive_rule
