@@ -22,7 +22,7 @@ from rich.text import Text
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 COLUMNS, LINES = 92, 12
 RIVAL = (
-    "run first.toml algorithm:fed-bi-o --algorithm.learning-rate 1 "
+    "run first.toml algorithm:FedBiO --algorithm.learning-rate 1 "
     "--algorithm.upper-rate 10 --algorithm.lower-rate 0.5 --algorithm.adjoint-rate 0.5 "
     "--algorithm.local-steps 5 --algorithm.batch-size 16"
 )

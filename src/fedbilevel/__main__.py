@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 COMMANDS = {
     "run": "run an experiment file",
@@ -18,6 +19,9 @@ COMMANDS = {
     "doctor": "what is installed, what it runs on, which data can be found",
 }
 """What each command is for; each is a module of `fedbilevel.commands`."""
+
+EXTRA = ("cattrs", "filelock", "matplotlib", "rich", "tomli_w", "tyro")
+"""Modules that the command line needs and the library does not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,25 +40,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Federated bilevel optimization: two losses in, a tuned model out.",
         epilog="Each command has a --help of its own.",
     )
+    parser.add_argument(
+        "--version", action="version", version=f"fedbilevel {version('fedbilevel')}"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, add_help=False)
         command.set_defaults(command=name)
     asked = parser.parse_args(arguments[:1])
-    module = import_module(f"fedbilevel.commands.{asked.command}")
-    _say_warnings()
     try:
+        module = import_module(f"fedbilevel.commands.{asked.command}")
+        _say_warnings()
         code: int = module.main(arguments[1:])
     except BrokenPipeError:
         # Whoever read along has closed the book; what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, TypeError, OSError, ImportError, ArithmeticError) as error:
-        if os.environ.get("FEDBILEVEL_DEBUG"):
+        return 141
+    except KeyboardInterrupt:
+        print(f"fedbilevel {asked.command}: interrupted", file=sys.stderr, flush=True)
+        # JAX may be in the middle of anything; nothing of it is waited for.
+        os._exit(130)
+    except Exception as error:
+        if os.environ.get("FEDBILEVEL_DEBUG") or not _is_answer(error):
             raise
-        print(f"fedbilevel {asked.command}: {error}", file=sys.stderr)
+        print(f"fedbilevel {asked.command}: {_words(error)}", file=sys.stderr)
         return 2
     return code
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether an error is to be read by the person at the keyboard."""
+    kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError
+    # What JAX raises where memory is short, among others.
+    return isinstance(error, kinds) or type(error).__name__ == "JaxRuntimeError"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
+        return f"{error.name} is missing; run: pip install 'fedbilevel[commands]'"
+    return str(error)
 
 
 def _say_warnings() -> None:

@@ -155,7 +155,7 @@ MISTAKES = (
     ),
     of_file(
         "no cores",
-        ALGORITHM + SMALL + '[engine]\nname = "AllShards"\ncores = 0',
+        ALGORITHM + SMALL + '[engine]\nname = "Sharded"\ncores = 0',
         "cores",
     ),
     of_file(
@@ -302,8 +302,8 @@ MISTAKES = (
     Mistake("no command", "", {}, ("COMMAND",)),
     typed("an unknown option", "run a.toml --round 3", "--round"),
     typed("an option in words", "run a.toml --rounds many", "many", "--rounds"),
-    typed("a kind as an option", "run a.toml --algorithm.name FedBiO", "algorithm:fed"),
-    typed("an unknown kind", "run a.toml algorithm:fed-bo", "fed-bo"),
+    typed("a kind as an option", "run a.toml --algorithm.name FedBiO", "algorithm:"),
+    typed("an unknown kind", "run a.toml algorithm:FedBO", "did you mean FedBiO?"),
     typed("no such run", "resume nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to plot", "plot nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to compare", "compare nowhere", "nowhere"),

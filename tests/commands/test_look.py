@@ -4,12 +4,16 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedbilevel import LocalBSGM, NeumannSeries, plan_of
+from fedbilevel.commands.plan import planned_experiment
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
@@ -150,3 +154,54 @@ def test_the_doctor_tells_what_is_there(tmp_path):
     words = fedbilevel(tmp_path, "doctor").stdout
     assert "computes on" in words
     assert "data sets" in words
+
+
+def test_seeds_are_compared_after_the_same_rounds(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    fedbilevel(tmp_path, "compare quick.toml --seeds 2")
+    records = tmp_path / "runs" / "quick-seed-1" / "measured.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(lines[:-1]))  # as if it had been left after 8 rounds
+    done = fedbilevel(tmp_path, "compare runs/quick runs/quick-seed-1 --json")
+    assert "runs/quick-seed-1 stopped after 8 of 12 rounds" in done.stderr
+    (seeds,) = json.loads(done.stdout).values()
+    assert [one["rounds"] for one in seeds] == [8, 8]
+
+
+def test_a_report_names_no_tracker(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    fedbilevel(tmp_path, "run quick.toml")
+    asked = tmp_path / "runs" / "quick" / "experiment.toml"
+    asked.write_text(asked.read_text() + 'mlflow = "http://user:secret@host"\n')
+    assert read_experiment(asked).tracking.mlflow is not None
+    fedbilevel(tmp_path, "plot runs/quick")
+    assert "secret" not in (tmp_path / "runs" / "quick" / "report.html").read_text()
+
+
+def test_a_run_that_diverged_is_still_drawn(tmp_path):
+    (tmp_path / "quick.toml").write_text(QUICK)
+    fedbilevel(tmp_path, "run quick.toml")
+    file = tmp_path / "runs" / "quick" / "learnt.npz"
+    np.savez(file, x=np.full(64, np.nan), y=np.zeros((10, 64)))
+    done = fedbilevel(tmp_path, "plot runs/quick --json")
+    assert "diverged" in done.stderr
+    assert len(json.loads(done.stdout)["pictures"]) == 1
+
+
+@pytest.mark.parametrize("participants", [None, 2])
+def test_a_planned_experiment_has_the_plans_devices(participants):
+    algorithm = LocalBSGM(
+        learning_rate=0.1,
+        hypergradient=NeumannSeries(terms=3, scale=0.2),
+        local_steps=16,
+    )
+    asked = Experiment(algorithm, participants=participants)
+    devices = asked.participants or 8
+    anchor = plan_of(algorithm, devices=devices, steps=160, accuracy=1.0)
+    plan = plan_for_accuracy(anchor, devices=2 * devices, accuracy=1.0, contraction=0.9)
+    made = planned_experiment(asked, algorithm, plan, enrolled=8)
+    assert (made.participants or made.partition.devices) == 2 * devices
+    assert made.partition.devices >= 2 * devices
+    own = replace(asked, problem=Own(Path("own.py")), participants=None)
+    with pytest.raises(ValueError, match="brings 3; change that first"):
+        planned_experiment(own, algorithm, plan, enrolled=3)

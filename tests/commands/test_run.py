@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedbilevel.experiments.reading import read_experiment
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
 
 # One process makes what all of them look at.
@@ -109,7 +110,7 @@ def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
 
 
 def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):
-    fedbilevel(finished, "run quick.toml algorithm:sim-fbo --algorithm.learning-rate 1")
+    fedbilevel(finished, "run quick.toml algorithm:SimFBO --algorithm.learning-rate 1")
     done = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
     found = json.loads(done.stdout)
     assert set(found) == {"quick (FedBiO)", "quick-SimFBO"}
@@ -141,3 +142,80 @@ def test_help_comes_at_once_and_without_jax():
             - before.children_system
         )
     assert sorted(times)[3] < 0.5
+
+
+def test_what_a_resumption_asks_for_is_kept_with_the_run(finished, tmp_path):
+    shutil.copytree(finished / "runs", tmp_path / "runs")
+    fedbilevel(tmp_path, "resume runs/quick --rounds 14 --evaluation.stationarity")
+    asked = read_experiment(tmp_path / "runs" / "quick" / "experiment.toml")
+    assert asked.rounds == 14
+    assert asked.evaluation.stationarity
+    before = measured(tmp_path / "runs" / "quick")
+    assert "hypergradient" in before[-1]["figures"]
+    # Once it is finished, resuming it changes nothing.
+    fedbilevel(tmp_path, "resume runs/quick")
+    assert measured(tmp_path / "runs" / "quick") == before
+    words = "compare runs/quick --figure hypergradient --json"
+    assert fedbilevel(tmp_path, words).stdout
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+    (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
+    command = [sys.executable, "-m", "fedbilevel", "run", "long.toml", "--json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as begun:
+        assert begun.stdout is not None
+        begun.stdout.readline()
+        second = subprocess.run(
+            [*command, "--seed", "3"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        assert second.returncode == 2
+        assert "another process is running in runs/long" in second.stderr
+        begun.terminate()
+        begun.stdout.read()
+    # SIGTERM leaves a checkpoint as Ctrl-C does.
+    assert begun.returncode == 143
+    folder = tmp_path / "runs" / "long"
+    assert read_experiment(folder / "experiment.toml").seed == 0
+    left = measured(folder)[-1]["rounds"]
+    assert (folder / "checkpoints" / f"round_{left}").is_dir()
+
+
+def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):
+    (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
+    done = subprocess.run(
+        f"{sys.executable} -m fedbilevel run long.toml --json | head -1",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert json.loads(done.stdout)["rounds"] == 4
+    assert "go on with: fedbilevel resume runs/long" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
+    (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedbilevel", "run", "long.toml"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as begun:
+        assert begun.stderr is not None
+        assert "by FedBiO" in begun.stderr.readline()  # now it loads and compiles
+        begun.send_signal(signal.SIGINT)
+        assert begun.stderr.readline() == "\n"
+        assert "once more to stop now" in begun.stderr.readline()
+        begun.send_signal(signal.SIGINT)
+        said = begun.stderr.read()
+    assert begun.returncode == 130
+    assert "Traceback" not in said

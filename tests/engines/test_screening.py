@@ -211,7 +211,7 @@ def test_who_leaves_early_is_still_told(caplog):
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         for done in rounds:
             if done.number == 3:
-                rounds.close()  # type: ignore[attr-defined]
+                rounds.close()
                 break
     assert caplog.messages == [
         "round 3, exchange 0: left out the uploads of device 2, which were not finite"

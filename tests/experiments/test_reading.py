@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import CubeRootDecay, FedBiO, LocalBSGM, NeumannSeries
-from fedbilevel.experiments.choices import Experiment, Own, Tracking
+from fedbilevel.experiments.choices import Experiment, Own, Regularisation, Tracking
+from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
 from fedbilevel.experiments.writing import settings_of, write_experiment
@@ -41,12 +42,12 @@ def read(text: str, folder: Path) -> Experiment:
 
 
 def test_a_file_is_read(tmp_path):
-    assert read(SOUND, tmp_path) == ASKED
+    assert read(SOUND, tmp_path) == located(ASKED, tmp_path)
 
 
 def test_what_is_written_reads_the_same(tmp_path):
     write_experiment(ASKED, tmp_path / "again.toml")
-    assert read_experiment(tmp_path / "again.toml") == ASKED
+    assert read_experiment(tmp_path / "again.toml") == located(ASKED, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_every_field_can_be_said_on_the_command_line():
     words = ["--rounds", "9", "--algorithm.learning-rate", "0.2"]
     words += ["--algorithm.hypergradient.terms", "8", "--partition.devices", "3"]
-    changed = with_overrides(ASKED, words, "fedbilevel run")
+    asked = replace(ASKED, problem=Regularisation())
+    changed = with_overrides(asked, words, "fedbilevel run")
     assert changed.rounds == 9
     assert changed.partition.devices == 3
     assert changed.algorithm == LocalBSGM(0.2, NeumannSeries(8, 0.3))
@@ -106,7 +108,8 @@ def test_every_field_can_be_said_on_the_command_line():
 def test_tracking_is_read_written_and_changed_on_the_command_line(tmp_path):
     text = SOUND + '[tracking]\ntensorboard = true\nwandb = "federated"\n'
     asked = read(text, tmp_path)
-    assert asked == replace(ASKED, tracking=Tracking(True, None, "federated"))
+    told = replace(ASKED, tracking=Tracking(True, None, "federated"))
+    assert asked == located(told, tmp_path)
     write_experiment(asked, tmp_path / "again.toml")
     assert read_experiment(tmp_path / "again.toml") == asked
     words = ["--tracking.mlflow", "http://127.0.0.1:5000", "--tracking.wandb", "None"]

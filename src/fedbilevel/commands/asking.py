@@ -40,5 +40,7 @@ def asked(command: str, subject: str, arguments: Sequence[str]) -> Asked:
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
         parser.exit(0 if arguments else 2)
+    if arguments[0].startswith("-"):
+        parser.error(f"{subject} comes first, and options after it.")
     found, options = parser.parse_known_args(arguments)
     return Asked(found.subject, found.json, options)

@@ -13,7 +13,7 @@ from fedbilevel.commands.words import aligned, short
 from fedbilevel.experiments.choices import Experiment, Tracking
 from fedbilevel.experiments.folders import has_checkpoints
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, begin, finished, placed, read_run
+from fedbilevel.experiments.runs import asked_of, finished, placed, read_run
 from fedbilevel.pictures.curves import curves
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str]) -> int:
         'main'
     """
     given = _parser().parse_args(arguments)
+    if given.seeds < 1:
+        raise ValueError(f"--seeds: give at least 1, not {given.seeds}.")
     folders: list[Path] = []
     for subject in given.runs:
         made, code = _folders_of(subject, given.seeds, given.json)
@@ -35,13 +37,15 @@ def main(arguments: Sequence[str]) -> int:
         folders += made
     runs = _grouped(folders)
     for label, seeds in runs.items():
-        known = seeds[0][-1].figures
-        if given.figure not in known:
-            raise ValueError(
-                f"{label} has no figure {given.figure!r}; it has {', '.join(known)}."
-            )
+        for records in seeds:
+            known = records[-1].figures
+            if given.figure not in known:
+                raise ValueError(
+                    f"{label} has no figure {given.figure!r}; it has "
+                    f"{', '.join(known)}."
+                )
     curves(runs, given.figure).savefig(given.out)
-    ends = {label: [one[-1] for one in seeds] for label, seeds in runs.items()}
+    ends = {label: _last_common(seeds) for label, seeds in runs.items()}
     if given.json:
         found = {
             label: [json.loads(one.line) for one in last]
@@ -80,17 +84,14 @@ def _folders_of(subject: Path, seeds: int, as_json: bool) -> tuple[list[Path], i
     for seed in range(asked.seed, asked.seed + seeds):
         suffix = f"-seed-{seed}" if seed != asked.seed else ""
         experiment, folder = placed(replace(asked, seed=seed), subject, suffix)
-        if has_checkpoints(folder):
-            if asked_of(folder) != experiment:
-                raise ValueError(
-                    f"{folder} was run with other settings than {subject} has now; "
-                    f"compare {folder} itself, or remove it to run {subject} anew."
-                )
-        else:
-            begin(experiment, folder)
+        if has_checkpoints(folder) and asked_of(folder) != experiment:
+            raise ValueError(
+                f"{folder} was run with other settings than {subject} has now; "
+                f"compare {folder} itself, or remove it to run {subject} anew."
+            )
         if not finished(experiment, folder):
             print(f"running {subject} with seed {seed}", file=sys.stderr)
-            code = follow(experiment, folder, quiet=as_json)
+            code = follow(experiment, folder, goes_on=True, quiet=as_json)
             if code:
                 return folders, code
         folders.append(folder)
@@ -103,6 +104,11 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
     settings: dict[str, Experiment] = {}
     for folder in folders:
         asked, records = read_run(folder)
+        if records[-1].rounds < asked.rounds:
+            print(
+                f"{folder} stopped after {records[-1].rounds} of {asked.rounds} rounds",
+                file=sys.stderr,
+            )
         asked = replace(asked, seed=0, tracking=Tracking())
         same = [label for label, other in settings.items() if other == asked]
         label = same[0] if same else _label(folder.absolute().name, asked)
@@ -111,6 +117,13 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
         settings.setdefault(label, asked)
         groups.setdefault(label, []).append(records)
     return groups
+
+
+def _last_common(seeds: Sequence[Sequence[Record]]) -> list[Record]:
+    """Return the last records that all seeds have after the same rounds."""
+    by_rounds = [{one.rounds: one for one in records} for records in seeds]
+    last = max(set.intersection(*map(set, by_rounds)))
+    return [found[last] for found in by_rounds]
 
 
 def _label(name: str, asked: Experiment) -> str:

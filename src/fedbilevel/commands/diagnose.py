@@ -10,7 +10,7 @@ from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.learnt import Learnt, read_learnt
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, placed
+from fedbilevel.experiments.runs import asked_of
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Verdict, diagnose
@@ -25,10 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = _parser().parse_args(arguments)
     finished = given.run.is_dir()
-    if finished:
-        experiment = asked_of(given.run)
-    else:
-        experiment, _ = placed(read_experiment(given.run), given.run, "")
+    experiment = asked_of(given.run) if finished else read_experiment(given.run)
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
     rate = given.margin / largest_curvature(task.problem, task.devices, *point)
@@ -45,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ArithmeticError(
             f"{error} Here --margin sets the rate and the scale, --batch-size the size."
         ) from error
-    where = "the end of the run" if finished else "the start, y brought near y*(x)"
+    where = "where the run stands" if finished else "the start, y brought near y*(x)"
     if given.json:
         figures = {one: getattr(found, one) for one in ("distance", "low", "high")}
         print(json.dumps({"verdict": found.verdict.name, "at": where, **figures}))

@@ -13,6 +13,7 @@ from fedbilevel.datasets.newsgroups import NEWSGROUPS
 from fedbilevel.datasets.sources import found_in
 
 PACKAGES = {
+    "fedbilevel": "everything",
     "jax": "everything",
     "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[commands]'",
     "matplotlib": "pictures: pip install 'fedbilevel[commands]'",

@@ -3,8 +3,9 @@
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 
 from fedbilevel.commands.progress import progress
@@ -13,18 +14,24 @@ from fedbilevel.experiments.running import carry_out
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
 
-INTERRUPTED = 130
-"""The exit code that shells give to Ctrl-C."""
+NOBODY_READS = 141
+"""The exit code that shells give to a program whose output is no longer read."""
 
 
 def follow(
-    experiment: Experiment, folder: Path, as_json: bool = False, quiet: bool = False
+    experiment: Experiment,
+    folder: Path,
+    *,
+    goes_on: bool,
+    as_json: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Run or go on, showing progress; return the exit code.
 
     Args:
         experiment: what is asked for.
         folder: of the run.
+        goes_on: whether a run that was begun in it is to go on.
         as_json: whether to print records as JSON instead.
         quiet: whether to print nothing at all.
 
@@ -34,24 +41,31 @@ def follow(
     """
     if not (as_json or quiet):
         print(_headline(experiment, folder), file=sys.stderr)
-    steps = carry_out(experiment, folder)
     shown = progress(experiment.rounds, quiet=as_json or quiet)
-    with interruption() as interrupted, shown as show:
+    code = 0
+    with (
+        closing(carry_out(experiment, folder, goes_on)) as steps,
+        interruption() as interrupted,
+        shown as show,
+    ):
         for step in steps:
-            if as_json and step.record is not None:
-                print(step.record.line, flush=True)
             show(step)
-            if interrupted():
-                steps.close()
+            if as_json and step.record is not None:
+                try:
+                    print(step.record.line, flush=True)
+                except BrokenPipeError:
+                    code = NOBODY_READS
+            code = code or interrupted()
+            if code:
                 break
     done = step.done.number + 1
     if done < experiment.rounds:
         print(
             f"stopped after {done} of {experiment.rounds} rounds; go on with: "
-            f"fedbilevel resume {folder}",
+            f"fedbilevel resume {quote(str(folder))}",
             file=sys.stderr,
         )
-        return INTERRUPTED
+        return code
     return 0
 
 
@@ -63,7 +77,10 @@ def sum_up(folder: Path) -> None:
         'sum_up'
     """
     print(_summary(list(read_records(folder))))
-    print(f"all of it is in {folder}; look at it with: fedbilevel plot {folder}")
+    print(
+        f"all of it is in {folder}; look at it with: fedbilevel plot "
+        f"{quote(str(folder))}"
+    )
 
 
 def _headline(experiment: Experiment, folder: Path) -> str:
@@ -82,38 +99,41 @@ def _summary(records: Sequence[Record]) -> str:
 
 @contextmanager
 def interruption() -> Iterator["Interrupted"]:
-    """Take note of the first Ctrl-C; let the second one end the program.
+    """Take note of the first Ctrl-C or SIGTERM; let the second end the program.
 
     Example:
         >>> with interruption() as interrupted:
         ...     interrupted()
-        False
+        0
     """
     interrupted = Interrupted()
-    before = signal.signal(signal.SIGINT, interrupted.note)
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(one, interrupted.note) for one in signals]
     try:
         yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in zip(signals, before, strict=True):
+            signal.signal(one, handler)
 
 
 class Interrupted:
-    """Whether Ctrl-C was pressed.
+    """Whether the run was asked to stop.
 
     Example:
         >>> Interrupted()()
-        False
+        0
     """
 
     def __init__(self) -> None:
-        self._noted = False
+        self._noted = 0
 
-    def __call__(self) -> bool:
-        """Return whether it was."""
+    def __call__(self) -> int:
+        """Return the exit code that shells give to the signal; 0 without one."""
         return self._noted
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Remember it, and say what happens."""
-        self._noted = True
+        self._noted = 128 + number
         print("\nstopping after this round; once more to stop now", file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

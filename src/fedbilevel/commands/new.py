@@ -6,6 +6,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
+from shlex import quote
 from string import Template
 
 FILES = {
@@ -47,13 +48,18 @@ def main(arguments: Sequence[str]) -> int:
         if file.exists():
             raise ValueError(f"{file} exists already; choose another name or folder.")
     for template, file in written.items():
-        text = (files("fedbilevel.commands") / "templates" / template).read_text()
-        file.write_text(Template(text).substitute(name=given.name))
+        text = (files("fedbilevel.commands") / "templates" / template).read_text(
+            encoding="utf-8"
+        )
+        file.write_text(Template(text).substitute(name=given.name), encoding="utf-8")
     *code, experiment = written.values()
     if code:
         problem, test = code
         print(f"{problem} has the losses and the data; pytest {test} tests them.")
-    print(f"{experiment} has the settings; run it: fedbilevel run {experiment}")
+    print(
+        f"{experiment} has the settings; run it: fedbilevel run "
+        f"{quote(str(experiment))}"
+    )
     return 0
 
 

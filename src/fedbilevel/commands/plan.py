@@ -15,11 +15,12 @@ from fedbilevel.algorithms.planning import plan_of, with_plan
 from fedbilevel.commands.words import aligned
 from fedbilevel.engines.prediction import predict_costs
 from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
-from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from fedbilevel.mathematics.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.tracking.records import Record
 
@@ -56,12 +57,14 @@ def main(arguments: Sequence[str]) -> int:
         algorithm,
         devices=devices,
         steps=records[-1].rounds * algorithm.local_steps,
-        accuracy=given.reached or _reached(records, given.folder),
+        accuracy=_reached(records, given.folder)
+        if given.reached is None
+        else given.reached,
     )
     plan = plan_for_accuracy(
         anchor,
-        devices=given.devices or devices,
-        accuracy=given.accuracy or anchor.accuracy,
+        devices=devices if given.devices is None else given.devices,
+        accuracy=anchor.accuracy if given.accuracy is None else given.accuracy,
         contraction=given.contraction,
     )
     planned: Any = with_plan(algorithm, plan)
@@ -94,16 +97,44 @@ def main(arguments: Sequence[str]) -> int:
         print(aligned([["", "", "the run", "the plan"], *rows], numbers=(2, 3)))
         print("predicted: " + ", ".join(f"{v:,} {k}" for k, v in predicted.items()))
     if given.out is not None:
-        write_experiment(
-            replace(
-                experiment,
-                algorithm=planned,
-                rounds=plan.rounds,
-                partition=replace(experiment.partition, devices=plan.devices),
-            ),
-            given.out,
-        )
+        if given.out.exists():
+            raise ValueError(f"{given.out} exists already; choose another --out.")
+        made = planned_experiment(experiment, planned, plan, task.devices.device_count)
+        write_experiment(made, given.out)
     return 0
+
+
+def planned_experiment(
+    experiment: Experiment, algorithm: Any, plan: Plan, enrolled: int
+) -> Experiment:
+    """Return the experiment of a plan: as many devices take part as it says.
+
+    Args:
+        experiment: that the plan was made from.
+        algorithm: with the plan's settings.
+        plan: of K devices.
+        enrolled: the devices of the experiment.
+
+    Raises:
+        ValueError: if the number of devices is not the experiment's to choose.
+
+    Example:
+        >>> planned_experiment.__name__
+        'planned_experiment'
+    """
+    made = replace(experiment, algorithm=algorithm, rounds=plan.rounds)
+    sampled = experiment.participants is not None
+    if sampled:
+        made = replace(made, participants=plan.devices)
+    fits = plan.devices <= enrolled if sampled else plan.devices == enrolled
+    if fits:
+        return made
+    if isinstance(experiment.problem, Own) or experiment.partition.natural:
+        raise ValueError(
+            f"--out: the plan is for {plan.devices} devices, but the problem itself "
+            f"brings {enrolled}; change that first."
+        )
+    return replace(made, partition=replace(made.partition, devices=plan.devices))
 
 
 def _warn_of_long_steps(planned: LocalBSGM | LocalBSGVRM, curvature: float) -> None:
@@ -149,5 +180,7 @@ def _reached(records: Sequence[Record], folder: Path) -> float:
             "--evaluation.stationarity, or say --reached ε."
         )
     return mean(
-        one.figures["hypergradient"] + one.figures["lower_error"] for one in records
+        one.figures["hypergradient"] + one.figures["lower_error"]
+        for one in records
+        if "hypergradient" in one.figures
     )

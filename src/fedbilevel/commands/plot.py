@@ -2,8 +2,12 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import jax
+import numpy as np
 
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.folders import LEARNT
@@ -38,7 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     if (given.folder / LEARNT).exists():
         task = task_of(experiment)
         found = read_learnt(given.folder, task)
-        pictures += learnt(experiment, found.x, task.x)
+        if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.x)):
+            pictures += learnt(experiment, found.x, task.x)
+        else:
+            print("x is not finite: the run has diverged", file=sys.stderr)
     out = given.out or given.folder
     out.mkdir(parents=True, exist_ok=True)
     drawn = [out / f"{picture.name}.svg" for picture in pictures]

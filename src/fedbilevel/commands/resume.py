@@ -21,7 +21,12 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_overrides(
         asked_of(folder), given.options, f"fedbilevel resume {folder}"
     )
-    code = follow(experiment, folder, given.as_json)
+    if experiment.folder is not None:
+        raise ValueError(
+            f"--folder: a run goes on where it is, in {folder}; leave it out, or copy "
+            "the folder."
+        )
+    code = follow(experiment, folder, goes_on=True, as_json=given.as_json)
     if not (code or given.as_json):
         sum_up(folder)
     return code

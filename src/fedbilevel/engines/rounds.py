@@ -1,7 +1,7 @@
 """Running an algorithm: an iterator of rounds, the same for every engine."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +43,7 @@ def run(
     engine: Engine = Simulation(),
     norm_limit: float | None = None,
     checkpoints: Checkpoints | None = None,
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """Run an algorithm and yield each round as it is done.
 
     Args:
@@ -132,7 +132,7 @@ def resume(
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     norm_limit: float | None = None,
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     """Go on with a run from its newest checkpoint, to the same bits.
 
     A checkpoint that was damaged is skipped for the one before it; without any, the run
@@ -201,7 +201,7 @@ def resume(
             f"rounds={rounds}; ask for at least as many."
         )
     if progress.rounds == rounds:
-        return iter([_kept(progress)])
+        return (done for done in [_kept(progress)])
     return _rounds(prepared, progress, rounds, seed, participation, engine, store)
 
 
@@ -332,7 +332,7 @@ def _rounds(
     participation: Participation,
     engine: Engine,
     store: Store | None,
-) -> Iterator[Round]:
+) -> Generator[Round, None, None]:
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     unseen: deque[Round] = deque()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -84,7 +85,7 @@ def _named(made: cattrs.Converter, union: Any) -> Callable[[Any, Any], Any]:
         if "name" not in given:
             raise ValueError(f"its name is missing, one of {', '.join(classes)}.")
         name = given.pop("name")
-        if name not in classes:
+        if not isinstance(name, str) or name not in classes:
             raise UnknownNameError(str(name), list(classes))
         return made.structure(given, classes[name])
 
@@ -107,6 +108,8 @@ def _only(kind: type, wanted: str) -> Callable[[Any, Any], Any]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"a number is needed, but it is {value!r}.")
+    if not isfinite(value):
+        raise ValueError(f"a finite number is needed, but it is {value!r}.")
     return float(value)
 
 

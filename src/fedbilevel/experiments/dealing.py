@@ -110,7 +110,13 @@ def _deal(
     if held.concentration is None:
         order = np.random.default_rng(held.seed).permutation(len(labels))
         return list(np.array_split(order, held.devices))
-    from flwr_datasets.partitioner import DirichletPartitioner
+    try:
+        from flwr_datasets.partitioner import DirichletPartitioner
+    except ImportError as error:
+        raise ImportError(
+            "partition.concentration needs flwr-datasets; run: pip install "
+            "'fedbilevel[partition]'"
+        ) from error
 
     partitioner = DirichletPartitioner(
         held.devices, "label", held.concentration, min_partition_size=1, seed=held.seed

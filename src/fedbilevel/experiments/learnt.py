@@ -72,9 +72,22 @@ def read_learnt(folder: Path, task: Task) -> Learnt:
                 f"{file} has {', '.join(arrays)}, but the problem has "
                 f"{', '.join(names)}: it has changed since; run it again."
             )
-        leaves = [arrays[name] for name in names]
+        leaves = [
+            _as(arrays[name], leaf, f"{name} of {file}")
+            for name, leaf in _named(like).items()
+        ]
     found: Learnt = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return found
+
+
+def _as(array: Any, like: Any, what: str) -> Any:
+    if array.shape != like.shape:
+        raise ValueError(
+            f"{what} has shape {array.shape}, but the problem has {like.shape}: it has "
+            "changed since; run it again."
+        )
+    # NumPy's files forget the names of dtypes that are not its own.
+    return array.view(like.dtype) if array.dtype.kind == "V" else array
 
 
 def _named(learnt: Learnt) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def located(experiment: Experiment, folder: Path) -> Experiment:
         >>> located(asked, Path("/studies")).problem.file.as_posix()
         '/studies/ridge.py'
     """
+    if experiment.folder is not None:
+        experiment = replace(experiment, folder=folder / experiment.folder)
     if isinstance(experiment.problem, Own):
         whole = (folder / experiment.problem.file).absolute()
         experiment = replace(experiment, problem=Own(whole))

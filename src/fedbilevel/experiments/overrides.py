@@ -18,19 +18,13 @@ from tyro.constructors import (
 
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import converter
+from fedbilevel.experiments.kinds import in_order
 from fedbilevel.experiments.writing import in_line
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
 from fedbilevel.mathematics.schedules import LearningRate
 from fedbilevel.mathematics.tree import Rate
 
 _registry = ConstructorRegistry()
-
-KINDS = {
-    "algorithm": "algorithm:fed-bi-o",
-    "problem": "problem:cleaning",
-    "engine": "engine:all-shards",
-}
-"""Tables that come in several kinds, and how one is named."""
 
 
 def with_overrides(
@@ -39,7 +33,7 @@ def with_overrides(
     """Return the experiment with what the command line says instead.
 
     Every field is an option, `--algorithm.learning-rate 0.1`; another kind of problem,
-    algorithm or engine is named first, `algorithm:fed-bi-o`.
+    algorithm or engine is a word of its own, `algorithm:FedBiO`.
 
     Args:
         experiment: as its file has it.
@@ -52,31 +46,18 @@ def with_overrides(
         >>> with_overrides(asked, ["--rounds", "7"], "fedbilevel run").rounds
         7
     """
-    _refuse_names(arguments)
     # Options of what the file names need no word before them; other kinds do.
-    another = any(":" in word and not word.startswith("-") for word in arguments)
-    kinds = (
-        tyro.conf.ConsolidateSubcommandArgs if another else tyro.conf.AvoidSubcommands
-    )
+    ordered = in_order(arguments, experiment)
+    without_words = (tyro.conf.AvoidSubcommands,)
     with _registry:
         changed: Experiment = tyro.cli(
             Experiment,
             default=experiment,
-            args=list(arguments),
+            args=list(arguments) if ordered is None else ordered,
             prog=program,
-            config=(kinds,),
+            config=without_words if ordered is None else (),
         )
     return changed
-
-
-def _refuse_names(arguments: Sequence[str]) -> None:
-    for word in arguments:
-        table, _, key = word.partition("=")[0].removeprefix("--").partition(".")
-        if word.startswith("--") and key == "name" and table in KINDS:
-            raise ValueError(
-                f"{word} is no option: a kind is a word of its own, before its "
-                f"options, such as {KINDS[table]}."
-            )
 
 
 @_registry.primitive_rule

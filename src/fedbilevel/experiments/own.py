@@ -1,6 +1,7 @@
 """A problem of one's own: what its file makes, and where it goes wrong."""
 
 import runpy
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,16 @@ def own_task(file: Path) -> Task:
     """
     if not file.exists():
         raise ValueError(f"problem.file: there is no {file}.")
+    # What it imports may lie beside it.
+    sys.path.insert(0, str(file.parent))
     try:
         names: dict[str, Any] = runpy.run_path(str(file))
         make = names.get("task")
         made = make() if callable(make) else None
     except Exception as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
+    finally:
+        sys.path.remove(str(file.parent))
     if not callable(make):
         raise ValueError(
             f"problem.file: {file} has no function task(); fedbilevel new shows one."

@@ -35,7 +35,7 @@ def at_least(one: int, chosen: Any, *names: str) -> None:
     """
     for name in names:
         value = getattr(chosen, name)
-        if value is not None and value < one:
+        if value is not None and not value >= one:
             raise ImpossibleValueError(name, f"give at least {one}, not {value}.")
 
 

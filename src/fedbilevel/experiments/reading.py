@@ -1,9 +1,11 @@
 """An experiment file read into dataclasses; mistakes with their lines and cures."""
 
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from cattrs.errors import (
     AttributeValidationNote,
@@ -15,6 +17,7 @@ from cattrs.errors import (
 
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import UnknownNameError, converter
+from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.places import line_of
 from fedbilevel.experiments.possible import ImpossibleValueError
 from fedbilevel.nearest import nearest
@@ -49,9 +52,13 @@ def read_experiment(file: Path) -> Experiment:
         learning_rate?
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ExperimentError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ExperimentError(
+            f"{file} is no text in UTF-8; save it as such."
+        ) from error
     try:
         asked = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -59,14 +66,26 @@ def read_experiment(file: Path) -> Experiment:
     try:
         found: Experiment = converter().structure(asked, Experiment)
     except BaseValidationError as error:
-        found_at = [(line_of(text, path), words) for path, words in _mistakes(error)]
+        found_at = [
+            (line_of(text, (*path, *_key_in(words, asked, path))), words)
+            for path, words in _mistakes(error)
+        ]
         raise ExperimentError(
             "\n".join(
                 f"{file}, line {line}: {words}" if line else f"{file}: {words}"
                 for line, words in sorted(found_at, key=lambda one: one[0] or 0)
             )
         ) from None
-    return found
+    # What a file says of other files is meant from where it is.
+    return located(found, file.parent)
+
+
+def _key_in(words: str, asked: Any, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the key of a table that a message about the table is about."""
+    for name in path:
+        asked = asked.get(name) if isinstance(asked, dict) else None
+    named = re.findall(r"\w+", words)
+    return tuple(key for key in named if isinstance(asked, dict) and key in asked)[:1]
 
 
 def _mistakes(

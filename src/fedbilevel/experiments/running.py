@@ -1,27 +1,34 @@
 """An experiment carried out: rounds run, measured, written down and kept."""
 
 import time
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from shlex import quote
+from typing import NamedTuple
 
 import jax
 
+from fedbilevel.engines import sharded
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoints import Checkpoints
-from fedbilevel.engines.participation import Everyone, UniformSample
+from fedbilevel.engines.participation import Everyone, Participation, UniformSample
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.rounds import resume
-from fedbilevel.engines.sharded import Sharded
 from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.choices import AllShards, Experiment
+from fedbilevel.experiments.choices import Experiment, Sharded
+from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
+from fedbilevel.experiments.recording import Recorder
+from fedbilevel.experiments.runs import finished, keep
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
+from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.problems.task import Task
 from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, Record
 
@@ -42,15 +49,20 @@ class Step(NamedTuple):
     record: Record | None
 
 
-def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
-    """Run an experiment, from the newest checkpoint in its folder if there is one.
+def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[Step]:
+    """Run an experiment in a folder that no other process is running in.
 
     Trackers are told of each record, and of how the run ends: whoever stops iterating
-    early closes the generator, and has left the run.
+    early closes the generator, and has left the run. It is then measured once more.
 
     Args:
         experiment: what is asked for.
         folder: of the run.
+        goes_on: whether to go on from the newest checkpoint in it, if there is one.
+
+    Raises:
+        ValueError: if there is a checkpoint and the run is not to go on from it, or
+            none of those that there are can be used.
 
     Example:
         >>> carry_out.__name__
@@ -60,72 +72,91 @@ def carry_out(experiment: Experiment, folder: Path) -> Generator[Step]:
     engine = _engine(experiment)
     task = task_of(experiment)
     measure = measurements(task, experiment.evaluation.stationarity)
-    going_on = has_checkpoints(folder)
-    settings: dict[str, Any] = {
-        "seed": experiment.seed,
-        "participation": Everyone()
-        if experiment.participants is None
-        else UniformSample(experiment.participants),
-        "norm_limit": experiment.norm_limit,
-        "engine": engine,
-    }
-    keeping = experiment.checkpoints
-    checkpoints = Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep)
-    rounds = resume(
+    with claimed(folder):
+        begun = has_checkpoints(folder)
+        if begun and not goes_on:
+            raise ValueError(
+                f"{folder} has a run already; go on with it by: fedbilevel resume "
+                f"{quote(str(folder))}, or give this one another --folder."
+            )
+        rounds = _rounds(experiment, task, engine, folder)
+        if begun and not has_checkpoints(folder):
+            raise ValueError(
+                f"no checkpoint in {folder} can be used: they are damaged, and now "
+                "called so; give the run another --folder to begin anew."
+            )
+        if begun and finished(experiment, folder):
+            yield from (Step(done, None) for done in rounds)
+            return
+        keep(experiment, folder)
+        tracking = tracked(
+            trackers_of(experiment.tracking, folder),
+            folder.absolute().name,
+            settings_of(experiment),
+            goes_on=begun,
+        )
+        with tracking as tell_trackers, closing(rounds):
+            yield from _recorded(
+                experiment, task, rounds, folder, tell_trackers, measure
+            )
+
+
+def _recorded(
+    experiment: Experiment,
+    task: Task,
+    rounds: Iterator[Round],
+    folder: Path,
+    tell_trackers: Callable[[Record], None],
+    measure: Callable[[Upper, Lower], dict[str, float]],
+) -> Generator[Step]:
+    began, record = time.monotonic(), None
+    first = next(rounds)
+    with Journal(folder, first.number) as journal:
+        recorder = Recorder(journal, tell_trackers, measure, began)
+        if not first.number:
+            recorder.record(0, Costs(), task.x, task.y, seconds=0.0)
+        try:
+            for done in chain([first], rounds):
+                count = done.number + 1
+                due = count % experiment.evaluation.every == 0
+                record = None
+                if due or count == experiment.rounds:
+                    record = recorder.record(count, done.costs, done.x, done.y)
+                yield Step(done, record)
+        except GeneratorExit:
+            if record is None:
+                recorder.record(count, done.costs, done.x, done.y)
+            raise
+        finally:
+            write_learnt(folder, Learnt(done.x, done.y))
+
+
+def _rounds(
+    experiment: Experiment, task: Task, engine: Engine, folder: Path
+) -> Generator[Round, None, None]:
+    keeping, participants = experiment.checkpoints, experiment.participants
+    participation: Participation = Everyone()
+    if participants is not None:
+        participation = UniformSample(participants)
+    return resume(
         task.problem,
         experiment.algorithm,
         task.devices,
         task.x,
         task.y,
         rounds=experiment.rounds,
-        checkpoints=checkpoints,
-        **settings,
+        checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
+        seed=experiment.seed,
+        participation=participation,
+        norm_limit=experiment.norm_limit,
+        engine=engine,
     )
-    if going_on and not has_checkpoints(folder):
-        raise ValueError(
-            f"no checkpoint in {folder} can be used: they are damaged, and now called "
-            "so; give the run another --folder to begin anew."
-        )
-    tracking = tracked(
-        trackers_of(experiment.tracking, folder),
-        folder.absolute().name,
-        settings_of(experiment),
-        goes_on=going_on,
-    )
-    began, journal, done = time.monotonic(), None, None
-    with tracking as tell_trackers, ExitStack() as closing:
-        try:
-            for done in rounds:
-                if journal is None:
-                    journal = closing.enter_context(Journal(folder, done.number))
-                    if not done.number:
-                        paused = time.monotonic()
-                        start = Record(0, 0.0, Costs(), measure(task.x, task.y))
-                        journal.write(start)
-                        tell_trackers(start)
-                        began += time.monotonic() - paused
-                record, finished = None, done.number + 1
-                due = finished % experiment.evaluation.every == 0
-                if due or finished == experiment.rounds:
-                    jax.block_until_ready(done.state)
-                    paused = time.monotonic()
-                    seconds = journal.seconds + paused - began
-                    figures = measure(done.x, done.y)
-                    record = Record(finished, seconds, done.costs, figures)
-                    journal.write(record)
-                    tell_trackers(record)
-                    # A run's time is that of its rounds, however often it is measured.
-                    began += time.monotonic() - paused
-                yield Step(done, record)
-        finally:
-            if done is not None:
-                write_learnt(folder, Learnt(done.x, done.y))
 
 
 def _engine(experiment: Experiment) -> Engine:
     engine = experiment.engine
-    if not isinstance(engine, AllShards):
+    if not isinstance(engine, Sharded):
         return engine
     if engine.cores is not None:
         jax.config.update("jax_num_cpu_devices", engine.cores)
-    return Sharded(chunk_size=engine.chunk_size)
+    return sharded.Sharded(chunk_size=engine.chunk_size)

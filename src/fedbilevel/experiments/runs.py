@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.folders import EXPERIMENT
-from fedbilevel.experiments.locating import located
+from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.tracking.records import Record, read_records
@@ -83,24 +82,27 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
         'a/runs/b'
     """
     folder = experiment.folder or file.parent / "runs" / file.stem
-    # Found from anywhere, by the run's own copy of the experiment.
-    experiment = located(experiment, file.parent)
-    return replace(experiment, folder=None), folder.with_name(folder.name + suffix)
+    if suffix:
+        folder = folder.with_name(folder.name + suffix)
+    return replace(experiment, folder=None), folder
 
 
-def begin(experiment: Experiment, folder: Path) -> None:
-    """Make the folder of a run, with what it is asked to do.
+def keep(experiment: Experiment, folder: Path) -> None:
+    """Write down what a run is asked to do, and forget what an earlier one learnt.
 
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
         >>> folder = Path(tempfile.mkdtemp()) / "first"
-        >>> begin(Experiment(FedBiO(0.1)), folder)
+        >>> keep(Experiment(FedBiO(0.1)), folder)
         >>> asked_of(folder).rounds
         100
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_experiment(experiment, folder / EXPERIMENT)
+    unfinished = folder / f"unfinished-{EXPERIMENT}"
+    write_experiment(experiment, unfinished)
+    unfinished.rename(folder / EXPERIMENT)
+    (folder / LEARNT).unlink(missing_ok=True)
 
 
 def finished(experiment: Experiment, folder: Path) -> bool:

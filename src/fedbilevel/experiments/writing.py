@@ -39,7 +39,18 @@ def write_experiment(experiment: Experiment, file: Path) -> None:
         >>> read_experiment(file) == asked
         True
     """
-    file.write_text(tomli_w.dumps(_plain(experiment)))
+    file.write_text(text_of(experiment), encoding="utf-8")
+
+
+def text_of(experiment: Experiment) -> str:
+    """Return an experiment as the text of a file.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> text_of(Experiment(FedBiO(0.1), rounds=7)).splitlines()[0]
+        'rounds = 7'
+    """
+    return tomli_w.dumps(_plain(experiment))
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbilevel.pictures.picture import Picture, blank
+from fedbilevel.pictures.picture import Picture, blank, thinned
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
+
+MARKED = 60
+"""The most points that are marked one by one."""
 
 
 def course(records: Sequence[Record]) -> Picture:
@@ -24,9 +27,10 @@ def course(records: Sequence[Record]) -> Picture:
     figure = blank(10.5 if columns > 2 else 3.5 * columns, 2.4 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, name in zip(panels, names, strict=False):
-        known = [one for one in records if name in one.figures]
+        known = thinned([one for one in records if name in one.figures])
         values = np.array([one.figures[name] for one in known])
-        panel.plot([one.rounds for one in known], values, marker=".", markersize=4)
+        marker = "." if len(known) <= MARKED else ""
+        panel.plot([one.rounds for one in known], values, marker=marker, markersize=4)
         panel.set_title(title_of(name), fontsize="medium")
         panel.set_xlabel("rounds")
         panel.grid(alpha=0.3)

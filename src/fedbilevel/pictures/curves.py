@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbilevel.pictures.picture import blank
+from fedbilevel.pictures.picture import blank, thinned
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
@@ -52,9 +52,9 @@ def curves(runs: Mapping[str, Sequence[Sequence[Record]]], figure: str) -> "Figu
         >>> len(curves({"FedBiO": runs}, "loss").axes)
         4
     """
+    picture = blank(11, 3.6)
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    picture = blank(11, 3.6)
     panels = picture.subplots(1, len(AXES), sharey=True)
     for panel, (axis, words) in zip(panels, AXES.items(), strict=True):
         for label, seeds in runs.items():
@@ -77,10 +77,14 @@ def _draw(
     figure: str,
     label: str,
 ) -> None:
-    # Seeds of one setting are measured after the same rounds; other axes may differ.
-    length = min(len(records) for records in seeds)
-    places = np.array([[spent(one, axis) for one in run[:length]] for run in seeds])
-    values = np.array([[one.figures[figure] for one in run[:length]] for run in seeds])
+    # Of seeds, what was measured after the same rounds; other axes may differ.
+    known = [
+        {one.rounds: one for one in records if figure in one.figures}
+        for records in seeds
+    ]
+    common = thinned(sorted(set.intersection(*map(set, known))))
+    places = np.array([[spent(run[n], axis) for n in common] for run in known])
+    values = np.array([[run[n].figures[figure] for n in common] for run in known])
     place = places.mean(axis=0)
     (line,) = panel.plot(place, values.mean(axis=0), label=label)
     if len(seeds) > 1:

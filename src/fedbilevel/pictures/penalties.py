@@ -22,11 +22,11 @@ def penalties(
         >>> penalties(np.zeros(64), (8, 8)).name
         'penalties'
     """
-    from matplotlib.colors import LogNorm
-
     learnt = np.exp(np.asarray(x, np.float64))
     if shape is not None:
         figure = blank(4.2, 3.4)
+        from matplotlib.colors import LogNorm
+
         axes = figure.subplots()
         # A penalty that is the same everywhere has no range to be coloured by.
         limits = LogNorm(learnt.min() / 1.01, learnt.max() * 1.01)

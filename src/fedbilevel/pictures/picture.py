@@ -1,6 +1,7 @@
 """What a picture is: a figure with words that say how to read it."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,25 @@ class Picture(NamedTuple):
     title: str
     words: str
     figure: "Figure"
+
+
+POINTS = 500
+"""The most points of a curve: more than a page is wide."""
+
+Point = TypeVar("Point")
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Return points spread evenly over all of them, no more than a person can see.
+
+    Example:
+        >>> len(thinned(range(10_000))), thinned(range(10_000))[-1]
+        (500, 9999)
+    """
+    if len(points) <= POINTS:
+        return points
+    places = (round(n * (len(points) - 1) / (POINTS - 1)) for n in range(POINTS))
+    return [points[place] for place in places]
 
 
 def blank(width: float | int, height: float | int, **options: Any) -> "Figure":

@@ -4,14 +4,15 @@ import html
 import io
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.choices import Experiment, Own, Tracking
+from fedbilevel.experiments.writing import text_of
 from fedbilevel.pictures.picture import Picture
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -37,7 +38,6 @@ def report(
         >>> import tempfile
         >>> from fedbilevel import Costs, FedBiO
         >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "experiment.toml").write_text("rounds = 1")
         >>> records = [Record(0, 0.1, Costs(), {"loss": 1.0})]
         >>> report(folder, Experiment(FedBiO(0.1)), records, [])[:15]
         '<!doctype html>'
@@ -57,7 +57,8 @@ def report(
         figures=_figures(records),
         costs=_costs(last),
         pictures="\n".join(map(_section, pictures)),
-        settings=html.escape((folder / EXPERIMENT).read_text()),
+        # Addresses of trackers can hold passwords, and pages are passed on.
+        settings=html.escape(text_of(replace(experiment, tracking=Tracking()))),
         folder=html.escape(str(folder)),
         versions=html.escape(
             ", ".join(f"{name} {version(name)}" for name in PACKAGES)

@@ -91,7 +91,10 @@ class Journal:
         self.seconds = earlier[-1].seconds if earlier else 0.0
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / RECORDS
-        file.write_text("".join(f"{one.line}\n" for one in earlier))
+        unfinished = folder / f"unfinished-{RECORDS}"
+        unfinished.write_text("".join(f"{one.line}\n" for one in earlier))
+        # A crash here leaves the old file whole.
+        unfinished.rename(file)
         self._file = file.open("a")
 
     def __enter__(self) -> "Journal":
@@ -101,6 +104,6 @@ class Journal:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """Write a record and see it onto the disk."""
+        """Write a record, for others to read at once."""
         self._file.write(f"{record.line}\n")
         self._file.flush()

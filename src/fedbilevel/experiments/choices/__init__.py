@@ -1,7 +1,7 @@
 """What an experiment file can ask for: one dataclass a table of the file."""
 
 from fedbilevel.experiments.choices.data import Data, Partition
-from fedbilevel.experiments.choices.engines import AllShards, EngineChoice
+from fedbilevel.experiments.choices.engines import EngineChoice, Sharded
 from fedbilevel.experiments.choices.experiment import AlgorithmChoice, Experiment
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import (
@@ -15,7 +15,6 @@ from fedbilevel.experiments.choices.problems import (
 
 __all__ = [
     "AlgorithmChoice",
-    "AllShards",
     "Cleaning",
     "Data",
     "EngineChoice",
@@ -28,5 +27,6 @@ __all__ = [
     "ProblemChoice",
     "Regularisation",
     "Representation",
+    "Sharded",
     "Tracking",
 ]

@@ -9,7 +9,7 @@ from fedbilevel.experiments.possible import at_least
 
 
 @dataclass(frozen=True)
-class AllShards:
+class Sharded:
     """The sharded engine on all JAX devices.
 
     Attributes:
@@ -17,7 +17,7 @@ class AllShards:
         chunk_size: devices in a chunk.
 
     Example:
-        >>> AllShards(cores=2).cores
+        >>> Sharded(cores=2).cores
         2
     """
 
@@ -28,4 +28,4 @@ class AllShards:
         at_least(1, self, "cores", "chunk_size")
 
 
-EngineChoice: TypeAlias = Simulation | AllShards | DebugSimulation
+EngineChoice: TypeAlias = Simulation | Sharded | DebugSimulation

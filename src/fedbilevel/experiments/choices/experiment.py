@@ -16,8 +16,8 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
-from fedbilevel.experiments.choices.problems import ProblemChoice, Regularisation
-from fedbilevel.experiments.possible import above_zero, at_least
+from fedbilevel.experiments.choices.problems import Own, ProblemChoice, Regularisation
+from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at_least
 
 AlgorithmChoice: TypeAlias = (
     LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
@@ -66,3 +66,8 @@ class Experiment:
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants")
         above_zero(self, "norm_limit")
+        for name, default in (("data", Data()), ("partition", Partition())):
+            if isinstance(self.problem, Own) and getattr(self, name) != default:
+                raise ImpossibleValueError(
+                    name, "a problem of your own brings its data; leave this out."
+                )
