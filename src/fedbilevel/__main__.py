@@ -71,13 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _is_answer(error: Exception) -> bool:
     """Whether an error is to be read by the person at the keyboard."""
     kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError
-    # What JAX raises where memory is short, among others.
-    return isinstance(error, kinds) or type(error).__name__ == "JaxRuntimeError"
+    # JAX raises the first where memory is short, the debug engine the second.
+    named = "JaxRuntimeError", "DeviceError"
+    return isinstance(error, kinds) or type(error).__name__ in named
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
         return f"{error.name} is missing; run: pip install 'fedbilevel[commands]'"
+    if "DebugSimulation" in str(error):
+        return f"{error} (Here: engine:DebugSimulation.)"
     return str(error)
 
 

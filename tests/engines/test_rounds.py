@@ -185,7 +185,7 @@ def test_a_loss_that_is_no_mean_is_refused():
         quadratic.upper_loss, lambda x, y, batch: jnp.sum(batch.offset, axis=1)
     )
     devices = InMemoryDevices(quadratic.devices(1, 1, 0.0))
-    with pytest.raises(ValueError, match=r"lower_loss returned .* shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"lower_loss returned .* shape \(7,\)"):
         run(problem, LocalBSGM(0.1, SERIES), devices, *START, rounds=1)
 
 

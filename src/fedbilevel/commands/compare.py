@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -65,12 +65,24 @@ def _parser() -> argparse.ArgumentParser:
         "those that were not run yet are run first. Runs that differ in their seed "
         "alone become one line with a band.",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path)
-    parser.add_argument("--figure", default="loss", help="what to draw; loss")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", type=Path, help="a folder or a file"
+    )
+    parser.add_argument(
+        "--figure",
+        default="loss",
+        help="what to draw: loss (the default), training_loss, a metric's name, or, "
+        "where stationarity was measured, hypergradient or lower_error",
+    )
     parser.add_argument(
         "--seeds", type=int, default=1, help="runs of each experiment file; 1"
     )
-    parser.add_argument("--out", type=Path, default=Path("comparison.svg"))
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("comparison.svg"),
+        help="the picture, of any format that matplotlib knows; comparison.svg",
+    )
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     return parser
 
@@ -116,7 +128,21 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
             label = _label(str(folder), asked)
         settings.setdefault(label, asked)
         groups.setdefault(label, []).append(records)
+    _warn_of_others(settings.values())
     return groups
+
+
+def _warn_of_others(settings: Iterable[Experiment]) -> None:
+    tasks = {
+        repr((one.problem, one.data, one.partition, one.weigh_by_size))
+        for one in settings
+    }
+    if len(tasks) > 1:
+        print(
+            "these runs differ in problem, data or partition: their losses are not of "
+            "the same thing",
+            file=sys.stderr,
+        )
 
 
 def _last_common(seeds: Sequence[Sequence[Record]]) -> list[Record]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.algorithms.warm_start import WarmStart
-from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.learnt import Learnt, read_learnt
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of
@@ -28,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     experiment = asked_of(given.run) if finished else read_experiment(given.run)
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
-    rate = given.margin / largest_curvature(task.problem, task.devices, *point)
+    weights = weights_of(experiment, task)
+    curvature = largest_curvature(task.problem, task.devices, *point, weights=weights)
+    rate = given.margin / curvature
     survey = Survey(
         NeumannSeries(given.terms, rate),
         batch_size=given.batch_size,
@@ -36,7 +38,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         found = diagnose(
-            task.problem, survey, task.devices, *point, rounds=given.estimates
+            task.problem,
+            survey,
+            task.devices,
+            *point,
+            rounds=given.estimates,
+            weights=weights,
         )
     except ArithmeticError as error:
         raise ArithmeticError(
@@ -45,9 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     where = "where the run stands" if finished else "the start, y brought near y*(x)"
     if given.json:
         figures = {one: getattr(found, one) for one in ("distance", "low", "high")}
-        print(json.dumps({"verdict": found.verdict.name, "at": where, **figures}))
+        answer = {"verdict": found.verdict.name, "at": where, **figures}
+        print(json.dumps({**answer, "largest_curvature": curvature}))
     else:
-        print(f"Asked at {where}: {found}")
+        print(f"Asked at {where}, where 1/L is {1 / curvature:.3g}: {found}")
         if found.verdict is Verdict.UNCLEAR:
             print("Here these are --batch-size and --estimates.")
     return 0

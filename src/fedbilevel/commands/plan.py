@@ -14,7 +14,7 @@ from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.planning import plan_of, with_plan
 from fedbilevel.commands.words import aligned
 from fedbilevel.engines.prediction import predict_costs
-from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
@@ -83,7 +83,9 @@ def main(arguments: Sequence[str]) -> int:
         "bytes": spent.bytes_up + spent.bytes_down,
     }
     learnt = read_learnt(given.folder, task)
-    curvature = largest_curvature(task.problem, task.devices, *learnt)
+    curvature = largest_curvature(
+        task.problem, task.devices, *learnt, weights=weights_of(experiment, task)
+    )
     _warn_of_long_steps(planned, curvature)
     settings = {k: v for k, v in asdict(plan).items() if k != "law"}
     if given.json:
@@ -162,10 +164,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
     parser.add_argument("--devices", type=int, help="K; as many as before")
-    parser.add_argument("--accuracy", type=float, help="ε; the one that was reached")
-    parser.add_argument("--reached", type=float, help="ε of the run, if not measured")
     parser.add_argument(
-        "--contraction", type=float, default=0.9, help="1 − θμ of the series; 0.9"
+        "--accuracy",
+        type=float,
+        help="ε, the mean of ‖∇Φ(x)‖² + ‖y − y*(x)‖² to reach; as before",
+    )
+    parser.add_argument(
+        "--reached", type=float, help="that mean of the run, if it did not measure it"
+    )
+    parser.add_argument(
+        "--contraction",
+        type=float,
+        default=0.9,
+        help="1 − θμ: what each term of the series leaves of its error; 0.9",
     )
     parser.add_argument("--out", type=Path, help="write an experiment file")
     parser.add_argument("--json", action="store_true", help="JSON, no words")

@@ -1,12 +1,13 @@
 """`fedbilevel resume FOLDER`: a run goes on from its newest checkpoint."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow, sum_up
 from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.runs import asked_of
+from fedbilevel.experiments.runs import asked_of, finished
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,6 +27,13 @@ def main(arguments: Sequence[str]) -> int:
             f"--folder: a run goes on where it is, in {folder}; leave it out, or copy "
             "the folder."
         )
+    if not given.options and finished(experiment, folder):
+        print(
+            f"the run in {folder} is finished; --rounds with more than "
+            f"{experiment.rounds} goes on.",
+            file=sys.stderr,
+        )
+        return 0
     code = follow(experiment, folder, goes_on=True, as_json=given.as_json)
     if not (code or given.as_json):
         sum_up(folder)

@@ -10,6 +10,9 @@ from fedbilevel.data.examples import StoredData
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
+ROWS = 7
+"""Of the batch that losses are tried on: a size that is unlikely to fit by chance."""
+
 
 def check_problem(
     problem: BilevelProblem, x: Upper, y: Lower, data: StoredData
@@ -26,7 +29,7 @@ def check_problem(
         >>> check_problem(BilevelProblem(loss, loss), x, y, StoredData(rows, rows))
         Traceback (most recent call last):
         ...
-        ValueError: upper_loss returned an array of shape (2,) for a batch of 2; return
+        ValueError: upper_loss returned an array of shape (7,) for a batch of 7; return
         the mean over the batch, a scalar.
     """
     for name, variable in (("x", x), ("y", y)):
@@ -44,7 +47,7 @@ def check_problem(
         ("lower_loss", problem.lower_loss, data.lower),
     ):
         batch = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype),
+            lambda leaf: jax.ShapeDtypeStruct((ROWS, *leaf.shape[1:]), leaf.dtype),
             examples.arrays,
         )
         try:
@@ -57,8 +60,8 @@ def check_problem(
         shape = getattr(value, "shape", None)
         if shape != ():
             raise ValueError(
-                f"{name} returned an array of shape {shape} for a batch of 2; return "
-                "the mean over the batch, a scalar."
+                f"{name} returned an array of shape {shape} for a batch of {ROWS}; "
+                "return the mean over the batch, a scalar."
             )
 
 

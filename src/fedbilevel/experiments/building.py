@@ -1,5 +1,8 @@
 """From what an experiment asks for to what `run` takes."""
 
+import numpy as np
+from jaxtyping import Int
+
 from fedbilevel.experiments.choices import (
     Cleaning,
     Experiment,
@@ -42,6 +45,20 @@ def _task_of(experiment: Experiment) -> Task:
         case Cleaning(ridge):
             return hyper_cleaning(split, ridge=ridge, wrong=wrong)
         case LossTuning(ridge):
-            return loss_tuning(split, ridge=ridge)
+            sizes = [len(rows) for rows in split.training_rows]
+            weights = sizes if experiment.weigh_by_size else None
+            return loss_tuning(split, ridge=ridge, weights=weights)
         case Representation(units, ridge):
             return hyper_representation(split, units=units, ridge=ridge)
+
+
+def weights_of(experiment: Experiment, task: Task) -> Int[np.ndarray, "devices"] | None:
+    """Return how much each device counts; none where all count alike.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> asked = Experiment(FedBiO(0.1), weigh_by_size=True)
+        >>> weights_of(asked, task_of(asked)).sum()
+        np.int64(1150)
+    """
+    return task.devices.lower_sizes if experiment.weigh_by_size else None

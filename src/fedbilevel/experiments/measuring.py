@@ -1,8 +1,11 @@
 """What is measured of a run as it goes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Int
 
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
@@ -14,32 +17,35 @@ BLOCK = 4096
 
 
 def measurements(
-    task: Task, with_stationarity: bool
+    task: Task,
+    weights: Int[np.ndarray, "devices"] | None,
+    with_stationarity: bool,
 ) -> Callable[[Upper, Lower], dict[str, float]]:
     """Return what measures x and y: both losses over all data, and a task's metrics.
 
     Args:
         task: of the run.
+        weights: of its devices, as given to `run`.
         with_stationarity: whether to solve for y*(x) too.
 
     Example:
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
         >>> task = quadratic_task(random_quadratic(devices=2))
-        >>> sorted(measurements(task, with_stationarity=False)(task.x, task.y))
+        >>> sorted(measurements(task, None, False)(task.x, task.y))
         ['distance', 'loss', 'training_loss']
     """
-    upper, lower = full_data(task.devices, None, BLOCK)
+    upper, lower = full_data(task.devices, weights, BLOCK)
     whole = full_data_problem(task.problem)
     upper_loss, lower_loss = map(jax.jit, (whole.upper_loss, whole.lower_loss))
-    reference = None
+    reference, metrics = None, task.metrics.items()
     if with_stationarity:
-        reference = newton_reference(task.problem, task.devices)
+        reference = newton_reference(task.problem, task.devices, weights=weights)
 
     def measure(x: Upper, y: Lower) -> dict[str, float]:
         figures = {
             "loss": float(upper_loss(x, y, upper)),
             "training_loss": float(lower_loss(x, y, lower)),
-            **{name: float(metric(x, y)) for name, metric in task.metrics.items()},
+            **{name: _number(name, metric(x, y)) for name, metric in metrics},
         }
         if reference is not None:
             found = stationarity(reference, x, y)
@@ -48,3 +54,12 @@ def measurements(
         return figures
 
     return measure
+
+
+def _number(name: str, value: Any) -> float:
+    if np.shape(value):
+        raise ValueError(
+            f"the metric {name} returned an array of shape {np.shape(value)}; return "
+            "one number."
+        )
+    return float(value)

@@ -15,11 +15,8 @@ class ImpossibleValueError(ValueError):
     """
 
     def __init__(self, field: str, words: str) -> None:
-        super().__init__(words)
-        self.field = field
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.args[0]}"
+        super().__init__(f"{field}: {words}")
+        self.field, self.words = field, words
 
 
 def at_least(one: int, chosen: Any, *names: str) -> None:

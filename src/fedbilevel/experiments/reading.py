@@ -47,7 +47,6 @@ def read_experiment(file: Path) -> Experiment:
         ...     read_experiment(file)
         ... except ExperimentError as error:
         ...     print(str(error).replace(str(file.parent), "…"))
-        …/first.toml, line 2: algorithm.learning_rate is missing.
         …/first.toml, line 4: algorithm.learning_rat is not known; did you mean
         learning_rate?
     """
@@ -68,7 +67,7 @@ def read_experiment(file: Path) -> Experiment:
     except BaseValidationError as error:
         found_at = [
             (line_of(text, (*path, *_key_in(words, asked, path))), words)
-            for path, words in _mistakes(error)
+            for path, words in _without_echoes(list(_mistakes(error)))
         ]
         raise ExperimentError(
             "\n".join(
@@ -86,6 +85,22 @@ def _key_in(words: str, asked: Any, path: tuple[str, ...]) -> tuple[str, ...]:
         asked = asked.get(name) if isinstance(asked, dict) else None
     named = re.findall(r"\w+", words)
     return tuple(key for key in named if isinstance(asked, dict) and key in asked)[:1]
+
+
+def _without_echoes(
+    mistakes: list[tuple[tuple[str, ...], str]],
+) -> list[tuple[tuple[str, ...], str]]:
+    """Leave out what is missing only because it was misspelt."""
+    meant = {
+        (*path[:-1], words.split()[-1].rstrip("?"))
+        for path, words in mistakes
+        if words.endswith("?")
+    }
+    return [
+        (path, words)
+        for path, words in mistakes
+        if not (words.endswith(" is missing.") and path in meant)
+    ]
 
 
 def _mistakes(
@@ -113,7 +128,7 @@ def _mistakes(
         yield path, f"{name} is {error.given!r}, which is not known; {cure}"
     elif isinstance(error, ImpossibleValueError):
         full = (*path, error.field)
-        yield full, f"{'.'.join(full)}: {error.args[0]}"
+        yield full, f"{'.'.join(full)}: {error.words}"
     elif isinstance(error, KeyError):
         yield path, f"{name} is missing."
     else:

@@ -17,7 +17,7 @@ from fedbilevel.engines.participation import Everyone, Participation, UniformSam
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.rounds import resume
-from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
@@ -71,7 +71,8 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
     # The number of cores is settled before JAX does anything.
     engine = _engine(experiment)
     task = task_of(experiment)
-    measure = measurements(task, experiment.evaluation.stationarity)
+    weights = weights_of(experiment, task)
+    measure = measurements(task, weights, experiment.evaluation.stationarity)
     with claimed(folder):
         begun = has_checkpoints(folder)
         if begun and not goes_on:
@@ -148,6 +149,7 @@ def _rounds(
         checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
         seed=experiment.seed,
         participation=participation,
+        weights=weights_of(experiment, task),
         norm_limit=experiment.norm_limit,
         engine=engine,
     )

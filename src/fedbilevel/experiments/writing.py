@@ -12,6 +12,7 @@ from fedbilevel.experiments.choices import (
     AlgorithmChoice,
     EngineChoice,
     Experiment,
+    Own,
     ProblemChoice,
 )
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
@@ -99,6 +100,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         named = {"name": type(value).__name__} if type(value) in _NAMED else {}
         held = {one.name: getattr(value, one.name) for one in fields(value)}
+        if isinstance(value, Experiment) and isinstance(value.problem, Own):
+            held = {k: v for k, v in held.items() if k not in ("data", "partition")}
         # What is none is what a file leaves out.
         return named | {k: _plain(v) for k, v in held.items() if v is not None}
     if isinstance(value, Path):

@@ -82,10 +82,12 @@ class Diagnosis(NamedTuple):
         return Verdict.UNCLEAR
 
     def __str__(self) -> str:
+        unclear = self.verdict is Verdict.UNCLEAR
+        subject = "The answer" if unclear else "This federation"
         return (
             f"The relative distance is {self.distance:.3g}, between {self.low:.3g} and "
             f"{self.high:.3g} with 95 % confidence (tolerance {self.tolerance:g}). "
-            f"This federation is {self.verdict.value}"
+            f"{subject} is {self.verdict.value}"
         )
 
 

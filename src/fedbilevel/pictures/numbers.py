@@ -35,6 +35,7 @@ def upper_numbers(x: Upper, before: Upper) -> Picture:
         else:
             axes.plot(places, np.sort(after), label="learnt, in order of size")
             axes.plot(places, np.sort(origin), "k:", label="at the start")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize="small")
         axes.set_title(jax.tree_util.keystr(path) or "x", fontsize="medium")
     words = "Each panel is one array of the upper variable x."

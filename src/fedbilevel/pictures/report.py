@@ -1,5 +1,6 @@
 """A run as one HTML page that opens without a network."""
 
+import ast
 import html
 import io
 import platform
@@ -8,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from string import Template
 
@@ -47,6 +49,8 @@ def report(
     algorithm = type(experiment.algorithm).__name__
     done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
+    if not all(isfinite(one) for one in last.figures.values()):
+        state = "diverged: what was measured is not finite, lower the rates;"
     page = Template(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
     )
@@ -70,7 +74,8 @@ def report(
 def _purpose(experiment: Experiment) -> str:
     problem = experiment.problem
     if isinstance(problem, Own):
-        return f"A problem of its own, {problem.file.name}."
+        own = ast.get_docstring(ast.parse(problem.file.read_text(encoding="utf-8")))
+        return (own or problem.file.name).splitlines()[0]
     said = (type(problem).__doc__ or "").splitlines()[0]
     data = experiment.data.path or experiment.data.name
     if experiment.partition.natural:

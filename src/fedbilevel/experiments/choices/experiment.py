@@ -37,6 +37,8 @@ class Experiment:
         rounds: how many.
         seed: of every random choice of the run.
         participants: devices that take part in a round; all by default.
+        weigh_by_size: whether a device counts by the number of its training examples;
+            all count alike by default, as in the paper.
         norm_limit: the largest upload that counts.
         folder: where everything about the run is kept; by default one named after the
             file.
@@ -57,6 +59,7 @@ class Experiment:
     rounds: int = 100
     seed: int = 0
     participants: int | None = None
+    weigh_by_size: bool = False
     norm_limit: float | None = None
     folder: Path | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)

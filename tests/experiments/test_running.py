@@ -1,0 +1,73 @@
+"""An experiment carried out is the run that its parts make by hand."""
+
+import numpy as np
+import pytest
+
+from fedbilevel import FedBiO, UniformSample, run
+from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.choices import (
+    Data,
+    Evaluation,
+    Experiment,
+    LossTuning,
+    Own,
+    Partition,
+)
+from fedbilevel.experiments.running import carry_out
+from fedbilevel.metrics import newton_reference, stationarity
+from fedbilevel.tracking import read_records
+
+
+@pytest.mark.single_precision
+def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_path):
+    experiment = Experiment(
+        FedBiO(0.1, batch_size=4),
+        problem=LossTuning(),
+        data=Data(training=90, validation=60),
+        partition=Partition(devices=4, concentration=0.3),
+        rounds=3,
+        seed=5,
+        participants=2,
+        weigh_by_size=True,
+        evaluation=Evaluation(every=2, stationarity=True),
+    )
+    *_, last = carry_out(experiment, tmp_path, goes_on=False)
+    task = task_of(experiment)
+    sizes = task.devices.lower_sizes
+    assert len(set(sizes.tolist())) > 1
+    *_, by_hand = run(
+        task.problem,
+        experiment.algorithm,
+        task.devices,
+        task.x,
+        task.y,
+        rounds=3,
+        seed=5,
+        participation=UniformSample(2),
+        weights=sizes,
+    )
+    np.testing.assert_array_equal(last.done.y, by_hand.y)
+    # The class weights of the upper loss are those of the weighted devices.
+    alike = Experiment(**{**vars(experiment), "weigh_by_size": False})
+    assert task.problem.upper_loss != task_of(alike).problem.upper_loss
+    records = list(read_records(tmp_path))
+    assert [record.rounds for record in records] == [0, 2, 3]
+    assert records[-1].costs == by_hand.costs
+    reference = newton_reference(task.problem, task.devices, weights=sizes)
+    found = stationarity(reference, by_hand.x, by_hand.y)
+    np.testing.assert_allclose(
+        records[-1].figures["hypergradient"], found.hypergradient, rtol=1e-6
+    )
+
+
+def test_a_metric_that_is_no_number_is_named(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from fedbilevel.problems import quadratic_task, random_quadratic\n"
+        "def task():\n"
+        "    task = quadratic_task(random_quadratic(devices=2))\n"
+        "    return task._replace(metrics={'both': lambda x, y: x})\n"
+    )
+    experiment = Experiment(FedBiO(0.1), problem=Own(own), rounds=2)
+    with pytest.raises(ValueError, match="the metric both returned an array of shape"):
+        list(carry_out(experiment, tmp_path / "run", goes_on=False))
