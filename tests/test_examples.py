@@ -13,8 +13,9 @@ EXAMPLES = ROOT / "examples"
 
 
 def printed(example: str, folder: Path) -> str:
-    """Run an example as a reader does: without the compiler flags of the tests."""
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    """Run an example as a reader does, but compile it in half the time."""
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    environment = {**os.environ, **flags}
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / example],
         capture_output=True,
