@@ -13,9 +13,6 @@ import pytest
 
 from tests.docs.pages import blocks
 
-# One process makes what all of them look at.
-pytestmark = pytest.mark.xdist_group("transcript")
-
 ROOT = Path(__file__).parent.parent
 FIRST_RESULT_MINUTES = 5
 

@@ -9,9 +9,6 @@ import pytest
 
 from tests.commands.mistakes import MISTAKES, Mistake
 
-# One process makes what all of them look at.
-pytestmark = pytest.mark.xdist_group("mistakes")
-
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, str]]:

@@ -15,9 +15,6 @@ import pytest
 from fedbilevel.experiments.reading import read_experiment
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
 
-# One process makes what all of them look at.
-pytestmark = pytest.mark.xdist_group("runs")
-
 
 def measured(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "measured.jsonl").read_text()

@@ -15,9 +15,6 @@ from tests.tracking.commands import FILE, start
 from tests.tracking.servers import Server
 from tests.tracking.wandb_files import wandb_history, wandb_records
 
-# One process makes what all of them look at.
-pytestmark = pytest.mark.xdist_group("tracking")
-
 
 class Left(NamedTuple):
     folder: Path

@@ -29,3 +29,4 @@ class Sharded:
 
 
 EngineChoice: TypeAlias = Simulation | Sharded | DebugSimulation
+"""The engines that a file can name."""

@@ -22,6 +22,7 @@ from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at
 AlgorithmChoice: TypeAlias = (
     LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
 )
+"""The algorithms that a file can name."""
 
 
 @dataclass(frozen=True)

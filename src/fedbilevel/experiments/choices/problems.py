@@ -101,3 +101,4 @@ class Own:
 
 
 ProblemChoice: TypeAlias = Regularisation | Cleaning | LossTuning | Representation | Own
+"""The problems that a file can name."""
