@@ -10,7 +10,7 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4",
 )
-# Loading such a program says much about machines, into pipes that nobody may be reading.
+# Loading such a program says much about machines, into pipes that nobody reads.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
