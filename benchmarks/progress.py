@@ -95,7 +95,7 @@ def main() -> None:
     with terminal():
         seconds = interleave(
             {"shown": turns(True, rounds), "not shown": turns(False, rounds)},
-            repeats=3 if fast else REPEATS,
+            repeats=3 if fast else 2 * REPEATS + 1,
         )
     figure = ratio(seconds["shown"], seconds["not shown"])
     times = [f"{median(one) / rounds * 1e3:.2f}" for one in seconds.values()]

@@ -95,6 +95,6 @@ def test_nothing_of_the_checkout_was_used_but_what_was_installed(transcript):
     program = "import fedbilevel; print(fedbilevel.__file__)"
     python = transcript / "fresh" / "bin" / "python"
     done = subprocess.run(
-        [python, "-c", program], cwd=transcript, capture_output=True, text=True
+        [python, "-I", "-c", program], cwd=transcript, capture_output=True, text=True
     )
     assert done.stdout.startswith(str(transcript / "fresh"))

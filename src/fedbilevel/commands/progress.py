@@ -14,7 +14,7 @@ from fedbilevel.tracking.titles import title_of
 PLAIN_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 
-FRAMES_PER_SECOND = 5
+FRAMES_PER_SECOND = 2
 
 
 @contextmanager
@@ -40,17 +40,21 @@ def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
     from rich.text import Text
 
     passed = Passed(rounds)
-    state: dict[str, Text] = {
-        "round": Text("loading data and compiling …", style="dim"),
-        "spent": Text(),
-        "measured": Text(),
-    }
+    latest: Step | None = None
+    figures: Mapping[str, float] = {}
 
+    # Rounds may take milliseconds: words are found for those that are shown.
     def frame() -> Table:
         table = Table.grid(padding=(0, 2))
-        for name, words in state.items():
-            if words:
-                table.add_row(Text(name, style="bold"), words)
+        words = {"round": "loading data and compiling …"}
+        if latest is not None:
+            words = {
+                "round": passed.words(latest.done.number + 1, bar=True),
+                "spent": _spent(latest.done.costs),
+                "measured": _figures(figures),
+            }
+        for name, said in words.items():
+            table.add_row(Text(name, style="bold"), Text(said))
         return table
 
     console = Console(stderr=True)
@@ -59,10 +63,11 @@ def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
     ):
 
         def show(step: Step) -> None:
-            state["round"] = Text(passed.words(step, bar=True))
-            state["spent"] = Text(_spent(step.done.costs))
+            nonlocal latest, figures
+            latest = step
             if step.record is not None:
-                state["measured"] = Text(_figures(step.record.figures))
+                figures = step.record.figures
+                passed.measured(step.done.number + 1)
 
         yield show
 
@@ -73,13 +78,14 @@ def _plain(rounds: int) -> Callable[[Step], None]:
 
     def show(step: Step) -> None:
         nonlocal last
-        now = time.monotonic()
-        words = passed.words(step)
-        if step.record is None or (
-            now - last < PLAIN_SECONDS and step.done.number + 1 < rounds
-        ):
+        now, done = time.monotonic(), step.done.number + 1
+        if step.record is None:
+            return
+        passed.measured(done)
+        if now - last < PLAIN_SECONDS and done < rounds:
             return
         last = now
+        words = passed.words(done)
         figures = _figures(step.record.figures)
         print(
             f"round {words} | {_spent(step.done.costs)} | {figures}",
@@ -104,11 +110,13 @@ class Passed:
         self.rounds = rounds
         self._first: tuple[int, float] | None = None
 
-    def words(self, step: Step, bar: bool = False) -> str:
-        """Return what is to be said after a round."""
-        done, now = step.done.number + 1, time.monotonic()
-        if step.record is not None:
-            self._first = self._first or (done, now)
+    def measured(self, done: int) -> None:
+        """Take note that so many rounds were done and measured."""
+        self._first = self._first or (done, time.monotonic())
+
+    def words(self, done: int, bar: bool = False) -> str:
+        """Return what is to be said after so many rounds."""
+        now = time.monotonic()
         begun, since = self._first or (done, now)
         said = f"{done} of {self.rounds}"
         if bar:
