@@ -45,6 +45,7 @@ from fedbilevel import (
     UniformSample,
     run,
 )
+from fedbilevel.commands.words import short
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import device_costs
 
@@ -218,11 +219,11 @@ def beyond() -> None:
                 (
                     name,
                     f"{parameters:.0e}",
-                    _short(up),
-                    _short(formula.state(size)),
+                    short(up),
+                    short(formula.state(size)),
                     f"{up * 8 / 10e6:,.0f}",
                     f"{work / 10e9:,.1f}",
-                    *map(_short, ingress),
+                    *map(short, ingress),
                 )
             )
     head = ("algorithm", "n", "up B", "state B", "upload s", "compute s")
@@ -231,13 +232,6 @@ def beyond() -> None:
         "10 Mbit/s up; 10¹⁰ operations a second."
     )
     print_table((*head, *(f"B/s in, {phones:.0e}" for phones in PHONES)), rows)
-
-
-def _short(number: float) -> str:
-    for unit, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= unit:
-            return f"{number / unit:.3g} {letter}"
-    return f"{number:.3g}"
 
 
 def main() -> None:

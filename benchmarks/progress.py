@@ -80,7 +80,7 @@ def turns(shown: bool, rounds: int) -> Callable[[], object]:
     )
 
     def call() -> None:
-        with progress(1_000_000, quiet=not shown) as show:
+        with progress("a run", 1_000_000, quiet=not shown) as show:
             for done in islice(endless, rounds):
                 show(Step(done, Record(done.number + 1, 0.0, done.costs, FIGURES)))
                 last = done

@@ -10,7 +10,7 @@ from flwr_datasets.partitioner import DirichletPartitioner
 
 from benchmarks.fitting import softmax
 from fedbilevel import datasets
-from fedbilevel.data.partition import partition
+from fedbilevel.data.partition import nobody_without, partition, take
 from fedbilevel.datasets import Labelled
 from fedbilevel.problems import (
     LabelledRows,
@@ -86,7 +86,7 @@ def adult(iid: bool, fast: bool) -> Case:
     source = datasets.adult()
     rows = np.random.default_rng(0).permutation(len(source.train.labels))
     rows = rows[:2_000] if fast else rows
-    table = _take(source.train, rows)
+    table = take(source.train, rows)
     validation = len(rows) // 5
     devices = len(source.group_names)
     groups = source.train_groups[rows]
@@ -113,8 +113,8 @@ def imbalance(iid: bool, fast: bool) -> Case:
     table, test, classes = _shuffled(datasets.mnist())
     validation, devices = (200, 4) if fast else (1_000, 100)
     held = Labelled(table.features[:validation], table.labels[:validation])
-    rest = _take(table, np.arange(validation, 3_000 if fast else 60_000))
-    training = _take(rest, long_tail(rest.labels, classes, ratio=100.0, seed=0))
+    rest = take(table, np.arange(validation, 3_000 if fast else 60_000))
+    training = take(rest, long_tail(rest.labels, classes, ratio=100.0, seed=0))
     joined = Labelled(
         *(np.concatenate([a, b]) for a, b in zip(training, held, strict=True))
     )
@@ -185,29 +185,16 @@ def _split(
         training,
         validation,
         test,
-        _no_one_without([part[part < count] for part in rows]),
-        _no_one_without([part[part >= count] - count for part in rows]),
+        nobody_without([part[part < count] for part in rows]),
+        nobody_without([part[part >= count] - count for part in rows]),
         classes,
     )
     return split, selection
 
 
-def _no_one_without(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Let devices without a row have one of the device that has most."""
-    parts = list(parts)
-    for device in [k for k, part in enumerate(parts) if not len(part)]:
-        richest = int(np.argmax([len(part) for part in parts]))
-        parts[device], parts[richest] = parts[richest][:1], parts[richest][1:]
-    return parts
-
-
 def _shuffled(source: datasets.DataSet) -> tuple[Labelled, Labelled, int]:
     rows = np.random.default_rng(0).permutation(len(source.train.labels))
-    return _take(source.train, rows), source.test, source.classes
-
-
-def _take(table: Labelled, rows: np.ndarray) -> Labelled:
-    return Labelled(table.features[rows], table.labels[rows])
+    return take(source.train, rows), source.test, source.classes
 
 
 def _first(table: Labelled, count: int) -> Labelled:

@@ -9,7 +9,6 @@ needs pyte, which knows what a terminal shows, and Chromium.
 
 import io
 import os
-import pty
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 import pyte
 from rich.console import Console
 from rich.text import Text
+
+from tools.terminal import shown
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 COLUMNS, LINES = 92, 12
@@ -56,28 +57,13 @@ def typed(folder: Path, words: str) -> None:
 
 def in_terminal(folder: Path, words: str) -> list[str]:
     """Type a command in a terminal; return all that its screen showed, one by one."""
-    leader, follower = pty.openpty()
-    size = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedbilevel", *words.split()],
-        cwd=folder,
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env={**os.environ, **size},
-    )
-    os.close(follower)
+    command = [sys.executable, "-m", "fedbilevel", *words.split()]
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     screens = []
-    while True:
-        try:
-            stream.feed(os.read(leader, 4096))
-        except OSError:  # how Linux says that the other side is closed
-            break
+    for piece in shown(command, folder, os.environ, COLUMNS):
+        stream.feed(piece)
         screens.append("\n".join(line.rstrip() for line in screen.display).rstrip())
-    os.close(leader)
-    process.wait()
     return screens
 
 

@@ -1,10 +1,11 @@
 """The command line as a person uses it: a process in a folder."""
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
+
+from tools.terminal import shown
 
 # Compiled in half the time, on one device as on most machines.
 ENVIRONMENT = {
@@ -46,22 +47,5 @@ def fedbilevel(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
 
 def in_terminal(folder: Path, words: str) -> str:
     """Type a command in a terminal; return all that it showed."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedbilevel", *words.split()],
-        cwd=folder,
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env={**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "100"},
-    )
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(leader, 4096)
-        except OSError:  # how Linux says that the other side is closed
-            break
-    os.close(leader)
-    assert process.wait() == 0, shown.decode()
-    return shown.decode()
+    command = [sys.executable, "-m", "fedbilevel", *words.split()]
+    return b"".join(shown(command, folder, ENVIRONMENT, columns=100)).decode()

@@ -6,17 +6,18 @@ import pytest
 
 from fedbilevel import FedBiO, LocalBSGM, NeumannSeries
 from fedbilevel.experiments.choices import (
+    KINDS,
     Cleaning,
     Experiment,
     Regularisation,
     Sharded,
     Tracking,
 )
-from fedbilevel.experiments.kinds import TABLES, word_of
+from fedbilevel.experiments.kinds import word_of
 from fedbilevel.experiments.overrides import with_overrides
 
 ASKED = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
-KINDS = [(table, kind) for table in TABLES for kind in get_args(TABLES[table])]
+EVERY = [(table, kind) for table in KINDS for kind in get_args(KINDS[table])]
 NEEDED = {
     "LocalBSGM": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
     "LocalBSGVRM": "--algorithm.hypergradient.terms 3 "
@@ -31,7 +32,7 @@ def changed(words: str) -> Experiment:
     return with_overrides(ASKED, words.split(), "fedbilevel run")
 
 
-@pytest.mark.parametrize(("table", "kind"), KINDS)
+@pytest.mark.parametrize(("table", "kind"), EVERY)
 def test_every_kind_can_be_named_by_its_class_or_by_tyros_word(table, kind):
     more = NEEDED.get(kind.__name__, "")
     if table == "algorithm":
@@ -39,7 +40,7 @@ def test_every_kind_can_be_named_by_its_class_or_by_tyros_word(table, kind):
     for word in (word_of(table, kind), f"{table}:{kind.__name__}"):
         found = changed(f"{word} {more}")
         assert type(getattr(found, table)) is kind
-        others = [name for name in TABLES if name != table]
+        others = [name for name in KINDS if name != table]
         assert all(getattr(found, one) == getattr(ASKED, one) for one in others)
 
 

@@ -169,7 +169,7 @@ def _table(ends: dict[str, list[Record]]) -> str:
                 str(len(last)),
                 str(first.rounds),
                 short(first.costs.samples),
-                f"{short(first.costs.bytes_up + first.costs.bytes_down)}B",
+                f"{short(first.costs.bytes)}B",
                 f"{mean(one.seconds for one in last):.0f} s",
                 *(_value([one.figures.get(name) for one in last]) for name in names),
             ]

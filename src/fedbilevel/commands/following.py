@@ -39,14 +39,12 @@ def follow(
         >>> follow.__name__
         'follow'
     """
-    if not (as_json or quiet):
-        print(_headline(experiment, folder), file=sys.stderr)
-    shown = progress(experiment.rounds, quiet=as_json or quiet)
+    silent = as_json or quiet
     code = 0
     with (
         closing(carry_out(experiment, folder, goes_on)) as steps,
         interruption() as interrupted,
-        shown as show,
+        progress(_headline(experiment, folder), experiment.rounds, silent) as show,
     ):
         for step in steps:
             show(step)

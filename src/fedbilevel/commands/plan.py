@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     predicted = {
         "rounds": plan.rounds,
         "samples": spent.samples,
-        "bytes": spent.bytes_up + spent.bytes_down,
+        "bytes": spent.bytes,
     }
     learnt = read_learnt(given.folder, task)
     curvature = largest_curvature(

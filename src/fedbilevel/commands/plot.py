@@ -15,6 +15,7 @@ from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
 from fedbilevel.pictures.course import course
 from fedbilevel.pictures.learnt import learnt
+from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.report import report
 
 REPORT = "report.html"
@@ -48,17 +49,15 @@ def main(arguments: Sequence[str]) -> int:
             print("x is not finite: the run has diverged", file=sys.stderr)
     out = given.out or given.folder
     out.mkdir(parents=True, exist_ok=True)
-    drawn = [out / f"{picture.name}.svg" for picture in pictures]
-    for picture, file in zip(pictures, drawn, strict=True):
-        picture.figure.savefig(file)
+    drawn = [(picture, svg_of(picture)) for picture in pictures]
+    files = [out / f"{picture.name}.svg" for picture in pictures]
+    for file, (_, svg) in zip(files, drawn, strict=True):
+        file.write_text(svg, encoding="utf-8")
     page = out / REPORT
-    page.write_text(
-        report(given.folder, experiment, records, pictures), encoding="utf-8"
-    )
+    page.write_text(report(given.folder, experiment, records, drawn), encoding="utf-8")
     if given.json:
-        found_files = {"report": str(page), "pictures": list(map(str, drawn))}
-        print(json.dumps(found_files))
+        print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))
     else:
-        print("\n".join(map(str, drawn)))
+        print("\n".join(map(str, files)))
         print(f"all of them on one page: {page}")
     return 0

@@ -18,16 +18,20 @@ FRAMES_PER_SECOND = 2
 
 
 @contextmanager
-def progress(rounds: int, quiet: bool = False) -> Iterator[Callable[[Step], None]]:
-    """Yield a function that shows a finished round.
+def progress(
+    headline: str, rounds: int, quiet: bool = False
+) -> Iterator[Callable[[Step], None]]:
+    """Say what begins, and yield a function that shows a finished round.
 
     Example:
-        >>> with progress(3, quiet=True) as show:
+        >>> with progress("a run", 3, quiet=True) as show:
         ...     pass
     """
     if quiet:
         yield lambda step: None
-    elif sys.stderr.isatty():
+        return
+    print(headline, file=sys.stderr)
+    if sys.stderr.isatty():
         yield from _live(rounds)
     else:
         yield _plain(rounds)
@@ -129,8 +133,7 @@ class Passed:
 
 
 def _spent(costs: Costs) -> str:
-    sent = costs.bytes_up + costs.bytes_down
-    return f"{short(costs.samples)} samples drawn, {short(sent)}B sent"
+    return f"{short(costs.samples)} samples drawn, {short(costs.bytes)}B sent"
 
 
 def _figures(figures: Mapping[str, float]) -> str:

@@ -10,11 +10,11 @@ def short(number: float | int) -> str:
         >>> short(1234567)
         '1.23M'
     """
-    for unit in ("", "k", "M", "G"):
+    for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g}{unit}"
         number /= 1000
-    return f"{number:.3g}T"
+    return f"{number:.3g}P"
 
 
 def aligned(

@@ -12,6 +12,8 @@ from fedbilevel.mathematics.problem import Batch
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
+_ROW = "fedbilevel_row"
+
 
 def partition(
     partitioner: "Partitioner", *, seed: int = 0, **columns: Sequence[Any] | np.ndarray
@@ -69,4 +71,17 @@ def take(examples: Batch, rows: Int[np.ndarray, "rows"]) -> Batch:
     return jax.tree.map(lambda array: array[rows], examples)
 
 
-_ROW = "fedbilevel_row"
+def nobody_without(
+    parts: Sequence[Int[np.ndarray, "_"]],
+) -> list[Int[np.ndarray, "_"]]:
+    """Let devices without a row have one of the device that has most.
+
+    Example:
+        >>> nobody_without([np.array([4, 5, 6]), np.array([], int)])
+        [array([5, 6]), array([4])]
+    """
+    dealt = list(parts)
+    for device in [k for k, part in enumerate(dealt) if not len(part)]:
+        richest = int(np.argmax([len(part) for part in dealt]))
+        dealt[device], dealt[richest] = dealt[richest][:1], dealt[richest][1:]
+    return dealt

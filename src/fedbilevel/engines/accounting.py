@@ -39,6 +39,11 @@ class Costs(NamedTuple):
         """All examples drawn, for either loss."""
         return self.upper_samples + self.lower_samples
 
+    @property
+    def bytes(self) -> int:
+        """All bytes sent, both ways."""
+        return self.bytes_up + self.bytes_down
+
     def plus(self, other: "Costs") -> "Costs":
         """Return the sum.
 

@@ -8,17 +8,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import cattrs
 
-from fedbilevel.experiments.choices import (
-    AlgorithmChoice,
-    EngineChoice,
-    ProblemChoice,
-)
+from fedbilevel.experiments.choices import KINDS
 from fedbilevel.mathematics.hypergradients import (
     ConjugateGradient,
     Hypergradient,
     NeumannSeries,
 )
-from fedbilevel.mathematics.optax_schedule import OptaxSchedule, optax_schedule
+from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
 from fedbilevel.mathematics.tree import Rate
 
@@ -58,7 +54,7 @@ def converter() -> cattrs.Converter:
     def learning_rate(value: Any, _: Any) -> Any:
         if isinstance(value, dict):
             if "schedule" in value:
-                return _schedule(value)
+                return schedule_of(value)
             return made.structure(value, CubeRootDecay)
         return _number(value)
 
@@ -69,7 +65,7 @@ def converter() -> cattrs.Converter:
         lambda value, kind: _one_of(value, get_args(kind)),
     )
     register((Hypergradient,), _named(made, NeumannSeries | ConjugateGradient))
-    for union in (AlgorithmChoice, ProblemChoice, EngineChoice):
+    for union in KINDS.values():
         register((union,), _named(made, union))
     return made
 
@@ -111,14 +107,6 @@ def _number(value: Any) -> float:
     if not isfinite(value):
         raise ValueError(f"a finite number is needed, but it is {value!r}.")
     return float(value)
-
-
-def _schedule(value: dict[str, Any]) -> OptaxSchedule:
-    given = dict(value)
-    name = given.pop("schedule")
-    if not isinstance(name, str):
-        raise ValueError(f"the name of an optax schedule is needed, not {name!r}.")
-    return optax_schedule(name, **given)
 
 
 def _one_of(value: Any, known: tuple[Any, ...]) -> Any:

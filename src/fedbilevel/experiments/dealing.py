@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fedbilevel import datasets
-from fedbilevel.data.partition import partition
+from fedbilevel.data.partition import nobody_without, partition, take
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
 from fedbilevel.experiments.choices.data import HUB_FIELDS, Data, Partition
 from fedbilevel.problems.imbalance import long_tail
@@ -42,7 +42,7 @@ def deal(data: Data, held: Partition) -> Dealt:
     source = _source(data)
     generator = np.random.default_rng(data.seed)
     order = generator.permutation(len(source.train.labels))
-    table = _rows(source.train, order)
+    table = take(source.train, order)
     validation = data.validation or max(1, len(order) // 5)
     training = data.training or len(order) - validation
     if training + validation > len(order):
@@ -59,19 +59,19 @@ def deal(data: Data, held: Partition) -> Dealt:
             f"both kinds, but there are {training} for training and {validation} for "
             "validation; ask for fewer devices or more examples."
         )
-    table = _rows(table, np.arange(training + validation))
+    table = take(table, np.arange(training + validation))
     wrong = None
     kept = np.arange(training)
     if data.tail > 1:
         kept = long_tail(table.labels[:training], source.classes, data.tail, data.seed)
-    lower = _rows(table, kept)
+    lower = take(table, kept)
     if data.noise:
         redrawn = redraw_labels(lower.labels, data.noise, source.classes, data.seed)
         lower, wrong = Labelled(lower.features, redrawn.labels), redrawn.wrong
-    upper = _rows(table, np.arange(training, training + validation))
+    upper = take(table, np.arange(training, training + validation))
     if groups is None:
         both = np.concatenate([lower.labels, upper.labels])
-        rows = _without_nobody(_deal(both, held))
+        rows = nobody_without(_deal(both, held))
     else:
         chosen = groups[np.concatenate([kept, np.arange(training, len(table.labels))])]
         rows = [np.flatnonzero(chosen == group) for group in np.unique(chosen)]
@@ -81,8 +81,8 @@ def deal(data: Data, held: Partition) -> Dealt:
             lower,
             upper,
             source.test,
-            _without_nobody([part[part < count] for part in rows]),
-            _without_nobody([part[part >= count] - count for part in rows]),
+            nobody_without([part[part < count] for part in rows]),
+            nobody_without([part[part >= count] - count for part in rows]),
             source.classes,
         ),
         wrong,
@@ -122,16 +122,3 @@ def _deal(
         held.devices, "label", held.concentration, min_partition_size=1, seed=held.seed
     )
     return partition(partitioner, seed=held.seed, label=labels.astype(np.int64))
-
-
-def _without_nobody(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Let devices without a row have one of the device that has most."""
-    parts = list(parts)
-    for device in [k for k, part in enumerate(parts) if not len(part)]:
-        richest = int(np.argmax([len(part) for part in parts]))
-        parts[device], parts[richest] = parts[richest][:1], parts[richest][1:]
-    return parts
-
-
-def _rows(table: Labelled, rows: Int[np.ndarray, "_"]) -> Labelled:
-    return Labelled(table.features[rows], table.labels[rows])

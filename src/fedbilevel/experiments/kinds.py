@@ -2,24 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
-from fedbilevel.experiments.choices import (
-    AlgorithmChoice,
-    EngineChoice,
-    Experiment,
-    ProblemChoice,
-)
+from fedbilevel.experiments.choices import KINDS, Experiment
 from fedbilevel.nearest import nearest
 
-TABLES: dict[str, Any] = {
-    "algorithm": AlgorithmChoice,
-    "problem": ProblemChoice,
-    "engine": EngineChoice,
-}
-"""The tables of a file that come in several kinds, in the order of their fields."""
-
-_WORD = re.compile(rf"({'|'.join(TABLES)}):(.+)")
+_WORD = re.compile(rf"({'|'.join(KINDS)}):(.+)")
 
 
 def word_of(table: str, kind: type) -> str:
@@ -51,7 +39,7 @@ def in_order(arguments: Sequence[str], experiment: Experiment) -> list[str] | No
          'problem:regularisation', 'engine:simulation']
     """
     named: dict[str, str] = {}
-    options: dict[str, list[str]] = {"": [], **{table: [] for table in TABLES}}
+    options: dict[str, list[str]] = {"": [], **{table: [] for table in KINDS}}
     latest = options[""]
     for argument in arguments:
         kind = _WORD.fullmatch(argument)
@@ -61,12 +49,12 @@ def in_order(arguments: Sequence[str], experiment: Experiment) -> list[str] | No
         if argument.startswith("--"):
             table, _, key = argument[2:].partition("=")[0].partition(".")
             _refuse_name(argument, table, key)
-            latest = options[table if table in TABLES else ""]
+            latest = options[table if table in KINDS else ""]
         latest.append(argument)
     if not named:
         return None
     ordered = options[""]
-    for table in TABLES:
+    for table in KINDS:
         same = word_of(table, type(getattr(experiment, table)))
         ordered += [named.get(table, same), *options[table]]
     return ordered
@@ -76,7 +64,7 @@ def _known(table: str, given: str) -> str:
     def squeezed(name: str) -> str:
         return name.lower().replace("-", "").replace("_", "")
 
-    kinds = {squeezed(kind.__name__): kind for kind in get_args(TABLES[table])}
+    kinds = {squeezed(kind.__name__): kind for kind in get_args(KINDS[table])}
     if squeezed(given) not in kinds:
         cure = nearest(given, [kind.__name__ for kind in kinds.values()])
         raise ValueError(f"{table}:{given} is not known; {cure}")
@@ -84,8 +72,8 @@ def _known(table: str, given: str) -> str:
 
 
 def _refuse_name(argument: str, table: str, key: str) -> None:
-    if key == "name" and table in TABLES:
+    if key == "name" and table in KINDS:
         raise ValueError(
             f"{argument} is no option: a kind is a word of its own, such as "
-            f"{word_of(table, get_args(TABLES[table])[-1])}."
+            f"{word_of(table, get_args(KINDS[table])[-1])}."
         )

@@ -9,6 +9,7 @@ import numpy as np
 from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Task
+from fedbilevel.tracking.replacing import replacing
 
 
 class Learnt(NamedTuple):
@@ -37,10 +38,8 @@ def write_learnt(folder: Path, learnt: Learnt) -> None:
         >>> sorted(np.load(folder / "learnt.npz"))
         ["x['rate']", 'y']
     """
-    unfinished = folder / f"unfinished-{LEARNT}"
-    np.savez(unfinished, **_named(learnt))
-    # Nobody meets half a file.
-    unfinished.rename(folder / LEARNT)
+    with replacing(folder / LEARNT) as unfinished:
+        np.savez(unfinished, **_named(learnt))
 
 
 def read_learnt(folder: Path, task: Task) -> Learnt:
@@ -65,16 +64,16 @@ def read_learnt(folder: Path, task: Task) -> Learnt:
             f"it by: fedbilevel resume {folder}."
         )
     like = Learnt(task.x, task.y)
-    names = list(_named(like))
+    wanted = _named(like)
     with np.load(file) as arrays:
-        if sorted(names) != sorted(arrays):
+        if sorted(wanted) != sorted(arrays):
             raise ValueError(
                 f"{file} has {', '.join(arrays)}, but the problem has "
-                f"{', '.join(names)}: it has changed since; run it again."
+                f"{', '.join(wanted)}: it has changed since; run it again."
             )
         leaves = [
             _as(arrays[name], leaf, f"{name} of {file}")
-            for name, leaf in _named(like).items()
+            for name, leaf in wanted.items()
         ]
     found: Learnt = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return found

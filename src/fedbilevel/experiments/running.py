@@ -9,6 +9,8 @@ from shlex import quote
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jaxtyping import Int
 
 from fedbilevel.engines import sharded
 from fedbilevel.engines.accounting import Costs
@@ -80,7 +82,7 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
                 f"{folder} has a run already; go on with it by: fedbilevel resume "
                 f"{quote(str(folder))}, or give this one another --folder."
             )
-        rounds = _rounds(experiment, task, engine, folder)
+        rounds = _rounds(experiment, task, weights, engine, folder)
         if begun and not has_checkpoints(folder):
             raise ValueError(
                 f"no checkpoint in {folder} can be used: they are damaged, and now "
@@ -133,7 +135,11 @@ def _recorded(
 
 
 def _rounds(
-    experiment: Experiment, task: Task, engine: Engine, folder: Path
+    experiment: Experiment,
+    task: Task,
+    weights: Int[np.ndarray, "devices"] | None,
+    engine: Engine,
+    folder: Path,
 ) -> Generator[Round, None, None]:
     keeping, participants = experiment.checkpoints, experiment.participants
     participation: Participation = Everyone()
@@ -149,7 +155,7 @@ def _rounds(
         checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
         seed=experiment.seed,
         participation=participation,
-        weights=weights_of(experiment, task),
+        weights=weights,
         norm_limit=experiment.norm_limit,
         engine=engine,
     )

@@ -9,6 +9,7 @@ from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.replacing import replacing
 
 
 class Run(NamedTuple):
@@ -99,9 +100,8 @@ def keep(experiment: Experiment, folder: Path) -> None:
         100
     """
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"unfinished-{EXPERIMENT}"
-    write_experiment(experiment, unfinished)
-    unfinished.rename(folder / EXPERIMENT)
+    with replacing(folder / EXPERIMENT) as unfinished:
+        write_experiment(experiment, unfinished)
     (folder / LEARNT).unlink(missing_ok=True)
 
 

@@ -8,22 +8,14 @@ from typing import Any, get_args
 
 import tomli_w
 
-from fedbilevel.experiments.choices import (
-    AlgorithmChoice,
-    EngineChoice,
-    Experiment,
-    Own,
-    ProblemChoice,
-)
+from fedbilevel.experiments.choices import KINDS, Experiment, Own
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule
 
 _NAMED = {
-    *get_args(AlgorithmChoice),
-    *get_args(ProblemChoice),
-    *get_args(EngineChoice),
     NeumannSeries,
     ConjugateGradient,
+    *(kind for union in KINDS.values() for kind in get_args(union)),
 }
 
 

@@ -86,6 +86,21 @@ def optax_schedule(name: str, /, **arguments: Any) -> OptaxSchedule:
     return OptaxSchedule(name, _entries(arguments))
 
 
+def schedule_of(table: Mapping[str, Any]) -> OptaxSchedule:
+    """Return the schedule that a table of a file stands for.
+
+    Example:
+        >>> table = {"schedule": "constant_schedule", "value": 0.2}
+        >>> schedule_of(table) == optax_schedule("constant_schedule", value=0.2)
+        True
+    """
+    given = dict(table)
+    name = given.pop("schedule")
+    if not isinstance(name, str):
+        raise ValueError(f"the name of an optax schedule is needed, not {name!r}.")
+    return optax_schedule(name, **given)
+
+
 @cache
 def factories() -> dict[str, Callable[..., Schedule]]:
     """Return the functions of optax that make a schedule, by name.
@@ -143,8 +158,7 @@ def _entries(table: Mapping[Any, Any]) -> tuple[Entry, ...]:
 def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "schedule" in value:
-            given = dict(value)
-            return optax_schedule(given.pop("schedule"), **given)
+            return schedule_of(value)
         # Keys of files are words, and those of optax's tables are steps.
         return _entries({_number_if(key): one for key, one in value.items()})
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

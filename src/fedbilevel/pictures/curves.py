@@ -33,7 +33,7 @@ def spent(record: Record, axis: str) -> float | int:
     places = {
         "rounds": record.rounds,
         "samples": record.costs.samples,
-        "bytes": record.costs.bytes_up + record.costs.bytes_down,
+        "bytes": record.costs.bytes,
         "seconds": record.seconds,
     }
     return places[axis]

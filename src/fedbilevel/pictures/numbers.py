@@ -4,10 +4,7 @@ import jax
 import numpy as np
 
 from fedbilevel.mathematics.problem import Upper
-from fedbilevel.pictures.picture import Picture, blank
-
-BARS = 60
-"""The most numbers that have a bar each."""
+from fedbilevel.pictures.picture import BARS, Picture, blank
 
 
 def upper_numbers(x: Upper, before: Upper) -> Picture:

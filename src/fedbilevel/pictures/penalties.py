@@ -3,10 +3,7 @@
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedbilevel.pictures.picture import Picture, blank
-
-BARS = 60
-"""The most features that have a bar each."""
+from fedbilevel.pictures.picture import BARS, Picture, blank
 
 
 def penalties(

@@ -1,7 +1,8 @@
 """What a picture is: a figure with words that say how to read it."""
 
+import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,11 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
     return [points[place] for place in places]
 
 
-def blank(width: float | int, height: float | int, **options: Any) -> "Figure":
+BARS = 60
+"""The most numbers that have a bar each."""
+
+
+def blank(width: float | int, height: float | int) -> "Figure":
     """Return an empty figure of a size in inches, the same in all pictures.
 
     Example:
@@ -62,4 +67,16 @@ def blank(width: float | int, height: float | int, **options: Any) -> "Figure":
         raise ImportError(
             "pictures need matplotlib; run: pip install 'fedbilevel[commands]'"
         ) from error
-    return Figure(figsize=(width, height), layout="constrained", **options)
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def svg_of(picture: Picture) -> str:
+    """Return a picture as the text of an SVG file, the same for the same picture.
+
+    Example:
+        >>> "<svg" in svg_of(Picture("curves", "Losses", "", blank(2, 1)))
+        True
+    """
+    drawn = io.StringIO()
+    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()

@@ -2,7 +2,6 @@
 
 import ast
 import html
-import io
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ def report(
     folder: Path,
     experiment: Experiment,
     records: Sequence[Record],
-    pictures: Sequence[Picture],
+    pictures: Sequence[tuple[Picture, str]],
 ) -> str:
     """Return the page.
 
@@ -34,7 +33,7 @@ def report(
         folder: of the run.
         experiment: that was run.
         records: what was measured, at least once.
-        pictures: to be shown, in this order.
+        pictures: to be shown, in this order, each with the text of its SVG file.
 
     Example:
         >>> import tempfile
@@ -60,7 +59,7 @@ def report(
         purpose=html.escape(_purpose(experiment)),
         figures=_figures(records),
         costs=_costs(last),
-        pictures="\n".join(map(_section, pictures)),
+        pictures="\n".join(_section(*drawn) for drawn in pictures),
         # Addresses of trackers can hold passwords, and pages are passed on.
         settings=html.escape(text_of(replace(experiment, tracking=Tracking()))),
         folder=html.escape(str(folder)),
@@ -112,11 +111,8 @@ def _costs(last: Record) -> str:
     return "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in spent.items())
 
 
-def _section(picture: Picture) -> str:
-    drawn = io.StringIO()
-    # Without a date, the same run gives the same page.
-    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
-    svg = drawn.getvalue()
+def _section(picture: Picture, svg: str) -> str:
+    # A page has no use for what comes before the drawing in a file.
     svg = svg[svg.index("<svg") :]
     return (
         f"<section><h2>{html.escape(picture.title)}</h2>"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.tracking.replacing import replacing
 
 RECORDS = "measured.jsonl"
 """The file of a run's folder that they are in."""
@@ -91,10 +92,8 @@ class Journal:
         self.seconds = earlier[-1].seconds if earlier else 0.0
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / RECORDS
-        unfinished = folder / f"unfinished-{RECORDS}"
-        unfinished.write_text("".join(f"{one.line}\n" for one in earlier))
-        # A crash here leaves the old file whole.
-        unfinished.rename(file)
+        with replacing(file) as unfinished:
+            unfinished.write_text("".join(f"{one.line}\n" for one in earlier))
         self._file = file.open("a")
 
     def __enter__(self) -> "Journal":

@@ -21,7 +21,7 @@ PATIENCE = {"init_timeout": 10.0, "finish_timeout": 60.0}
 class WeightsAndBiases:
     """Sends settings and numbers to Weights & Biases, or keeps them for `wandb sync`.
 
-    A run that goes on does so under the same W&B run. Curves are drawn over `round`,
+    A run that goes on does so under the same W&B run. Curves are drawn over `rounds`,
     since W&B's own steps only count messages. Its environment variables
     (`WANDB_MODE=offline`, `WANDB_ENTITY` and so on) mean what they always mean, and
     come before `PATIENCE`.

@@ -2,7 +2,7 @@
 
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice, Sharded
-from fedbilevel.experiments.choices.experiment import AlgorithmChoice, Experiment
+from fedbilevel.experiments.choices.experiment import KINDS, AlgorithmChoice, Experiment
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import (
     Cleaning,
@@ -14,6 +14,7 @@ from fedbilevel.experiments.choices.problems import (
 )
 
 __all__ = [
+    "KINDS",
     "AlgorithmChoice",
     "Cleaning",
     "Data",

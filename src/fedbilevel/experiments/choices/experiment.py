@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fedbilevel.algorithms.fedbio import FedBiO
 from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
@@ -23,6 +23,13 @@ AlgorithmChoice: TypeAlias = (
     LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
 )
 """The algorithms that a file can name."""
+
+KINDS: dict[str, Any] = {
+    "algorithm": AlgorithmChoice,
+    "problem": ProblemChoice,
+    "engine": EngineChoice,
+}
+"""The tables of a file that come in several kinds, in the order of their fields."""
 
 
 @dataclass(frozen=True)

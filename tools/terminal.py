@@ -1,0 +1,36 @@
+"""A command in a terminal of its own, read as it is shown."""
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+
+def shown(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], columns: int
+) -> Iterator[bytes]:
+    """Type a command in a terminal, and yield what it shows, piece by piece.
+
+    Raises:
+        CalledProcessError: if the command fails.
+    """
+    leader, follower = pty.openpty()
+    size = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env={**environment, **size},
+    )
+    os.close(follower)
+    while True:
+        try:
+            yield os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side is closed
+            break
+    os.close(leader)
+    if process.wait():
+        raise subprocess.CalledProcessError(process.returncode, command)
