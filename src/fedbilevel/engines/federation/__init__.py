@@ -1,0 +1,16 @@
+"""A real federation: one server loop and one client half, over any transport."""
+
+from fedbilevel.engines.federation.engine import Federation, NoQuorumError
+from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.engines.federation.site import Site
+from fedbilevel.engines.federation.transport import Reply, Transport
+
+__all__ = [
+    "EnrolledDevices",
+    "Enrolment",
+    "Federation",
+    "NoQuorumError",
+    "Reply",
+    "Site",
+    "Transport",
+]

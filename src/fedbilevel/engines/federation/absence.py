@@ -1,0 +1,46 @@
+"""Devices that missed several exchanges are not waited for every time."""
+
+from collections.abc import Collection, Sequence
+
+LONGEST = 64
+"""The most exchanges that a device is skipped for."""
+
+
+class Absences:
+    """Who missed how many exchanges in a row, and how long they are skipped for.
+
+    After k misses in a row a device is skipped for 2ᵏ⁻¹ − 1 exchanges, at most 64:
+    none after the first, one after the second. Counted in exchanges and not in
+    seconds, so that a clock that jumps changes nothing.
+
+    Example:
+        >>> absences = Absences()
+        >>> for _ in range(2):
+        ...     absences.note([0, 1], missing=[1])
+        >>> absences.without_skipped([0, 1])
+        [0]
+    """
+
+    def __init__(self) -> None:
+        self._misses: dict[int, int] = {}
+        self._skips: dict[int, int] = {}
+
+    def without_skipped(self, devices: Sequence[int]) -> list[int]:
+        """Return the devices to ask now; those left out have waited one exchange."""
+        asked = []
+        for device in devices:
+            left = self._skips.get(device, 0)
+            if left:
+                self._skips[device] = left - 1
+            else:
+                asked.append(device)
+        return asked or list(devices)
+
+    def note(self, asked: Sequence[int], missing: Collection[int]) -> None:
+        """Remember who answered and who did not."""
+        for device in asked:
+            if device not in missing:
+                self._misses.pop(device, None)
+                continue
+            misses = self._misses[device] = self._misses.get(device, 0) + 1
+            self._skips[device] = min(LONGEST, 2 ** (misses - 1) - 1)
