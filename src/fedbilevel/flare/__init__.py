@@ -1,0 +1,1 @@
+"""A federation on NVIDIA FLARE: real processes, mutual TLS, sites that may fail."""
