@@ -76,7 +76,7 @@ def session(kits: Kits) -> Iterator[Any]:
         >>> with session(Kits(Path("server"), {}, Path("no"))) as administrator:
         ...     administrator.list_jobs()
         Traceback (most recent call last):
-        ConnectionError: no server answers to the kit no: startup kit does not exist at no
+        ConnectionError: no server answers to kit no: startup kit does not exist at no
     """
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
@@ -86,7 +86,7 @@ def session(kits: Kits) -> Iterator[Any]:
             opened = new_secure_session(kits.username, str(kits.admin), timeout=10.0)
     except Exception as error:
         raise ConnectionError(
-            f"no server answers to the kit {kits.admin}: {error}"
+            f"no server answers to kit {kits.admin}: {error}"
         ) from error
     try:
         yield opened
@@ -109,7 +109,7 @@ def connected(kits: Kits) -> set[str]:
     Example:
         >>> connected(Kits(Path("server"), {}, Path("no")))
         Traceback (most recent call last):
-        ConnectionError: no server answers to the kit no: startup kit does not exist at no
+        ConnectionError: no server answers to kit no: startup kit does not exist at no
     """
     with session(kits) as administrator:
         return _connected(administrator)
