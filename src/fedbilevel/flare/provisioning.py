@@ -1,0 +1,200 @@
+"""Startup kits for a federation on this machine: certificates, roles, folders."""
+
+import json
+import logging
+import random
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROJECT = "rehearsal"
+SERVER = "localhost"
+ADMIN = "admin@rehearsal.org"
+# A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
+DEAD_AFTER = 30
+# The classes that a job of this package names. A site refuses jobs that name others,
+# unless they bring code along and their submitter has the right to do so.
+CLASSES = (
+    "fedbilevel.flare.server.Server",
+    "fedbilevel.flare.site.Site",
+    "nvflare.collab.runtime.controller.CollabController",
+    "nvflare.collab.runtime.executor.CollabExecutor",
+)
+
+
+class Kits(NamedTuple):
+    """Where the startup kits of a federation are, and who administers it.
+
+    Attributes:
+        server: Kit of the server.
+        sites: Kit of each site, by name.
+        admin: Kit of the administrator, as `new_secure_session` takes it.
+        username: Name of the administrator.
+
+    Example:
+        >>> Kits(Path("server"), {"site-1": Path("site-1")}, Path("admin")).username
+        'admin@rehearsal.org'
+    """
+
+    server: Path
+    sites: Mapping[str, Path]
+    admin: Path
+    username: str = ADMIN
+
+
+def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
+    """Startup kits for a server and sites on this machine, made if not there yet.
+
+    The server answers on the loopback only, at a free port, and keeps jobs and
+    snapshots in its own kit.
+
+    Args:
+        folder: Where the kits are, or are made.
+        sites: Names of the sites.
+
+    Returns:
+        Where each kit is.
+
+    Raises:
+        ValueError: The folder holds the kits of other sites.
+        RuntimeError: A kit could not be made.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     kits = provisioned(Path(folder), ["site-1"])
+        ...     (kits.sites["site-1"] / "startup" / "client.crt").exists()
+        True
+    """
+    made = folder.absolute() / PROJECT / "prod_00"
+    kits = Kits(made / SERVER, {name: made / name for name in sites}, made / ADMIN)
+    if made.exists():
+        found = {kit.name for kit in made.iterdir()} - {SERVER, ADMIN}
+        if found != set(sites):
+            raise ValueError(
+                f"{folder} holds the kits of {', '.join(sorted(found))}, not of "
+                f"{', '.join(sorted(sites))}; choose another folder."
+            )
+        return kits
+    _provision(_project(sites, _free_port()), folder.absolute())
+    _keep_to_the_kit(kits.server)
+    for kit in (kits.server, *kits.sites.values()):
+        _allow_our_classes(kit)
+    return kits
+
+
+def port(server: Path) -> int:
+    """The one port on which the server of a kit answers.
+
+    Args:
+        server: Kit of a server.
+
+    Returns:
+        The port.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     20000 <= port(provisioned(Path(folder), ["site-1"]).server) < 32768
+        True
+    """
+    said = json.loads((server / "startup" / "fed_server.json").read_text())
+    return int(said["servers"][0]["service"]["target"].rpartition(":")[2])
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing on this machine's loopback answers at a port yet.
+
+    Args:
+        port: The port.
+
+    Returns:
+        Whether a server could listen there.
+
+    Example:
+        >>> with socket.create_server(("127.0.0.1", 0)) as server:
+        ...     is_free(server.getsockname()[1])
+        False
+    """
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    # Below the ports that systems give to outgoing connections: a server that its
+    # watchdog starts again must find its port free.
+    ports = random.sample(range(20000, 32768), 100)
+    return next(port for port in ports if is_free(port))
+
+
+def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
+    builder = "nvflare.lighter.impl"
+    participants = [
+        {"name": SERVER, "type": "server", "org": PROJECT, "fed_learn_port": port},
+        *({"name": name, "type": "client", "org": PROJECT} for name in sites),
+        {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
+    ]
+    return {
+        "api_version": 3,
+        "name": PROJECT,
+        "description": "a federation on one machine",
+        "participants": participants,
+        "builders": [
+            {"path": f"{builder}.workspace.WorkspaceBuilder"},
+            {
+                "path": f"{builder}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": f"{builder}.cert.CertBuilder"},
+            {"path": f"{builder}.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def _provision(project: dict[str, Any], folder: Path) -> None:
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.prov_utils import prepare_builders
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
+    folder.mkdir(parents=True, exist_ok=True)
+    provisioner = Provisioner(str(folder), prepare_builders(project))
+    # Without a logger it prints.
+    log = logging.getLogger(__name__)
+    done = provisioner.provision(prepare_project(project), logger=log)
+    if done.get(CtxKey.BUILD_ERROR):
+        reasons = "; ".join(done.get(CtxKey.ERRORS, []))
+        raise RuntimeError(f"no startup kits could be made in {folder}: {reasons}")
+
+
+def _resources(kit: Path) -> dict[str, Any]:
+    own = kit / "local" / "resources.json"
+    chosen = own if own.exists() else kit / "local" / "resources.json.default"
+    resources: dict[str, Any] = json.loads(chosen.read_text())
+    return resources
+
+
+def _write_resources(kit: Path, resources: dict[str, Any]) -> None:
+    (kit / "local" / "resources.json").write_text(json.dumps(resources, indent=2))
+
+
+def _keep_to_the_kit(server: Path) -> None:
+    """Keep jobs and snapshots where no other server of this machine finds them."""
+    resources = _resources(server)
+    resources["servers"][0]["heart_beat_timeout"] = DEAD_AFTER
+    storage = resources["snapshot_persistor"]["args"]["storage"]
+    storage["args"]["root_dir"] = str(server / "snapshots")
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(server / "jobs")
+    _write_resources(server, resources)
+
+
+def _allow_our_classes(kit: Path) -> None:
+    resources = _resources(kit)
+    resources["class_allow_list"] += CLASSES
+    _write_resources(kit, resources)

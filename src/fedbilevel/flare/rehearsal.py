@@ -1,0 +1,148 @@
+"""A federation on this machine: real startup kits, real processes, mutual TLS."""
+
+import io
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from fedbilevel.flare.processes import pids, start, stop
+from fedbilevel.flare.provisioning import Kits, is_free, port, provisioned
+
+__all__ = ["Kits", "connected", "pids", "rehearsal", "session", "start", "stop"]
+
+PATIENCE = 90.0
+
+
+@contextmanager
+def rehearsal(folder: Path, sites: Sequence[str]) -> Iterator[Kits]:
+    """Run a server and sites on this machine while the block runs.
+
+    Everything is as in a federation of several machines, except that the server
+    answers on the loopback only. No process is left when the block is left.
+
+    Args:
+        folder: Where the kits are, or are made if not there yet.
+        sites: Names of the sites.
+
+    Yields:
+        Where the startup kits are, once all sites are connected.
+
+    Raises:
+        ValueError: The folder holds the kits of other sites.
+        RuntimeError: A kit runs already, or the server's port is taken.
+        TimeoutError: A site did not connect within 90 s.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     with rehearsal(Path(folder), ["site-1"]) as kits:
+        ...         connected(kits)
+        {'site-1'}
+    """
+    kits = provisioned(folder, sites)
+    if not pids(kits.server) and not is_free(port(kits.server)):
+        raise RuntimeError(
+            f"port {port(kits.server)} of the rehearsal in {folder} is taken; end what "
+            "listens there, or choose another folder."
+        )
+    started: list[Path] = []
+    try:
+        for kit in (kits.server, *kits.sites.values()):
+            start(kit)
+            started.append(kit)
+        _wait(kits)
+        yield kits
+    finally:
+        stop(*started)
+
+
+@contextmanager
+def session(kits: Kits) -> Iterator[Any]:
+    """The administrator's session with the server: nvflare's `Session`.
+
+    Args:
+        kits: Kits of a federation that runs.
+
+    Yields:
+        The session, which can submit jobs; closed when the block is left.
+
+    Raises:
+        ConnectionError: No server answers.
+
+    Example:
+        >>> with session(Kits(Path("server"), {}, Path("no"))) as administrator:
+        ...     administrator.list_jobs()
+        Traceback (most recent call last):
+        ConnectionError: no server answers to kit no: startup kit does not exist at no
+    """
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    try:
+        # It would print that it connects.
+        with redirect_stdout(io.StringIO()):
+            opened = new_secure_session(kits.username, str(kits.admin), timeout=10.0)
+    except Exception as error:
+        raise ConnectionError(
+            f"no server answers to kit {kits.admin}: {error}"
+        ) from error
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def connected(kits: Kits) -> set[str]:
+    """Names of the sites that the server holds for connected now.
+
+    Args:
+        kits: Kits of a federation that runs.
+
+    Returns:
+        The names.
+
+    Raises:
+        ConnectionError: No server answers.
+
+    Example:
+        >>> connected(Kits(Path("server"), {}, Path("no")))
+        Traceback (most recent call last):
+        ConnectionError: no server answers to kit no: startup kit does not exist at no
+    """
+    with session(kits) as administrator:
+        return _connected(administrator)
+
+
+def _connected(administrator: Any) -> set[str]:
+    return {client.name for client in administrator.get_system_info().client_info}
+
+
+def _wait(kits: Kits) -> None:
+    ends = time.monotonic() + PATIENCE
+    missing = set(kits.sites)
+    while missing and time.monotonic() < ends:
+        time.sleep(0.2)
+        if not _answers(port(kits.server)):
+            continue
+        try:
+            with session(kits) as administrator:
+                while missing and time.monotonic() < ends:
+                    missing = set(kits.sites) - _connected(administrator)
+                    time.sleep(0.2)
+        except ConnectionError:
+            continue  # It listens before it serves.
+    if missing:
+        raise TimeoutError(
+            f"{', '.join(sorted(missing))} did not connect within {PATIENCE:.0f} s; "
+            f"see console.txt in {kits.server} and in the kits of the sites."
+        )
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""A federation on this machine comes up, keeps to itself and leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from fedbilevel.flare.provisioning import Kits, port, provisioned
+from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
+
+SITES = ["site-1", "site-2"]
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
+    folder = tmp_path_factory.mktemp("federation")
+    with rehearsal(folder, SITES) as kits:
+        yield kits
+    left = [process for kit in all_of(kits) for process in pids(kit)]
+    assert left == []
+
+
+def all_of(kits: Kits) -> list[Path]:
+    return [kits.server, *kits.sites.values()]
+
+
+def until(happened: Callable[[], bool], seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < ends
+        time.sleep(0.2)
+
+
+def program(kit: Path) -> psutil.Process:
+    """The server or site itself, not its watchdog."""
+    return psutil.Process(int((kit / "pid.fl").read_text()))
+
+
+def test_the_administrator_sees_all_sites_connected(kits):
+    assert connected(kits) == set(SITES)
+
+
+def test_nothing_listens_beyond_the_loopback(kits):
+    heard = {
+        connection.laddr.ip
+        for kit in all_of(kits)
+        for pid in pids(kit)
+        for connection in psutil.Process(pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert heard
+    assert {address.removeprefix("::ffff:") for address in heard} == {"127.0.0.1"}
+
+
+def test_what_runs_inherits_the_environment_and_this_python(kits):
+    for kit in all_of(kits):
+        running = program(kit)
+        assert running.environ().get("XLA_FLAGS") == os.environ["XLA_FLAGS"]
+        assert Path(running.cmdline()[0]).name == "python3"
+        assert running.exe() == os.path.realpath(sys.executable)
+
+
+def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
+    with session(kits) as administrator:
+        assert administrator.list_jobs() == []
+    resources = (kits.server / "local" / "resources.json").read_text()
+    assert "/tmp/nvflare" not in resources
+    assert (kits.server / "snapshots").is_dir()
+
+
+def test_a_kit_that_runs_is_not_started_twice(kits):
+    with pytest.raises(RuntimeError, match="runs already"):
+        start(kits.server)
+
+
+def test_a_folder_serves_only_the_sites_it_was_made_for(kits):
+    with (
+        pytest.raises(ValueError, match="holds the kits of site-1, site-2"),
+        rehearsal(kits.server.parents[2], ["site-1"]),
+    ):
+        pass
+
+
+def test_a_killed_site_is_started_again_by_its_watchdog(kits):
+    site = kits.sites["site-2"]
+    killed = program(site)
+    killed.kill()
+    until(lambda: int((site / "pid.fl").read_text()) != killed.pid, 15)
+    # The server lists the killed one for 30 s: what counts is a second registration.
+    registered = "Successfully registered client:site-2"
+    until(lambda: (site / "log.txt").read_text().count(registered) == 2, 30)
+
+
+def test_a_stopped_site_leaves_no_process_and_can_return(kits):
+    site = kits.sites["site-2"]
+    before = pids(site)
+    assert len(before) >= 2
+    stop(site)
+    assert pids(site) == []
+    assert "site-1" in connected(kits)
+    start(site)
+    until(lambda: len(pids(site)) >= 2, 15)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    server = provisioned(tmp_path, ["site-1"]).server
+    with (
+        socket.create_server(("127.0.0.1", port(server))),
+        pytest.raises(RuntimeError, match=f"port {port(server)} .* is taken"),
+        rehearsal(tmp_path, ["site-1"]),
+    ):
+        pass
+    assert pids(server) == []
+
+
+def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
+    script = f"""
+from pathlib import Path
+from fedbilevel.flare.rehearsal import rehearsal
+with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
+    pass
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
+    made = tmp_path / "rehearsal" / "prod_00"
+    until(
+        lambda: all((made / x / "pid.fl").exists() for x in ("localhost", "site-1")), 30
+    )
+    parent.send_signal(signal.SIGINT)
+    _, said = parent.communicate(timeout=20)
+    assert b"KeyboardInterrupt" in said
+    assert pids(made / "localhost") + pids(made / "site-1") == []
+
+
+def test_nvflare_that_is_missing_is_named():
+    script = """
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "nvflare" else found(name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script + "import fedbilevel.flare"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "pip install 'fedbilevel[nvflare]'" in done.stderr
