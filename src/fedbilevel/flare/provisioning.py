@@ -16,8 +16,8 @@ DEAD_AFTER = 30
 # The classes that a job of this package names. A site refuses jobs that name others,
 # unless they bring code along and their submitter has the right to do so.
 CLASSES = (
-    "fedbilevel.flare.server.Server",
-    "fedbilevel.flare.site.Site",
+    "fedbilevel.flare.collab_server.CollabServer",
+    "fedbilevel.flare.collab_site.CollabSite",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )

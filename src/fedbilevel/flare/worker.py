@@ -12,6 +12,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from fedbilevel.flare.worker_child import MARK
+
 LOOKS_EVERY = 1.0
 """Seconds between two looks at whether a silent child still lives."""
 PATIENCE = 5.0
@@ -31,10 +33,17 @@ _begin(int(descriptor), int(parent))
 class WorkerError(RuntimeError):
     """A message that got no answer; says why in one sentence.
 
+    Attributes:
+        summary: the same without what an exception says, which may be about data.
+
     Example:
         >>> str(WorkerError("the computation took longer than 3 seconds"))
         'the computation took longer than 3 seconds'
     """
+
+    def __init__(self, words: str, summary: str | None = None) -> None:
+        super().__init__(words)
+        self.summary = summary or words
 
 
 class _Child(NamedTuple):
@@ -212,7 +221,8 @@ def _received(child: _Child) -> bytes:
 
 def _raise_failure(child: _Child) -> None:
     if failure := _received(child):
-        raise WorkerError(f"the computation {failure.decode()}")
+        summary, _, reason = f"the computation {failure.decode()}".partition(MARK)
+        raise WorkerError(summary + reason, summary)
 
 
 def _ended(child: _Child) -> int:

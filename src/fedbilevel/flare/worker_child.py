@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 
 LOOKS_EVERY = 0.5
 """Seconds between two looks at whether the parent still lives."""
+MARK = "\0"
+"""Between what happened and what the exception says, which may be about data."""
 LONGEST_REASON = 500
 """Characters of an exception's first line that cross at most."""
 
@@ -78,7 +80,7 @@ def _words(event: str, error: BaseException) -> bytes:
     """Return an exception's name and first line; the rest stays on standard error."""
     name, lines = type(error).__name__, str(error).strip().splitlines()
     reason = f": {lines[0][:LONGEST_REASON]}" if lines else ""
-    return f"{event} {name}{reason}".encode(errors="backslashreplace")
+    return f"{event} {name}{MARK}{reason}".encode(errors="backslashreplace")
 
 
 def _begin(descriptor: int, parent: int) -> None:

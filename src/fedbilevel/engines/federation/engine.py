@@ -13,7 +13,7 @@ from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
 from fedbilevel.engines.federation.folding import concluded
-from fedbilevel.engines.federation.gathering import Gathering
+from fedbilevel.engines.federation.gathering import Gathering, warm_up
 from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.site import work_of_device
 from fedbilevel.engines.federation.tasks import Task
@@ -124,7 +124,6 @@ class Federation:
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
-        began = time.monotonic()
         names = self._devices.names
         weights = dict(
             zip(participants.devices.tolist(), participants.weights, strict=True)
@@ -137,6 +136,7 @@ class Federation:
         message = self._message(job, reference, moment, state)
         form = self._form_of(job, reference, state)
         gathering = Gathering(job, reference, form, self._run, moment, asked, weights)
+        began = time.monotonic()
         for reply in self._transport.exchange(message, list(asked), self._timeout):
             gathering.take(reply)
             if not gathering.missing or time.monotonic() - began > self._timeout:
@@ -189,7 +189,8 @@ class Federation:
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> PyTree:
         # A phase always sends the same; finding out what traces all of its work.
         if reference not in self._forms:
-            self._forms[reference] = _answer_form(job, reference, state)
+            form = self._forms[reference] = _answer_form(job, reference, state)
+            warm_up(job, reference, form)
         return self._forms[reference]
 
 

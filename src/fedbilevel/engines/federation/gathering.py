@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedbilevel.engines.federation.folding import fold, mean_of_nobody
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
+from fedbilevel.engines.mean import WeightedMean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 
 NO_ANSWER = "did not answer in time"
@@ -72,17 +74,43 @@ class Gathering:
             del self.missing[device]
 
     def _fold(self, device: int, uplink: PyTree, info: PyTree) -> None:
-        job = self._job
-        self.total, fine = fold(
-            job.algorithm,
-            self.total,
-            uplink,
-            info,
-            np.asarray(self._weights[device]),
-            job.norm_limit,
-            problem=job.problem,
-            reference=self._reference,
+        job, weight = self._job, self._weights[device]
+        self.total, fine = _folded(
+            job, self._reference, self.total, uplink, info, weight
         )
         if not fine:
             limit = "" if job.norm_limit is None else ", or larger than norm_limit"
             raise RefusedError(f"its numbers are not finite{limit}")
+
+
+def warm_up(job: Job, reference: PhaseReference, form: PyTree) -> None:
+    """Compile what the server does with a reply, so that no exchange waits for it.
+
+    Example:
+        >>> warm_up.__name__
+        'warm_up'
+    """
+    phase = reference.of(job.algorithm, job.problem)
+    uplink, info = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
+    _folded(job, reference, mean_of_nobody(phase, form), uplink, info, weight=0.0)
+
+
+def _folded(
+    job: Job,
+    reference: PhaseReference,
+    total: WeightedMean,
+    uplink: PyTree,
+    info: PyTree,
+    weight: float,
+) -> tuple[WeightedMean, Bool[Array, ""]]:
+    folded: tuple[WeightedMean, Bool[Array, ""]] = fold(
+        job.algorithm,
+        total,
+        uplink,
+        info,
+        np.asarray(weight, np.float64),
+        job.norm_limit,
+        problem=job.problem,
+        reference=reference,
+    )
+    return folded

@@ -71,6 +71,19 @@ class Site:
         self._kept = KeptStates(private, folder)
         self._forms: dict[PhaseReference, PyTree] = {}
 
+    def warm_up(self) -> None:
+        """Compile all that will be asked, so that no exchange waits for it."""
+        phases = self._algorithm.phases(self._problem)
+        opening = self._algorithm.opening(self._problem)
+        for is_opening, count in ((True, len(opening)), (False, len(phases))):
+            for reference in (PhaseReference(is_opening, one) for one in range(count)):
+                downlink = jax.tree.map(
+                    lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+                    self._form_of(reference),
+                )
+                private = self._kept.get("", 0)
+                self._work(reference, downlink, private, jax.random.key(0))
+
     def answer(self, message: bytes) -> bytes:
         """Carry out a task; return all that leaves the device.
 
@@ -86,18 +99,28 @@ class Site:
             before = int(task.counted[self._number])
         private = self._kept.get(task.run, before)
         key = device_key(jax.random.key(task.seed), task.moment, self._number)
-        uplink, kept, info = _work(
+        uplink, kept, info = self._work(task.reference, downlink, private, key)
+        # Which of its states is the one to go on from, the server says next time.
+        self._kept.put(task.run, before + 1, kept)
+        return Answer.of(task.run, task.moment, uplink, info).encode()
+
+    def _work(
+        self,
+        reference: PhaseReference,
+        downlink: Downlink,
+        private: Private,
+        key: RandomKey,
+    ) -> tuple[Uplink, Private, Info]:
+        done: tuple[Uplink, Private, Info] = _work(
             self._algorithm,
             downlink,
             private,
             self._data,
             key,
             problem=self._problem,
-            reference=task.reference,
+            reference=reference,
         )
-        # Which of its states is the one to go on from, the server says next time.
-        self._kept.put(task.run, before + 1, kept)
-        return Answer.of(task.run, task.moment, uplink, info).encode()
+        return done
 
     def _form_of(self, reference: PhaseReference) -> PyTree:
         if reference not in self._forms:
