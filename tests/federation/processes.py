@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 
 def descendants(pid: int) -> set[int]:

@@ -51,9 +51,8 @@ def orders(notes: Path) -> Answer:
             notes.write_text(f"{pid}")
             os.kill(os.getpid(), signal.SIGKILL)
         elif word == "start":
-            started = subprocess.Popen(
-                [sys.executable, "-c", "import time; time.sleep(60)"]
-            )
+            command = [sys.executable, "-c", "import time; time.sleep(60)"]
+            started = subprocess.Popen(command, close_fds=False)
             notes.write_text(f"{started.pid}")
         return str(os.getpid()).encode()
 

@@ -1,54 +1,16 @@
 """A computation in a process of its own, whose death is an error here and no more."""
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedbilevel.flare.worker_child import MARK
+from fedbilevel.flare.worker_process import Child, WorkerError
 
-LOOKS_EVERY = 1.0
-"""Seconds between two looks at whether a silent child still lives."""
-PATIENCE = 5.0
-"""Seconds that a child which hung up has to end by itself."""
+__all__ = ["Worker", "WorkerError"]
+
 CLOSED = "the worker is closed"
-# Not multiprocessing's own start: it would import the parent's main module, which in a
-# site is the one of the federation's software. Ctrl-C in a terminal is for the parent.
-BEGIN = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-descriptor, parent, *sys.path = sys.argv[1:]
-from fedbilevel.flare.worker_child import _begin
-_begin(int(descriptor), int(parent))
-"""
-
-
-class WorkerError(RuntimeError):
-    """A message that got no answer; says why in one sentence.
-
-    Attributes:
-        summary: the same without what an exception says, which may be about data.
-
-    Example:
-        >>> str(WorkerError("the computation took longer than 3 seconds"))
-        'the computation took longer than 3 seconds'
-    """
-
-    def __init__(self, words: str, summary: str | None = None) -> None:
-        super().__init__(words)
-        self.summary = summary or words
-
-
-class _Child(NamedTuple):
-    process: subprocess.Popen[bytes]
-    connection: Connection
 
 
 class Worker:
@@ -84,7 +46,7 @@ class Worker:
                 f"{make} must be a function of a module, and its arguments must be "
                 f"ones that can be pickled: {error}"
             ) from error
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._next: tuple[Future[bytes], bytes] | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -131,7 +93,7 @@ class Worker:
             if self._next:
                 self._next[0].cancel()
             if self._child:
-                self._child.process.kill()
+                self._child.kill()
             self._changed.notify()
         self._thread.join()
 
@@ -145,7 +107,7 @@ class Worker:
         while self._answer_one():
             pass
         if self._child:
-            _ended(self._child)
+            self._child.ended()
 
     def _answer_one(self) -> bool:
         """Answer the next message when it comes; return false once closed."""
@@ -159,86 +121,24 @@ class Worker:
                 future.set_result(self._exchange(message))
             except WorkerError as error:
                 future.set_exception(WorkerError(CLOSED) if self._closed else error)
+            except Exception as error:
+                # No memory for the answer, say: the child's next words would not be
+                # read from their start.
+                if self._child:
+                    self._child.kill()
+                    self._child.ended()
+                future.set_exception(WorkerError(f"asking failed: {error!r}"))
         return True
 
     def _exchange(self, message: bytes) -> bytes:
         child = self._child
-        if not child or child.process.poll() is not None:
-            child = self._started()
-        try:
-            child.connection.send_bytes(message)
-            _raise_failure(child)
-            return _received(child)
-        except (EOFError, OSError):
-            raise WorkerError(_death(_ended(child))) from None
-        except MemoryError:
-            # A half-read answer: whatever came next would not be read from its start.
-            child.process.kill()
-            _ended(child)
-            raise WorkerError("there is too little memory for the answer") from None
-
-    def _started(self) -> _Child:
-        with self._changed:
-            if self._closed:
-                raise WorkerError(CLOSED)
-            if self._child:
-                _ended(self._child)
-            try:
-                child = self._child = _begun()
-            except OSError as error:
-                raise WorkerError(f"the computation could not begin: {error}") from None
-        try:
-            child.connection.send_bytes(self._order)
-            _raise_failure(child)
-        except WorkerError:
-            _ended(child)
-            raise
-        except (EOFError, OSError):
-            raise WorkerError(_death(_ended(child))) from None
-        return child
-
-
-def _begun() -> _Child:
-    here, there = Pipe()
-    with there:
-        descriptor = there.fileno()
-        arguments = [str(descriptor), str(os.getpid()), *sys.path]
-        process = subprocess.Popen(
-            [sys.executable, "-c", BEGIN, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[descriptor],
-        )
-    return _Child(process, here)
-
-
-def _received(child: _Child) -> bytes:
-    # A death closes the connection, unless a process that the child forked holds it.
-    while not child.connection.poll(LOOKS_EVERY):
-        if child.process.poll() is not None:
-            raise EOFError
-    return child.connection.recv_bytes()
-
-
-def _raise_failure(child: _Child) -> None:
-    if failure := _received(child):
-        summary, _, reason = f"the computation {failure.decode()}".partition(MARK)
-        raise WorkerError(summary + reason, summary)
-
-
-def _ended(child: _Child) -> int:
-    """Return the exit code of a child that has hung up; its process is gone then."""
-    child.connection.close()
-    try:
-        return child.process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        child.process.kill()
-        return child.process.wait()
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"the computation's process ended by itself (exit code {code})"
-    cause = "perhaps out of memory"
-    if -code != signal.SIGKILL:
-        cause = signal.strsignal(-code) or "unknown"
-    return f"the computation was killed (signal {-code}, {cause})"
+        if not child or not child.lives():
+            with self._changed:
+                # Or else a child might begin that `close` does not know of.
+                if self._closed:
+                    raise WorkerError(CLOSED)
+                if child:
+                    child.ended()
+                child = self._child = Child()
+            child.begin(self._order)
+        return child.ask(message)
