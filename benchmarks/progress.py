@@ -30,7 +30,6 @@ from benchmarks.timing import (
 )
 from fedbilevel import InMemoryDevices, LocalBSGVRM, NeumannSeries, run
 from fedbilevel.commands.progress import progress
-from fedbilevel.experiments.running import Step
 from fedbilevel.tracking import Record
 
 LIMIT = 1.02
@@ -82,7 +81,8 @@ def turns(shown: bool, rounds: int) -> Callable[[], object]:
     def call() -> None:
         with progress("a run", 1_000_000, quiet=not shown) as show:
             for done in islice(endless, rounds):
-                show(Step(done, Record(done.number + 1, 0.0, done.costs, FIGURES)))
+                record = Record(done.number + 1, 0.0, done.costs, FIGURES)
+                show(done.number + 1, done.costs, record)
                 last = done
             jax.block_until_ready(last.server)
 

@@ -11,6 +11,7 @@ from importlib.metadata import version
 COMMANDS = {
     "run": "run an experiment file",
     "resume": "go on with a run that was stopped or has crashed",
+    "federate": "run an experiment file across sites that keep their data",
     "compare": "several runs in a table and in curves",
     "plan": "the paper's schedules for K devices and an accuracy, from a run",
     "diagnose": "are the devices of an experiment homogeneous enough?",

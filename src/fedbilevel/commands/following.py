@@ -44,10 +44,10 @@ def follow(
     with (
         closing(carry_out(experiment, folder, goes_on)) as steps,
         interruption() as interrupted,
-        progress(_headline(experiment, folder), experiment.rounds, silent) as show,
+        progress(headline(experiment, folder), experiment.rounds, silent) as show,
     ):
         for step in steps:
-            show(step)
+            show(step.done.number + 1, step.done.costs, step.record)
             if as_json and step.record is not None:
                 try:
                     print(step.record.line, flush=True)
@@ -81,7 +81,14 @@ def sum_up(folder: Path) -> None:
     )
 
 
-def _headline(experiment: Experiment, folder: Path) -> str:
+def headline(experiment: Experiment, folder: Path) -> str:
+    """Return what a run is about.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> headline(Experiment(FedBiO(0.1)), Path("runs/first"))
+        'Regularisation by FedBiO, in runs/first'
+    """
     kinds = (type(one).__name__ for one in (experiment.problem, experiment.algorithm))
     return f"{' by '.join(kinds)}, in {folder}"
 

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from types import MappingProxyType
+from typing import TypeAlias
 
 from fedbilevel.commands.words import short
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.experiments.running import Step
+from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
 PLAIN_SECONDS = 10.0
@@ -17,34 +19,47 @@ PLAIN_SECONDS = 10.0
 FRAMES_PER_SECOND = 2
 
 
+Show: TypeAlias = Callable[[int, Costs, Record | None], None]
+"""Shows how many rounds are done, what was spent, and what was measured, if it was."""
+
+
 @contextmanager
 def progress(
-    headline: str, rounds: int, quiet: bool = False
-) -> Iterator[Callable[[Step], None]]:
+    headline: str,
+    rounds: int,
+    quiet: bool = False,
+    also: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Show]:
     """Say what begins, and yield a function that shows a finished round.
+
+    Args:
+        headline: what begins.
+        rounds: how many there will be.
+        quiet: whether to show nothing.
+        also: what else a terminal shows, by name; it may change meanwhile.
 
     Example:
         >>> with progress("a run", 3, quiet=True) as show:
         ...     pass
     """
     if quiet:
-        yield lambda step: None
+        yield lambda done, costs, record: None
         return
     print(headline, file=sys.stderr)
     if sys.stderr.isatty():
-        yield from _live(rounds)
+        yield from _live(rounds, also)
     else:
         yield _plain(rounds)
 
 
-def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
+def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
     passed = Passed(rounds)
-    latest: Step | None = None
+    latest: tuple[int, Costs] | None = None
     figures: Mapping[str, float] = {}
 
     # Rounds may take milliseconds: words are found for those that are shown.
@@ -53,11 +68,11 @@ def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
         words = {"round": "loading data and compiling …"}
         if latest is not None:
             words = {
-                "round": passed.words(latest.done.number + 1, bar=True),
-                "spent": _spent(latest.done.costs),
+                "round": passed.words(latest[0], bar=True),
+                "spent": _spent(latest[1]),
                 "measured": _figures(figures),
             }
-        for name, said in words.items():
+        for name, said in {**words, **also}.items():
             table.add_row(Text(name, style="bold"), Text(said))
         return table
 
@@ -66,33 +81,33 @@ def _live(rounds: int) -> Iterator[Callable[[Step], None]]:
         get_renderable=frame, console=console, refresh_per_second=FRAMES_PER_SECOND
     ):
 
-        def show(step: Step) -> None:
+        def show(done: int, costs: Costs, record: Record | None) -> None:
             nonlocal latest, figures
-            latest = step
-            if step.record is not None:
-                figures = step.record.figures
-                passed.measured(step.done.number + 1)
+            latest = done, costs
+            if record is not None:
+                figures = record.figures
+                passed.measured(done)
 
         yield show
 
 
-def _plain(rounds: int) -> Callable[[Step], None]:
+def _plain(rounds: int) -> Show:
     passed = Passed(rounds)
     last = -PLAIN_SECONDS
 
-    def show(step: Step) -> None:
+    def show(done: int, costs: Costs, record: Record | None) -> None:
         nonlocal last
-        now, done = time.monotonic(), step.done.number + 1
-        if step.record is None:
+        now = time.monotonic()
+        if record is None:
             return
         passed.measured(done)
         if now - last < PLAIN_SECONDS and done < rounds:
             return
         last = now
         words = passed.words(done)
-        figures = _figures(step.record.figures)
+        figures = _figures(record.figures)
         print(
-            f"round {words} | {_spent(step.done.costs)} | {figures}",
+            f"round {words} | {_spent(costs)} | {figures}",
             file=sys.stderr,
             flush=True,
         )

@@ -97,7 +97,8 @@ def inspect(
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
             return  # a run inside a traced function has no numbers to look at
         left_out = report.left_out
-        if not len(left_out):
+        # An engine that knows why has told it already.
+        if not len(left_out) or report.reasons:
             continue
         where = f"round {round_number}, exchange {exchange}"
         reason, cure = "not finite", ""

@@ -7,12 +7,21 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
+class ClaimedError(ValueError):
+    """A folder in which another process is running.
+
+    Example:
+        >>> str(ClaimedError("another process is running in runs/first"))
+        'another process is running in runs/first'
+    """
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Make a folder, and keep other processes from running in it meanwhile.
 
     Raises:
-        ValueError: if another one does already.
+        ClaimedError: if another one does already.
 
     Example:
         >>> import tempfile
@@ -24,7 +33,7 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(
+        raise ClaimedError(
             f"another process is running in {folder}; wait for it, or choose another "
             "--folder."
         ) from None

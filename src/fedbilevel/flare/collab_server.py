@@ -1,5 +1,6 @@
 """What runs at the server: the experiment's rounds, over the sites of a job."""
 
+import json
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -10,11 +11,11 @@ from fedbilevel.engines.federation import Federation
 from fedbilevel.experiments.building import weights_of
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
+from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.experiments.measuring import metrics_of
 from fedbilevel.experiments.running import Work, carry_out
 from fedbilevel.flare.enrolling import enrolled
-from fedbilevel.flare.reporting import EXCHANGES, Reports
+from fedbilevel.flare.reporting import EXCHANGES, Reports, is_mistake
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.travelling import arrived
 from fedbilevel.tracking.records import RECORDS
@@ -23,6 +24,10 @@ TOPIC = "fedbilevel"
 """Of the command by which an administrator asks a running job how it is getting on."""
 RESULTS = "fedbilevel"
 """The folder of a job's results with what an administrator may have."""
+LEFT = (EXCHANGES, LEARNT)
+"""The files that a job leaves there, besides its records."""
+FAILURE = "failure.json"
+"""The file there that says why a job failed."""
 
 
 class CollabServer:
@@ -56,14 +61,21 @@ class CollabServer:
         def prepare(experiment: Experiment) -> Work:
             return _work(experiment, self.run_name, home, reports)
 
+        results = Path(workspace.get_run_dir(job)) / RESULTS
+        results.mkdir(parents=True, exist_ok=True)
         try:
             with closing(carry_out(experiment, home, True, prepare)) as steps:
                 for _ in steps:
                     if reports.stop_is_asked or collab.is_aborted:
                         break
+        except Exception as error:
+            told = {"words": str(error), "mistake": is_mistake(error)}
+            (results / FAILURE).write_text(json.dumps(told))
+            raise
         finally:
-            run_folder = workspace.get_run_dir(job)
-            _leave_results(home, Path(run_folder) / RESULTS)
+            for name in (RECORDS, *LEFT):
+                if (home / name).exists():
+                    shutil.copy(home / name, results / name)
 
 
 def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Work:
@@ -81,10 +93,3 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return Work(model.problem, devices, model.x, model.y, weights, engine, measure)
-
-
-def _leave_results(home: Path, results: Path) -> None:
-    results.mkdir(parents=True, exist_ok=True)
-    for name in (EXPERIMENT, RECORDS, EXCHANGES, LEARNT):
-        if (home / name).exists():
-            shutil.copy(home / name, results / name)

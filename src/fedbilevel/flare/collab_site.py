@@ -5,10 +5,6 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from fedbilevel.engines.federation.messages import RefusedError
-from fedbilevel.engines.federation.site import Site
-from fedbilevel.experiments.federating import examples_of, model_of, sites_of
-from fedbilevel.flare.travelling import arrived
 from fedbilevel.flare.worker import Worker, WorkerError
 
 ENROL = b"enrol"
@@ -82,6 +78,12 @@ def made(
         >>> made.__name__
         'made'
     """
+    # Here, as the process that waits for answers needs none of it.
+    from fedbilevel.engines.federation.messages import RefusedError
+    from fedbilevel.engines.federation.site import Site
+    from fedbilevel.experiments.federating import examples_of, model_of, sites_of
+    from fedbilevel.flare.travelling import arrived
+
     experiment = arrived(configuration, code)
     model = model_of(experiment)
     device = Site(

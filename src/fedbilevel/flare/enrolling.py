@@ -28,7 +28,8 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
         home: the folder of the run at the server.
 
     Raises:
-        ValueError: if a site has never enrolled; says why.
+        RuntimeError: if a site has never enrolled; says why.
+        ValueError: if one holds other examples than the problem asks for.
 
     Example:
         >>> enrolled.__name__
@@ -49,7 +50,7 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
         words = "; ".join(
             f"{name} {reasons.get(name, 'is not connected')}" for name in missing
         )
-        raise ValueError(f"a run begins with all of its sites, but: {words}.")
+        raise RuntimeError(f"a run begins with all of its sites, but: {words}.")
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
     found = {name: Enrolment.decode(known[name]) for name in names}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.engines.federation import Exchange
+from fedbilevel.experiments.claiming import ClaimedError
 from fedbilevel.tracking.records import read_records
 from fedbilevel.tracking.replacing import replacing
 
@@ -64,6 +65,17 @@ class Reports:
             "records": lines[:MOST],
             "exchange": None if latest is None else latest.line,
         }
+
+
+def is_mistake(error: Exception) -> bool:
+    """Whether another try would fail in the same way: somebody has to change something.
+
+    Example:
+        >>> is_mistake(ValueError("the learning rate is negative"))
+        True
+    """
+    kinds = ValueError, TypeError
+    return isinstance(error, kinds) and not isinstance(error, ClaimedError)
 
 
 def _before(line: str, round_number: int) -> bool:

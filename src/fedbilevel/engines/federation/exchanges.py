@@ -38,3 +38,8 @@ class Exchange(NamedTuple):
     def line(self) -> str:
         """The exchange as JSON."""
         return json.dumps(self._asdict())
+
+    @classmethod
+    def parse(cls, line: str) -> "Exchange":
+        """Return the exchange of a line."""
+        return cls(**json.loads(line))

@@ -1,0 +1,135 @@
+"""`fedbilevel federate FILE`: an experiment across sites, carried to its end."""
+
+import logging
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from shlex import quote
+
+from fedbilevel.commands.asking import asked
+from fedbilevel.commands.following import headline, interruption, sum_up
+from fedbilevel.commands.progress import progress
+from fedbilevel.engines.federation import Exchange
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.locating import located
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import finished, keep, placed
+from fedbilevel.experiments.trackers import trackers_of
+from fedbilevel.experiments.writing import settings_of
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.rehearsal import rehearsal
+from fedbilevel.flare.supervision import Supervision
+from fedbilevel.tracking.driving import tracked
+from fedbilevel.tracking.records import Journal, read_records
+
+RUN = "run"
+"""The file of a folder with the name under which server and sites know the run."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run an experiment file across sites; go on if that was begun before.
+
+    Example:
+        >>> main.__name__
+        'main'
+    """
+    given = asked("federate", "FILE", arguments)
+    # The software of the federation complains of each connection that it loses; what
+    # is to be done about it is told by us.
+    logging.getLogger().addHandler(logging.NullHandler())
+    file = Path(given.subject)
+    asked_for = with_overrides(
+        read_experiment(file), given.options, f"fedbilevel federate {file}"
+    )
+    asked_for = located(asked_for, Path.cwd())
+    experiment, folder = placed(asked_for, file, "-federated")
+    if finished(experiment, folder):
+        print(f"the run in {folder} is finished.", file=sys.stderr)
+        return 0
+    with claimed(folder), _administrator(experiment, folder) as administrator:
+        code = _follow(experiment, folder, administrator, given.as_json)
+    if not (code or given.as_json):
+        sum_up(folder)
+    return code
+
+
+@contextmanager
+def _administrator(experiment: Experiment, folder: Path) -> Iterator[Administrator]:
+    kit = experiment.federation.kit
+    if kit is not None:
+        with Administrator(kit) as administrator:
+            yield administrator
+        return
+    print("starting a server and sites on this machine …", file=sys.stderr)
+    with (
+        rehearsal(folder / "kits", sites_of(experiment)) as kits,
+        Administrator(kits.admin) as administrator,
+    ):
+        yield administrator
+
+
+def _follow(
+    experiment: Experiment, folder: Path, administrator: Administrator, as_json: bool
+) -> int:
+    keep(experiment, folder)
+    *_, known = 0, *(record.rounds for record in read_records(folder))
+    supervision = Supervision(experiment, _run_in(folder), folder, administrator)
+    sites = {"sites": "connecting …"}
+    shown = progress(headline(experiment, folder), experiment.rounds, as_json, sites)
+    tracking = tracked(
+        trackers_of(experiment.tracking, folder),
+        folder.absolute().name,
+        settings_of(experiment),
+        goes_on=known > 0,
+    )
+    with (
+        tracking as tell_trackers,
+        Journal(folder, known) as journal,
+        closing(supervision.news()) as all_news,
+        interruption() as interrupted,
+        shown as show,
+    ):
+        for news in all_news:
+            for record in news.records:
+                journal.write(record)
+                tell_trackers(record)
+                show(record.rounds, record.costs, record)
+                known = record.rounds
+                if as_json:
+                    print(record.line, flush=True)
+            if news.exchange is not None:
+                sites["sites"] = _words(news.exchange)
+            if news.words is not None:
+                sites["sites"] = news.words
+                print(news.words, file=sys.stderr, flush=True)
+            if interrupted():
+                break
+    if known < experiment.rounds:
+        print(
+            f"stopped after {known} of {experiment.rounds} rounds; the same command "
+            f"goes on: it is in {quote(str(folder))}",
+            file=sys.stderr,
+        )
+    return interrupted()
+
+
+def _run_in(folder: Path) -> str:
+    file = folder / RUN
+    if not file.exists():
+        # Short, or it is taken for a secret that a job gives away.
+        file.write_text(uuid.uuid4().hex[:12])
+    return file.read_text()
+
+
+def _words(exchange: Exchange) -> str:
+    said = f"{len(exchange.counted)} took part"
+    for name, why in exchange.left_out.items():
+        said += f"; {name} {why}"
+    if exchange.skipped:
+        said += f"; not asked for a while: {', '.join(exchange.skipped)}"
+    return said

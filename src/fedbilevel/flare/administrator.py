@@ -1,0 +1,132 @@
+"""An administrator asks the server of a federation, and outlives its absences."""
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
+
+SECONDS = 10.0
+"""To wait for the server."""
+STALE = 35.0
+"""Seconds after which a site is held for gone: it sends a heartbeat every 10."""
+
+
+class Administrator:
+    """Asks the server; a session that was lost is opened anew with the next question.
+
+    Args:
+        kit: the folder of the administrator's startup kit.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+        >>> Administrator(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        ValueError: nowhere is no startup kit of an administrator: it has no
+        startup/fed_admin.json.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        file = kit / "startup" / "fed_admin.json"
+        if not file.is_file():
+            raise ValueError(
+                f"{kit} is no startup kit of an administrator: it has no "
+                "startup/fed_admin.json."
+            )
+        self._kit = kit
+        self._username = json.loads(file.read_text())["admin"]["username"]
+        self._session: Any = None
+
+    def connected(self) -> set[str]:
+        """Return the sites that the server has heard of lately.
+
+        Raises:
+            ConnectionError: if no server answers, and so do all the others.
+        """
+        found = self._asked(lambda session: session.get_system_info().client_info)
+        # All by the server's clock, whatever it shows.
+        heard = {site.name: site.last_connect_time or 0.0 for site in found}
+        newest = max(heard.values(), default=0.0)
+        return {name for name, when in heard.items() if when > newest - STALE}
+
+    def running(self, job: str) -> set[str]:
+        """Return the sites at which a job runs."""
+        told = self._asked(lambda session: session.get_client_job_status()) or []
+        return {one["client_name"] for one in told if one.get("job_id") == job}
+
+    def submit(self, folder: Path) -> str:
+        """Submit a job; return its number."""
+        return self._asked(lambda session: str(session.submit_job(str(folder))))
+
+    def ended(self, job: str) -> str | None:
+        """Return how a job has ended; none while it runs or waits."""
+        status = self._asked(lambda session: session.get_job_status(job))
+        return status if status is None or status.startswith("FINISHED") else None
+
+    def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what a running job answers; none if it does not."""
+        from nvflare.fuel.flare_api.api_spec import (
+            InternalError,
+            JobNotFound,
+            JobNotRunning,
+            NoReply,
+        )
+
+        def question(session: Any) -> dict[str, Any] | None:
+            try:
+                answer: dict[str, Any] = session.do_app_command(job, topic, asked)
+            # It is about to begin, or over.
+            except (InternalError, JobNotFound, JobNotRunning, NoReply):
+                return None
+            return answer
+
+        return self._asked(question)
+
+    def abort(self, job: str) -> None:
+        """End a job, if it can be reached."""
+        with suppress(ConnectionError):
+            self._asked(lambda session: session.abort_job(job))
+
+    def results(self, job: str, folder: Path) -> Path:
+        """Download what a job that is over has left; return where."""
+        return self._asked(
+            lambda session: Path(session.download_job_result(job, str(folder)))
+        )
+
+    def close(self) -> None:
+        """Leave the server."""
+        session, self._session = self._session, None
+        if session is not None:
+            # Whether it hears of it or not.
+            with suppress(Exception):
+                session.close()
+
+    def __enter__(self) -> "Administrator":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _asked(self, question: Callable[[Any], Answer]) -> Answer:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        try:
+            # It prints what it does.
+            with redirect_stdout(io.StringIO()):
+                if self._session is None:
+                    self._session = new_secure_session(
+                        self._username, str(self._kit), timeout=SECONDS
+                    )
+                return question(self._session)
+        # The library raises many kinds, and none of them is to end a run of days.
+        except Exception as error:
+            self.close()
+            raise ConnectionError(
+                f"the server of {self._kit} did not answer: {error}"
+            ) from error

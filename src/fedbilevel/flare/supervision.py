@@ -1,0 +1,277 @@
+"""A run carried to its end by jobs that may fail, from checkpoint to checkpoint."""
+
+import json
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from fedbilevel.engines.federation import Exchange
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.federating import sites_of
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS, TOPIC
+from fedbilevel.flare.recipe import FederationRecipe
+from fedbilevel.tracking.records import RECORDS, Record, read_records
+from fedbilevel.tracking.replacing import replacing
+
+POLL = 1.0
+"""Seconds between two questions."""
+LOOK = 5.0
+"""Seconds between two looks at which sites take part."""
+GATHER = 60.0
+"""Seconds that a job waits for sites to connect."""
+SILENCE = 30.0
+"""Seconds without an answer after which a job that had answered is held for lost."""
+BEGINNING = 900.0
+"""Seconds for a job to begin, in which sites load their data and compile."""
+
+
+class FederationError(RuntimeError):
+    """A run that cannot go on by itself; the message says why.
+
+    Example:
+        >>> str(FederationError("no job made progress in 5 attempts"))
+        'no job made progress in 5 attempts'
+    """
+
+
+class News(NamedTuple):
+    """What has become known of a run.
+
+    Attributes:
+        records: what was measured since the last news.
+        exchange: the latest exchange.
+        words: what happened to its jobs.
+
+    Example:
+        >>> News(words="job 7 has begun").records
+        ()
+    """
+
+    records: Sequence[Record] = ()
+    exchange: Exchange | None = None
+    words: str | None = None
+
+
+class _Ended(NamedTuple):
+    """How a job ended: why it has to be followed by another, unless it is mistaken."""
+
+    words: str
+    failed: bool = True
+    mistake: bool = False
+
+
+class Supervision:
+    """Submits jobs until a run is finished.
+
+    Whatever status the server's software gives a job, a run is finished when the
+    records of all its rounds are here; a job that ended before is followed by another.
+
+    Args:
+        experiment: what is asked for.
+        run: its name, of letters and digits.
+        folder: where its records and results go.
+        administrator: reaches the server.
+
+    Example:
+        >>> Supervision.__name__
+        'Supervision'
+    """
+
+    def __init__(
+        self, experiment: Experiment, run: str, folder: Path, by: Administrator
+    ) -> None:
+        self._experiment, self._run, self._folder = experiment, run, folder
+        self._administrator = by
+        self._sites = sites_of(experiment)
+        *_, self._measured = -1, *(one.rounds for one in read_records(folder))
+        self._furthest = -1
+        self._begun = self._measured >= 0
+
+    def news(self) -> Generator[News]:
+        """Yield news until the run is finished; closing the generator stops the job.
+
+        Raises:
+            FederationError: if it cannot go on.
+        """
+        failures = 0
+        attempts = self._experiment.federation.attempts
+        while True:
+            before = self._furthest
+            ended = yield from self._job()
+            if ended is None:
+                return
+            if ended.mistake:
+                raise FederationError(ended.words)
+            advanced = self._furthest > before or not ended.failed
+            failures = 0 if advanced else failures + 1
+            if failures == attempts:
+                raise FederationError(
+                    f"{attempts} jobs in a row made no progress; the last: "
+                    f"{ended.words}"
+                )
+            yield News(words=f"{ended.words}; going on from the last checkpoint")
+
+    def _job(self) -> Generator[News, None, _Ended | None]:
+        try:
+            present = self._gathered()
+            with TemporaryDirectory() as folder:
+                job = FederationRecipe(self._experiment, self._run, present)
+                job.export(folder)
+                number = self._administrator.submit(Path(folder) / job.job_name)
+        except ConnectionError as error:
+            time.sleep(POLL)
+            return _Ended(str(error))
+        yield News(words=f"a job with {', '.join(present)} begins")
+        watch = _Watch(self._administrator, number, set(self._sites))
+        try:
+            while not watch.over():
+                time.sleep(POLL)
+                told = watch.ask({"after": self._measured})
+                if told is not None:
+                    yield from self._told(told)
+        except GeneratorExit:
+            watch.stop()
+            self._fetch(number)
+            raise
+        yield from self._told({"records": self._fetch(number), "exchange": None})
+        if self._measured >= self._experiment.rounds:
+            return None
+        failure = self._folder / FAILURE
+        if failure.exists():
+            return _Ended(**json.loads(failure.read_text()))
+        return _Ended(watch.words, failed=not watch.stopping)
+
+    def _gathered(self) -> list[str]:
+        """Return the sites that are connected, after a while: all, when a run begins.
+
+        Raises:
+            FederationError: if they are too few.
+            ConnectionError: if the server does not answer.
+        """
+        until = time.monotonic() + GATHER
+        while True:
+            connected = self._administrator.connected()
+            present = [site for site in self._sites if site in connected]
+            if len(present) == len(self._sites):
+                return present
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL)
+        least = self._experiment.federation.quorum if self._begun else len(self._sites)
+        if len(present) >= least:
+            return present
+        missing = ", ".join(site for site in self._sites if site not in present)
+        raise FederationError(
+            f"{missing} did not connect in {GATHER:.0f} seconds; a run begins with all "
+            "of its sites, and goes on with its quorum."
+        )
+
+    def _told(self, told: dict[str, Any]) -> Generator[News]:
+        records = [Record.parse(line) for line in told["records"]]
+        line = told["exchange"]
+        exchange = None if line is None else Exchange.parse(line)
+        if records:
+            self._measured = max(self._measured, records[-1].rounds)
+            self._furthest = max(self._furthest, records[-1].rounds)
+        if exchange is not None:
+            self._begun = True
+            self._furthest = max(self._furthest, exchange.round_number + 1)
+        if records or exchange:
+            yield News(records, exchange)
+
+    def _fetch(self, job: str) -> list[str]:
+        """Bring a job's results here; return the records that are new."""
+        failure = self._folder / FAILURE
+        failure.unlink(missing_ok=True)
+        with TemporaryDirectory() as folder:
+            try:
+                brought = self._administrator.results(job, Path(folder))
+            except ConnectionError:
+                return []  # Lost with its job: the next one has them again.
+            for name in (*LEFT, FAILURE):
+                for found in brought.glob(f"**/{RESULTS}/{name}"):
+                    with replacing(self._folder / name) as unfinished:
+                        unfinished.write_bytes(found.read_bytes())
+            for found in brought.glob(f"**/{RESULTS}/{RECORDS}"):
+                records = read_records(found.parent)
+                return [one.line for one in records if one.rounds > self._measured]
+        return []
+
+
+class _Watch:
+    """A job under watch: is it over, lost, or to be followed by one with more sites?"""
+
+    def __init__(self, administrator: Administrator, job: str, sites: set[str]) -> None:
+        self._administrator, self._job, self._sites = administrator, job, sites
+        self._submitted = self._heard = time.monotonic()
+        self._exchanging: float | None = None
+        self._looked = 0.0
+        self._absent: set[str] = set()
+        self.stopping = False
+        self.words = "the job ended before its last round"
+
+    def over(self) -> bool:
+        """Whether there is nothing more to expect of the job."""
+        try:
+            status = self._administrator.ended(self._job)
+        except ConnectionError as error:
+            self.words = str(error)
+            return False
+        if status is not None:
+            self.words = f"the job ended before its last round ({status})"
+            return True
+        patience = BEGINNING if self._exchanging is None else SILENCE
+        if time.monotonic() - self._heard > patience:
+            self.words = f"the job was silent for {patience:.0f} seconds"
+            self._administrator.abort(self._job)
+            return True
+        return False
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what the job tells, if it does."""
+        try:
+            told = self._administrator.ask(
+                self._job, TOPIC, {**question, "stop": self._is_to_stop()}
+            )
+        except ConnectionError as error:
+            self.words = str(error)
+            return None
+        if told is not None:
+            self._heard = time.monotonic()
+            if told["exchange"] is not None and self._exchanging is None:
+                self._exchanging = self._heard
+        return told
+
+    def stop(self) -> None:
+        """End the job after its round, or at once if it does not."""
+        self.stopping = True
+        until = time.monotonic() + SILENCE
+        while time.monotonic() < until:
+            self.ask({})
+            if self.over():
+                return
+            time.sleep(POLL)
+        self._administrator.abort(self._job)
+
+    def _is_to_stop(self) -> bool:
+        """Whether a site is back that cannot join the job, which is then made anew."""
+        now = time.monotonic()
+        if self.stopping or self._exchanging is None:
+            return self.stopping
+        # Not at once: a job takes its time to begin, and a site may come and go.
+        if now - self._exchanging < self._exchanging - self._submitted:
+            return False
+        if now - self._looked < LOOK:
+            return False
+        self._looked = now
+        running = self._administrator.running(self._job)
+        absent = (self._administrator.connected() & self._sites) - running
+        back = absent & self._absent
+        self._absent = absent
+        if back and running:
+            self.stopping = True
+            self.words = f"{', '.join(sorted(back))} can take part again"
+        return self.stopping
