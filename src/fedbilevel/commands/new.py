@@ -12,6 +12,7 @@ from string import Template
 FILES = {
     "problem.py.txt": "{}.py",
     "test.py.txt": "test_{}.py",
+    "site.py.txt": "test_{}_site.py",
     "experiment.toml.txt": "{}.toml",
 }
 """The templates of a problem of one's own, and what each becomes."""
@@ -29,8 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="fedbilevel new",
-        description="Write NAME.py with two losses, test_NAME.py and NAME.toml; or, "
-        "with --ready, NAME.toml for a problem that there is already.",
+        description="Write NAME.py with two losses and the loading of data, "
+        "test_NAME.py, test_NAME_site.py for the sites of a federation, and NAME.toml; "
+        "or, with --ready, NAME.toml for a problem that there is already.",
     )
     parser.add_argument("name", metavar="NAME", help="a word that Python can import")
     parser.add_argument("--ready", choices=READY, help="a ready-made problem")
@@ -54,8 +56,9 @@ def main(arguments: Sequence[str]) -> int:
         file.write_text(Template(text).substitute(name=given.name), encoding="utf-8")
     *code, experiment = written.values()
     if code:
-        problem, test = code
+        problem, test, site = code
         print(f"{problem} has the losses and the data; pytest {test} tests them.")
+        print(f"{site} is for the sites of a federation: do their data fit?")
     print(
         f"{experiment} has the settings; run it: fedbilevel run "
         f"{quote(str(experiment))}"

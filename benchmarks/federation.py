@@ -1,0 +1,83 @@
+"""An exchange of a real federation against a bare Collab program's.
+
+Four sites on this machine, real processes and mutual TLS. Both programs take turns in
+one job; memory is that of the server in a job of its own for each program.
+"""
+
+import json
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from nvflare.collab import CollabRecipe
+
+from benchmarks.federation_job import RESULT, TimedServer, TimedSite
+from benchmarks.timing import Bound, conclude, print_table, ratio, wants_fast
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.rehearsal import rehearsal
+
+SITES = [f"site-{number}" for number in range(1, 5)]
+SIZES = {"1 KB": 256, "1 MB": 2**18, "50 MB": 50 * 2**18}
+REPEATS = 15
+LIMIT, MEMORY_LIMIT = 1.15, 1.2
+
+
+def main() -> None:
+    fast = wants_fast(__doc__, "small arrays only, few repeats")
+    sizes = {"1 KB": SIZES["1 KB"]} if fast else SIZES
+    bounds = []
+    with (
+        TemporaryDirectory() as folder,
+        rehearsal(Path(folder), SITES) as kits,
+        Administrator(kits.admin) as administrator,
+    ):
+        timed = _job(
+            administrator,
+            TimedServer(list(sizes.values()), 3 if fast else REPEATS, ["ours", "bare"]),
+        )
+        rows = []
+        for name, size in sizes.items():
+            seconds = timed["seconds"][str(size)]
+            figure = ratio(seconds["ours"], seconds["bare"])
+            milliseconds = [1000 * median(seconds[one]) for one in ("ours", "bare")]
+            rows.append(
+                [name, *(f"{one:.1f}" for one in milliseconds), f"{figure:.3f}"]
+            )
+            bounds.append(Bound(f"time at {name}", figure, LIMIT))
+        print_table(["each way", "ours, ms", "bare, ms", "ratio"], rows)
+        if not fast:
+            peaks = {
+                program: _job(
+                    administrator, TimedServer([SIZES["50 MB"]], 5, [program])
+                )["peak"]
+                for program in ("ours", "bare")
+            }
+            megabytes = {name: f"{peak / 1e6:.0f}" for name, peak in peaks.items()}
+            print("the server's memory at 50 MB, in MB:", megabytes)
+            figure = peaks["ours"] / peaks["bare"]
+            bounds.append(Bound("memory at 50 MB", figure, MEMORY_LIMIT))
+    # A few repeats on a busy machine say whether it runs, and not how fast.
+    if not fast:
+        conclude(bounds)
+
+
+def _job(administrator: Administrator, server: TimedServer) -> dict[str, Any]:
+    recipe = CollabRecipe(
+        "timed", server=server, client=TimedSite(), min_clients=len(SITES)
+    )
+    with TemporaryDirectory() as folder:
+        recipe.export(folder)
+        job = administrator.submit(Path(folder) / "timed")
+        while (status := administrator.ended(job)) is None:
+            time.sleep(1)
+        brought = administrator.results(job, Path(folder) / "results")
+        for file in brought.rglob(RESULT):
+            found: dict[str, Any] = json.loads(file.read_text())
+            return found
+    raise RuntimeError(f"the job ended without a result: {status}")
+
+
+if __name__ == "__main__":
+    main()
