@@ -207,7 +207,7 @@ def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(weight > 0, weight, 1)
 
 
-def accumulator(leaf: Array) -> np.dtype:
+def accumulator(leaf: Any) -> np.dtype:
     """Return the type in which uploads are averaged.
 
     Example:

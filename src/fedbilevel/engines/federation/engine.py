@@ -13,7 +13,7 @@ from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
 from fedbilevel.engines.federation.folding import concluded
-from fedbilevel.engines.federation.gathering import Gathering, warm_up
+from fedbilevel.engines.federation.gathering import Gathering
 from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.site import work_of_device
 from fedbilevel.engines.federation.tasks import Task
@@ -157,10 +157,11 @@ class Federation:
         )
         if len(counted) < self._quorum:
             raise NoQuorumError(_words(moment, names, missing, self._quorum))
+        mean = gathering.mean.found
         server, dispersion = concluded(
             job.algorithm,
             state.server,
-            gathering.total,
+            mean,
             problem=job.problem,
             reference=reference,
         )
@@ -171,7 +172,7 @@ class Federation:
             participants.devices,
             np.isin(participants.devices, list(asked.values())),
             (np.isin(participants.devices, counted),),
-            gathering.total.info,
+            mean.info,
             dispersion,
             missing,
         )
@@ -189,8 +190,7 @@ class Federation:
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> PyTree:
         # A phase always sends the same; finding out what traces all of its work.
         if reference not in self._forms:
-            form = self._forms[reference] = _answer_form(job, reference, state)
-            warm_up(job, reference, form)
+            self._forms[reference] = _answer_form(job, reference, state)
         return self._forms[reference]
 
 

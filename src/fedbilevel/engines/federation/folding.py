@@ -1,83 +1,126 @@
-"""The server's mean, taken as replies arrive."""
+"""The server's mean, taken as replies arrive.
+
+In NumPy: an upload comes as bytes of the host, and handing 50 MB of them to a compiled
+program takes longer than all that is to be done with them.
+"""
 
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+import numpy as np
+from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
+    Decoded,
     FederatedAlgorithm,
     Info,
     Phase,
     Server,
-    Uplink,
 )
-from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
+from fedbilevel.engines.mean import WeightedMean, accumulator, conclude
 from fedbilevel.engines.protocol import PhaseReference
 from fedbilevel.engines.screening import acceptable
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
+AS_SENT = Phase._field_defaults["receive"]
+"""How a phase receives uploads that are averaged as they are."""
 
-def mean_of_nobody(phase: Phase, form: PyTree) -> WeightedMean:
-    """Return the mean before any reply, to fold replies into.
+
+class RunningMean:
+    """The weighted mean of some uploads and of what was reported, and their spread.
+
+    The same as `stacked_mean` of all of them would be, one at a time.
 
     Args:
-        phase: of the exchange.
-        form: shapes and types of what a device sends and reports.
+        received: shapes and types of an upload as the server averages it.
+        info: shapes and types of what a device reports.
 
     Example:
-        >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
+        >>> form = jax.ShapeDtypeStruct((), np.float32)
+        >>> mean = RunningMean(form, {})
+        >>> mean.add(np.float32(1.0), {}, weight=0.75)
+        >>> mean.add(np.float32(5.0), {}, weight=0.25)
+        >>> float(mean.found.uplink), float(mean.found.deviation)
+        (2.0, 3.0)
+    """
+
+    def __init__(self, received: PyTree, info: PyTree) -> None:
+        leaves, self._structure = jax.tree.flatten((received, info))
+        self._means = [np.zeros(leaf.shape, accumulator(leaf)) for leaf in leaves]
+        self._scratch = [np.empty_like(mean) for mean in self._means]
+        self._deviations = [0.0] * len(leaves)
+        self._weight = 0.0
+
+    def add(self, received: Decoded, info: Info, weight: float) -> None:
+        """Let one more upload count."""
+        together = self._weight + weight
+        share = weight / together
+        for place, leaf in enumerate(jax.tree.leaves((received, info))):
+            mean, away = self._means[place], self._scratch[place]
+            np.subtract(np.asarray(leaf, mean.dtype), mean, out=away)
+            squares = float(np.dot(away.ravel(), away.ravel()))
+            self._deviations[place] += self._weight * share * squares
+            away *= share
+            mean += away
+        self._weight = together
+
+    @property
+    def found(self) -> WeightedMean:
+        """What it has come to."""
+        uplink, info = jax.tree.unflatten(self._structure, self._means)
+        spread = [
+            jnp.asarray(one, mean.dtype)
+            for one, mean in zip(self._deviations, self._means, strict=True)
+        ]
+        deviation, _ = jax.tree.unflatten(self._structure, spread)
+        return WeightedMean(
+            jnp.asarray(self._weight, float),
+            jax.tree.map(jnp.asarray, uplink),
+            deviation,
+            jax.tree.map(jnp.asarray, info),
+        )
+
+
+def received_of(phase: Phase, uplink: PyTree) -> PyTree:
+    """Return an upload as the server averages it.
+
+    Example:
+        >>> from fedbilevel.algorithms.momentum import local_phase
         >>> phase = local_phase(5, lambda state, data, key: state)
-        >>> form = jax.eval_shape(lambda: (jnp.ones(2), {}))
-        >>> mean_of_nobody(phase, form).weight
-        Array(0., dtype=float32)
+        >>> received_of(phase, np.ones(2))
+        array([1., 1.])
     """
-    nothing: WeightedMean = jax.eval_shape(
-        lambda uplink, info: _mean_of_one(phase, uplink, info, 0), *form
-    )
-    zeros: WeightedMean = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nothing
-    )
-    return zeros
+    if phase.receive is AS_SENT:
+        return uplink
+    return jax.tree.map(np.asarray, phase.receive(uplink))
 
 
-@partial(jax.jit, static_argnames=("problem", "reference"), donate_argnames="total")
-def fold(
-    algorithm: FederatedAlgorithm,
-    total: WeightedMean,
-    uplink: Uplink,
-    info: Info,
-    weight: tree.Rate,
-    norm_limit: tree.Rate | None,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[WeightedMean, Bool[Array, ""]]:
-    """Return the mean with one more upload, and whether it could be used.
+def is_fine(received: Decoded, info: Info, norm_limit: tree.Rate | None) -> bool:
+    """Return whether an upload may enter the mean: the rule of `acceptable`.
 
-    An upload that cannot be used leaves the mean as it was.
+    And what was reported with it must be finite.
 
     Example:
-        >>> fold.__name__
-        'fold'
+        >>> is_fine(np.array([1.0, np.nan]), {}, norm_limit=None)
+        False
     """
-    phase = reference.of(algorithm, problem)
-    stacked = jax.tree.map(lambda leaf: leaf[None], phase.receive(uplink))
-    told = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], info)
-    (fine,) = acceptable(stacked, acceptable(told, jnp.array([True]), None), norm_limit)
-    one = _mean_of_one(phase, uplink, info, jnp.where(fine, weight, 0))
-    return merge(total, one), fine
-
-
-def _mean_of_one(phase: Phase, uplink: Uplink, info: Info, weight: Any) -> WeightedMean:
-    uplinks, infos = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
-    )
-    share = jnp.asarray(weight, jnp.result_type(float))
-    return stacked_mean(uplinks, infos, share[None])
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(info)):
+        return False
+    # One pass over the numbers, where the careful one takes several: a sum of squares
+    # is finite only if all of them are. What is near the limit is looked at with care.
+    squares = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for leaf in jax.tree.leaves(received):
+            flat = np.asarray(leaf, accumulator(leaf)).ravel()
+            squares += float(np.dot(flat, flat))
+    enough = np.inf if norm_limit is None else 0.9 * float(norm_limit)
+    if np.sqrt(squares) < enough:
+        return True
+    stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], received)
+    return bool(acceptable(stacked, jnp.array([True]), norm_limit)[0])
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
@@ -88,7 +131,7 @@ def concluded(
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> tuple[Server, PyTree]:
+) -> tuple[Any, PyTree]:
     """Return the server's next state, and how far devices had drifted apart.
 
     Example:

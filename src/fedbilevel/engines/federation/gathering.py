@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 import jax
-import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import PyTree
 
-from fedbilevel.engines.federation.folding import fold, mean_of_nobody
+from fedbilevel.engines.federation.folding import (
+    RunningMean,
+    is_fine,
+    received_of,
+)
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
-from fedbilevel.engines.mean import WeightedMean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 
 NO_ANSWER = "did not answer in time"
@@ -20,7 +22,7 @@ class Gathering:
     """What has come of an exchange so far.
 
     Attributes:
-        total: the mean of all uploads that counted.
+        mean: of all uploads that counted.
         missing: why the others did not count, by device.
         bytes_up: of all that came.
 
@@ -39,11 +41,12 @@ class Gathering:
         asked: Mapping[str, int],
         weights: Mapping[int, float],
     ) -> None:
-        self._job, self._reference, self._form = job, reference, form
+        self._norm_limit, self._form = job.norm_limit, form
         self._run, self._moment = run, moment
         self._asked, self._weights = asked, weights
-        phase = reference.of(job.algorithm, job.problem)
-        self.total = mean_of_nobody(phase, form)
+        self._phase = reference.of(job.algorithm, job.problem)
+        uplink, info = form
+        self.mean = RunningMean(jax.eval_shape(self._phase.receive, uplink), info)
         self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
         self.bytes_up = 0
 
@@ -74,43 +77,8 @@ class Gathering:
             del self.missing[device]
 
     def _fold(self, device: int, uplink: PyTree, info: PyTree) -> None:
-        job, weight = self._job, self._weights[device]
-        self.total, fine = _folded(
-            job, self._reference, self.total, uplink, info, weight
-        )
-        if not fine:
-            limit = "" if job.norm_limit is None else ", or larger than norm_limit"
-            raise RefusedError(f"its numbers are not finite{limit}")
-
-
-def warm_up(job: Job, reference: PhaseReference, form: PyTree) -> None:
-    """Compile what the server does with a reply, so that no exchange waits for it.
-
-    Example:
-        >>> warm_up.__name__
-        'warm_up'
-    """
-    phase = reference.of(job.algorithm, job.problem)
-    uplink, info = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
-    _folded(job, reference, mean_of_nobody(phase, form), uplink, info, weight=0.0)
-
-
-def _folded(
-    job: Job,
-    reference: PhaseReference,
-    total: WeightedMean,
-    uplink: PyTree,
-    info: PyTree,
-    weight: float,
-) -> tuple[WeightedMean, Bool[Array, ""]]:
-    folded: tuple[WeightedMean, Bool[Array, ""]] = fold(
-        job.algorithm,
-        total,
-        uplink,
-        info,
-        np.asarray(weight, np.float64),
-        job.norm_limit,
-        problem=job.problem,
-        reference=reference,
-    )
-    return folded
+        received = received_of(self._phase, uplink)
+        if not is_fine(received, info, self._norm_limit):
+            larger = "" if self._norm_limit is None else ", or larger than norm_limit"
+            raise RefusedError(f"its numbers are not finite{larger}")
+        self.mean.add(received, info, self._weights[device])
