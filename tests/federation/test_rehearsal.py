@@ -5,8 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -14,6 +13,7 @@ import pytest
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
+from tests.federation.waiting import until
 
 SITES = ["site-1", "site-2"]
 
@@ -29,13 +29,6 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
 
 def all_of(kits: Kits) -> list[Path]:
     return [kits.server, *kits.sites.values()]
-
-
-def until(happened: Callable[[], bool], seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < ends
-        time.sleep(0.2)
 
 
 def program(kit: Path) -> psutil.Process:

@@ -161,7 +161,9 @@ def _provision(project: dict[str, Any], folder: Path) -> None:
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    folder.mkdir(parents=True, exist_ok=True)
+    # It will hold the private keys of all, that of the authority included.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / PROJECT).mkdir(mode=0o700)
     provisioner = Provisioner(str(folder), prepare_builders(project))
     # Without a logger it prints.
     log = logging.getLogger(__name__)
