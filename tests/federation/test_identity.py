@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, rehearsal, session, stop
@@ -117,6 +118,7 @@ def let_expire(intruder: Path, kits: Kits) -> None:
     """Replace the certificate by one that the right authority signed for yesterday."""
     state = json.loads((kits.server.parents[1] / "state" / "cert.json").read_text())
     authority = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
+    assert isinstance(authority, rsa.RSAPrivateKey)
     shown = intruder / "startup" / "client.crt"
     valid = x509.load_pem_x509_certificate(shown.read_bytes())
     now = datetime.datetime.now(datetime.UTC)
