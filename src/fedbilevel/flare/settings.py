@@ -9,8 +9,8 @@ DEAD_AFTER = 30
 # What a job of this package names. A server or site refuses a job that names others,
 # unless the job brings code along and its submitter has the right to do so.
 CLASSES = (
-    "fedbilevel.flare.server.Server",
-    "fedbilevel.flare.site.Site",
+    "fedbilevel.flare.collab_server.CollabServer",
+    "fedbilevel.flare.collab_site.CollabSite",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
