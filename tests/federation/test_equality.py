@@ -5,35 +5,24 @@ import numpy as np
 import pytest
 
 from fedbilevel import Simulation, run
-from fedbilevel.engines.federation import Federation, Site
-from fedbilevel.engines.federation.in_process import InProcess
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
-from tests.engines.federation import ROUNDS, START, WEIGHTS, held, trajectory
-
-
-def federation(name: str) -> Federation:
-    sites = {
-        f"site-{number}": Site(
-            number, quadratic.problem(), ALGORITHMS[name](), examples, *START
-        )
-        for number, examples in enumerate(held())
-    }
-    return Federation(InProcess(sites), timeout=1.0)
+from tests.engines.federation import ROUNDS, START, WEIGHTS, trajectory
+from tests.federation.sites import enrolled, federation, sites
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sites_in_this_process_follow_the_simulation(name):
     expected = trajectory(name, Simulation())
-    server = federation(name)
+    among = sites(ALGORITHMS[name])
     rounds = run(
         quadratic.problem(),
         ALGORITHMS[name](),
-        server.devices,
+        enrolled(among),
         *START,
         rounds=ROUNDS,
         weights=WEIGHTS,
-        engine=server,
+        engine=federation(among),
     )
     for done, wanted in zip(rounds, expected, strict=True):
         found = np.concatenate(

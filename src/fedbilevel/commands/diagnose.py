@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment = asked_of(given.run) if finished else read_experiment(given.run)
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
-    weights = weights_of(experiment, task)
+    weights = weights_of(experiment, task.devices)
     curvature = largest_curvature(task.problem, task.devices, *point, weights=weights)
     rate = given.margin / curvature
     survey = Survey(

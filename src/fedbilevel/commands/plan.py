@@ -84,7 +84,10 @@ def main(arguments: Sequence[str]) -> int:
     }
     learnt = read_learnt(given.folder, task)
     curvature = largest_curvature(
-        task.problem, task.devices, *learnt, weights=weights_of(experiment, task)
+        task.problem,
+        task.devices,
+        *learnt,
+        weights=weights_of(experiment, task.devices),
     )
     _warn_of_long_steps(planned, curvature)
     settings = {k: v for k, v in asdict(plan).items() if k != "law"}

@@ -118,6 +118,24 @@ class InMemoryDevices:
         """
         return LocalExamples(self._upper.arrays, self._lower.arrays)
 
+    def local(self, device: int) -> LocalExamples:
+        """Return what one device holds.
+
+        Example:
+            >>> import numpy as np
+            >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+            >>> InMemoryDevices([examples, examples]).local(1).lower.shape
+            (8, 2)
+        """
+
+        def held(stored: _Stored) -> Batch:
+            first, size = stored.offsets[device], stored.sizes[device]
+            return jax.tree.map(
+                lambda leaf: np.asarray(leaf[first : first + size]), stored.arrays
+            )
+
+        return LocalExamples(held(self._upper), held(self._lower))
+
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the shared arrays, and where each of these devices stands in them."""
         return StoredData(self._upper.of(devices), self._lower.of(devices))

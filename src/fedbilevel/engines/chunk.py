@@ -93,6 +93,19 @@ def work_of_chunk(
     return stacked_mean(received, infos, jnp.where(counted, weights, 0)), kept, counted
 
 
+def replicate(private: Private, device_count: int) -> Private:
+    """Return private states of all devices, alike at first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> replicate(jnp.ones(3), device_count=5).shape
+        (5, 3)
+    """
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (device_count, *leaf.shape)), private
+    )
+
+
 def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
     """Return some devices' private states.
 

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Info, Phase, Private, Server, Uplink
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
@@ -50,6 +51,10 @@ class DebugSimulation:
     def example_device(self, device_count: int) -> int:
         """Return the first: all data are here."""
         return 0
+
+    def private_states(self, private: Private, device_count: int) -> PyTree:
+        """Return every device's, alike at first."""
+        return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both as they are."""

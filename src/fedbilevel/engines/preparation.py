@@ -14,6 +14,7 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import device_costs
 from fedbilevel.engines.checks import check_problem, check_weights
+from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.configuration import describe, describe_arrays
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
@@ -50,6 +51,7 @@ def prepare(
     weights: ArrayLike | None,
     norm_limit: float | None = None,
     example_device: Callable[[int], int] = lambda device_count: 0,
+    private_states: Callable[[Private, int], PyTree] = replicate,
 ) -> Prepared:
     """Check that the arguments of a run fit together, and make its job and first state.
 
@@ -112,7 +114,7 @@ def prepare(
         norm_limit=norm_limit,
         costs=costs,
     )
-    state = RunState(server, replicate(private, devices.device_count))
+    state = RunState(server, private_states(private, devices.device_count))
     return Prepared(job, state, enrolled)
 
 
@@ -204,16 +206,3 @@ def canonical(state: PyTree) -> PyTree:
     """
     # A weakly typed leaf would come back strongly typed and compile everything again.
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)
-
-
-def replicate(private: Private, device_count: int) -> Private:
-    """Return private states of all devices, alike at first.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> replicate(jnp.ones(3), device_count=5).shape
-        (5, 3)
-    """
-    return jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (device_count, *leaf.shape)), private
-    )

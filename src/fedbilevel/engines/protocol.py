@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -113,6 +114,8 @@ class Report(NamedTuple):
         info: the weighted mean of what devices reported.
         dispersion: a tree like the uplink, with each leaf's weighted mean squared
             distance from the average: how far devices had drifted apart.
+        reasons: why uploads did not count, by device, where the engine knows more than
+            that their numbers were bad.
 
     Example:
         >>> import numpy as np
@@ -127,6 +130,7 @@ class Report(NamedTuple):
     counted: tuple[Bool[Array | np.ndarray, "*piece"], ...]
     info: Info
     dispersion: PyTree
+    reasons: Mapping[int, str] = MappingProxyType({})
 
     @property
     def contributors(self) -> Int[np.ndarray, "contributors"]:
@@ -136,7 +140,7 @@ class Report(NamedTuple):
 
     @property
     def left_out(self) -> Int[np.ndarray, "left"]:
-        """The devices whose uploads were not finite, or too large."""
+        """The devices that were asked, and whose uploads did not count."""
         devices: Int[np.ndarray, "left"] = self.devices[self.present & ~self._counted()]
         return devices
 
@@ -189,6 +193,9 @@ class Engine(Protocol):
 
     def example_device(self, device_count: int) -> int:
         """Return a device whose data this process may look at."""
+
+    def private_states(self, private: Private, device_count: int) -> PyTree:
+        """Return what a run's state holds of devices that all begin with `private`."""
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both with their arrays where the engine wants them."""

@@ -317,6 +317,7 @@ def _ready(
         weights,
         norm_limit,
         engine.example_device,
+        engine.private_states,
     )
     if checkpoints is None:
         return prepared, None

@@ -6,11 +6,12 @@ from functools import cache
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
+from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines import agreement
 from fedbilevel.engines.checks import check_chunk_size
-from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size
+from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size, replicate
 from fedbilevel.engines.configuration import fingerprint
 from fedbilevel.engines.dealing import deal, load
 from fedbilevel.engines.layout import AXIS, Layout, place, shards
@@ -67,6 +68,10 @@ class Sharded:
         """Return the first device of this process."""
         layout = _layout(self.mesh, device_count)
         return min(layout.own[0] * layout.block, device_count - 1)
+
+    def private_states(self, private: Private, device_count: int) -> PyTree:
+        """Return every device's, alike at first."""
+        return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both laid out on the mesh: data, server and private state."""

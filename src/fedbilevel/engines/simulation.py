@@ -9,9 +9,15 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.engines.checks import check_chunk_size
-from fedbilevel.engines.chunk import chunk_size, rows_of, with_rows, work_of_chunk
+from fedbilevel.engines.chunk import (
+    chunk_size,
+    replicate,
+    rows_of,
+    with_rows,
+    work_of_chunk,
+)
 from fedbilevel.engines.mean import WeightedMean, conclude, merge
 from fedbilevel.engines.protocol import (
     Job,
@@ -47,6 +53,10 @@ class Simulation:
     def example_device(self, device_count: int) -> int:
         """Return the first: all data are here."""
         return 0
+
+    def private_states(self, private: Private, device_count: int) -> PyTree:
+        """Return every device's, alike at first."""
+        return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both as they are."""

@@ -15,14 +15,13 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.chunk import work_of_chunk
+from fedbilevel.engines.chunk import replicate, work_of_chunk
 from fedbilevel.engines.mean import conclude
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     canonical,
     participants_of,
     prepare,
-    replicate,
 )
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper

@@ -1,5 +1,7 @@
 """From what an experiment asks for to what `run` takes."""
 
+from typing import Protocol
+
 import numpy as np
 from jaxtyping import Int
 
@@ -52,13 +54,23 @@ def _task_of(experiment: Experiment) -> Task:
             return hyper_representation(split, units=units, ridge=ridge)
 
 
-def weights_of(experiment: Experiment, task: Task) -> Int[np.ndarray, "devices"] | None:
+class Sized(Protocol):
+    """Devices whose sizes are known."""
+
+    @property
+    def lower_sizes(self) -> Int[np.ndarray, "devices"]:
+        """The number of lower examples of each device."""
+
+
+def weights_of(
+    experiment: Experiment, devices: Sized
+) -> Int[np.ndarray, "devices"] | None:
     """Return how much each device counts; none where all count alike.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> asked = Experiment(FedBiO(0.1), weigh_by_size=True)
-        >>> weights_of(asked, task_of(asked)).sum()
+        >>> weights_of(asked, task_of(asked).devices).sum()
         np.int64(1150)
     """
-    return task.devices.lower_sizes if experiment.weigh_by_size else None
+    return devices.lower_sizes if experiment.weigh_by_size else None

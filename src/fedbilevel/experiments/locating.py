@@ -24,6 +24,10 @@ def located(experiment: Experiment, folder: Path) -> Experiment:
     if isinstance(experiment.problem, Own):
         whole = (folder / experiment.problem.file).absolute()
         experiment = replace(experiment, problem=Own(whole))
+    kit = experiment.federation.kit
+    if kit is not None:
+        federation = replace(experiment.federation, kit=(folder / kit).absolute())
+        experiment = replace(experiment, federation=federation)
     path = experiment.data.path
     # Otherwise it is a name on the hub.
     if path is not None and (folder / path).is_dir():

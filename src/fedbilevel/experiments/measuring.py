@@ -1,6 +1,6 @@
 """What is measured of a run as it goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.reference import newton_reference
 from fedbilevel.metrics.stationarity import stationarity
-from fedbilevel.problems.task import Task
+from fedbilevel.problems.task import Metric, Task
 
 BLOCK = 4096
 
@@ -37,7 +37,7 @@ def measurements(
     upper, lower = full_data(task.devices, weights, BLOCK)
     whole = full_data_problem(task.problem)
     upper_loss, lower_loss = map(jax.jit, (whole.upper_loss, whole.lower_loss))
-    reference, metrics = None, task.metrics.items()
+    reference, metrics = None, metrics_of(task.metrics)
     if with_stationarity:
         reference = newton_reference(task.problem, task.devices, weights=weights)
 
@@ -45,7 +45,7 @@ def measurements(
         figures = {
             "loss": float(upper_loss(x, y, upper)),
             "training_loss": float(lower_loss(x, y, lower)),
-            **{name: _number(name, metric(x, y)) for name, metric in metrics},
+            **metrics(x, y),
         }
         if reference is not None:
             found = stationarity(reference, x, y)
@@ -54,6 +54,20 @@ def measurements(
         return figures
 
     return measure
+
+
+def metrics_of(
+    metrics: Mapping[str, Metric],
+) -> Callable[[Upper, Lower], dict[str, float]]:
+    """Return what measures x and y by a task's metrics alone.
+
+    Example:
+        >>> metrics_of({"sum": lambda x, y: x + y})(1.0, 2.0)
+        {'sum': 3.0}
+    """
+    return lambda x, y: {
+        name: _number(name, metric(x, y)) for name, metric in metrics.items()
+    }
 
 
 def _number(name: str, value: Any) -> float:

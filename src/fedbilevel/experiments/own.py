@@ -4,10 +4,12 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedbilevel.data.devices import InMemoryDevices
-from fedbilevel.problems.task import Task
+from fedbilevel.data.devices import InMemoryDevices, LocalExamples
+from fedbilevel.problems.task import Model, Task
+
+Made = TypeVar("Made", Task, Model, LocalExamples)
 
 
 def own_task(file: Path) -> Task:
@@ -26,31 +28,69 @@ def own_task(file: Path) -> Task:
         ValueError: problem.file: ...empty.py has no function task(); fedbilevel new
         shows one.
     """
+    made = _made(file, Task, "task")
+    if not isinstance(made.devices, InMemoryDevices):
+        raise ValueError(
+            f"problem.file: the devices of {file} are a {type(made.devices).__name__}; "
+            "give fedbilevel.InMemoryDevices."
+        )
+    return made
+
+
+def own_model(file: Path) -> Model:
+    """Return what the function `model` of a file returns: a task without its examples.
+
+    Raises:
+        ValueError: if there is none, or it fails; says where.
+
+    Example:
+        >>> own_model(Path("nowhere.py"))
+        Traceback (most recent call last):
+        ...
+        ValueError: problem.file: there is no nowhere.py.
+    """
+    return _made(file, Model, "model")
+
+
+def own_examples(file: Path, site: str) -> LocalExamples:
+    """Return what the function `examples` of a file returns for a site.
+
+    Raises:
+        ValueError: if there is none, or it fails; says where.
+
+    Example:
+        >>> own_examples(Path("nowhere.py"), "site-1")
+        Traceback (most recent call last):
+        ...
+        ValueError: problem.file: there is no nowhere.py.
+    """
+    return _made(file, LocalExamples, "examples", site)
+
+
+def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
+    """Return what a function of a file returns, if it is of a kind."""
     if not file.exists():
         raise ValueError(f"problem.file: there is no {file}.")
     # What it imports may lie beside it.
     sys.path.insert(0, str(file.parent))
     try:
         names: dict[str, Any] = runpy.run_path(str(file))
-        make = names.get("task")
-        made = make() if callable(make) else None
+        make = names.get(name)
+        made = make(*arguments) if callable(make) else None
     except Exception as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
     finally:
         sys.path.remove(str(file.parent))
+    call = f"{name}({'site' if arguments else ''})"
     if not callable(make):
         raise ValueError(
-            f"problem.file: {file} has no function task(); fedbilevel new shows one."
+            f"problem.file: {file} has no function {call}; fedbilevel new shows one."
         )
-    if not isinstance(made, Task):
+    if not isinstance(made, kind):
         raise ValueError(
-            f"problem.file: task() of {file} returned a {type(made).__name__}; return "
-            "a fedbilevel.problems.Task."
-        )
-    if not isinstance(made.devices, InMemoryDevices):
-        raise ValueError(
-            f"problem.file: the devices of {file} are a {type(made.devices).__name__}; "
-            "give fedbilevel.InMemoryDevices."
+            f"problem.file: {call} of {file} returned a {type(made).__name__}; return "
+            f"a fedbilevel{'.problems' if kind is not LocalExamples else ''}."
+            f"{kind.__name__}."
         )
     return made
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from fedbilevel.data.devices import Devices
 from fedbilevel.engines import sharded
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoints import Checkpoints
@@ -29,8 +30,7 @@ from fedbilevel.experiments.recording import Recorder
 from fedbilevel.experiments.runs import finished, keep
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
-from fedbilevel.mathematics.problem import Lower, Upper
-from fedbilevel.problems.task import Task
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, Record
 
@@ -51,7 +51,54 @@ class Step(NamedTuple):
     record: Record | None
 
 
-def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[Step]:
+class Work(NamedTuple):
+    """What an experiment comes to: all that `run` takes, and how it is measured.
+
+    Attributes:
+        problem: the two losses.
+        devices: the data, or who has them.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        weights: of devices.
+        engine: where devices' work is done.
+        measure: what is measured at a point.
+
+    Example:
+        >>> Work._fields[0]
+        'problem'
+    """
+
+    problem: BilevelProblem
+    devices: Devices
+    x: Upper
+    y: Lower
+    weights: Int[np.ndarray, "devices"] | None
+    engine: Engine
+    measure: Callable[[Upper, Lower], dict[str, float]]
+
+
+def work_of(experiment: Experiment) -> Work:
+    """Return what an experiment comes to where all its data are here.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> work_of(Experiment(FedBiO(0.1))).devices.device_count
+        8
+    """
+    # The number of cores is settled before JAX does anything.
+    engine = _engine(experiment)
+    task = task_of(experiment)
+    weights = weights_of(experiment, task.devices)
+    measure = measurements(task, weights, experiment.evaluation.stationarity)
+    return Work(task.problem, task.devices, task.x, task.y, weights, engine, measure)
+
+
+def carry_out(
+    experiment: Experiment,
+    folder: Path,
+    goes_on: bool,
+    prepare: Callable[[Experiment], Work] = work_of,
+) -> Generator[Step]:
     """Run an experiment in a folder that no other process is running in.
 
     Trackers are told of each record, and of how the run ends: whoever stops iterating
@@ -61,6 +108,7 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
         experiment: what is asked for.
         folder: of the run.
         goes_on: whether to go on from the newest checkpoint in it, if there is one.
+        prepare: returns what the experiment comes to.
 
     Raises:
         ValueError: if there is a checkpoint and the run is not to go on from it, or
@@ -70,11 +118,7 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
         >>> carry_out.__name__
         'carry_out'
     """
-    # The number of cores is settled before JAX does anything.
-    engine = _engine(experiment)
-    task = task_of(experiment)
-    weights = weights_of(experiment, task)
-    measure = measurements(task, weights, experiment.evaluation.stationarity)
+    work = prepare(experiment)
     with claimed(folder):
         begun = has_checkpoints(folder)
         if begun and not goes_on:
@@ -82,7 +126,7 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
                 f"{folder} has a run already; go on with it by: fedbilevel resume "
                 f"{quote(str(folder))}, or give this one another --folder."
             )
-        rounds = _rounds(experiment, task, weights, engine, folder)
+        rounds = _rounds(experiment, work, folder)
         if begun and not has_checkpoints(folder):
             raise ValueError(
                 f"no checkpoint in {folder} can be used: they are damaged, and now "
@@ -99,25 +143,22 @@ def carry_out(experiment: Experiment, folder: Path, goes_on: bool) -> Generator[
             goes_on=begun,
         )
         with tracking as tell_trackers, closing(rounds):
-            yield from _recorded(
-                experiment, task, rounds, folder, tell_trackers, measure
-            )
+            yield from _recorded(experiment, work, rounds, folder, tell_trackers)
 
 
 def _recorded(
     experiment: Experiment,
-    task: Task,
+    work: Work,
     rounds: Iterator[Round],
     folder: Path,
     tell_trackers: Callable[[Record], None],
-    measure: Callable[[Upper, Lower], dict[str, float]],
 ) -> Generator[Step]:
     began, record = time.monotonic(), None
     first = next(rounds)
     with Journal(folder, first.number) as journal:
-        recorder = Recorder(journal, tell_trackers, measure, began)
+        recorder = Recorder(journal, tell_trackers, work.measure, began)
         if not first.number:
-            recorder.record(0, Costs(), task.x, task.y, seconds=0.0)
+            recorder.record(0, Costs(), work.x, work.y, seconds=0.0)
         try:
             for done in chain([first], rounds):
                 count = done.number + 1
@@ -135,29 +176,25 @@ def _recorded(
 
 
 def _rounds(
-    experiment: Experiment,
-    task: Task,
-    weights: Int[np.ndarray, "devices"] | None,
-    engine: Engine,
-    folder: Path,
+    experiment: Experiment, work: Work, folder: Path
 ) -> Generator[Round, None, None]:
     keeping, participants = experiment.checkpoints, experiment.participants
     participation: Participation = Everyone()
     if participants is not None:
         participation = UniformSample(participants)
     return resume(
-        task.problem,
+        work.problem,
         experiment.algorithm,
-        task.devices,
-        task.x,
-        task.y,
+        work.devices,
+        work.x,
+        work.y,
         rounds=experiment.rounds,
         checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
         seed=experiment.seed,
         participation=participation,
-        weights=weights,
+        weights=work.weights,
         norm_limit=experiment.norm_limit,
-        engine=engine,
+        engine=work.engine,
     )
 
 

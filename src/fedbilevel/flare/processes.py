@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 # Inherited by all that a kit starts, whatever session or group it moves to.
 MARK = "FEDBILEVEL_KIT"

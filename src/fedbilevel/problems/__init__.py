@@ -10,13 +10,14 @@ from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.quadratic_task import quadratic_task
 from fedbilevel.problems.regularisation import regularisation
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split
-from fedbilevel.problems.task import Metric, Task
+from fedbilevel.problems.task import Metric, Model, Task
 
 __all__ = [
     "LabelledRows",
     "LabelledTable",
     "LossParameters",
     "Metric",
+    "Model",
     "Quadratic",
     "Redrawn",
     "Split",

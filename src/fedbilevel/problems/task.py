@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -49,3 +49,33 @@ class Task(NamedTuple):
     x: Upper
     y: Lower
     metrics: Mapping[str, Metric]
+
+
+class Model(NamedTuple):
+    """What the server of a federation has of a task: all but the examples.
+
+    Attributes:
+        problem: the two losses.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        metrics: figures by name, computed on the server from arrays that it holds.
+        form: examples such as every site holds; how many, and which, does not matter.
+
+    Example:
+        >>> from fedbilevel.problems import quadratic_task, random_quadratic
+        >>> task = quadratic_task(random_quadratic(devices=2))
+        >>> sorted(Model.of(task).metrics)
+        ['distance']
+    """
+
+    problem: BilevelProblem
+    x: Upper
+    y: Lower
+    metrics: Mapping[str, Metric]
+    form: LocalExamples
+
+    @classmethod
+    def of(cls, task: Task) -> "Model":
+        """Return the model of a task whose examples are here."""
+        form = task.devices.local(0)
+        return cls(task.problem, task.x, task.y, task.metrics, form)

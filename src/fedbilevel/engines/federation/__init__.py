@@ -2,14 +2,18 @@
 
 from fedbilevel.engines.federation.engine import Federation, NoQuorumError
 from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.engines.federation.exchanges import Exchange
+from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site import Site
 from fedbilevel.engines.federation.transport import Reply, Transport
 
 __all__ = [
     "EnrolledDevices",
     "Enrolment",
+    "Exchange",
     "Federation",
     "NoQuorumError",
+    "RefusedError",
     "Reply",
     "Site",
     "Transport",

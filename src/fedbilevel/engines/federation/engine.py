@@ -1,27 +1,24 @@
 """The server of a federation: an engine whose devices are elsewhere."""
 
-import uuid
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
+from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
-from fedbilevel.engines.federation.messages import (
-    RefusedError,
-    Task,
-    packed,
-    unpacked,
-)
+from fedbilevel.engines.federation.exchanges import Exchange
+from fedbilevel.engines.federation.folding import concluded
+from fedbilevel.engines.federation.gathering import Gathering, warm_up
+from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.site import work_of_device
-from fedbilevel.engines.federation.transport import Reply, Transport
-from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
+from fedbilevel.engines.federation.tasks import Task
+from fedbilevel.engines.federation.transport import Transport
+from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -30,9 +27,6 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.screening import acceptable
-from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem
 
 
 class NoQuorumError(RuntimeError):
@@ -52,41 +46,73 @@ class Federation:
 
     Args:
         transport: reaches the devices.
+        devices: who is enrolled.
+        run: the name of the run, of letters and digits; the same when it is resumed.
+        seed: that `run` is given too.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
-        seed: that `run` is given too.
+        note: is told of every exchange.
 
     Example:
-        >>> Federation.__name__
-        'Federation'
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem, FedBiO, LocalExamples, run
+        >>> from fedbilevel.engines.federation import Site
+        >>> from fedbilevel.engines.federation.in_process import InProcess
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1)
+        >>> held = LocalExamples(np.ones(4, np.float32), np.ones(6, np.float32))
+        >>> sites = {
+        ...     name: Site(number, *what, held, 3.0, 0.0)
+        ...     for number, name in enumerate(["a", "b"])
+        ... }
+        >>> enrolled = EnrolledDevices(
+        ...     {name: site.enrolment for name, site in sites.items()}, form=held
+        ... )
+        >>> federation = Federation(InProcess(sites), enrolled, run="a", timeout=9.0)
+        >>> *_, last = run(*what, enrolled, 3.0, 0.0, rounds=2, engine=federation)
+        >>> last.participants
+        array([0, 1])
     """
 
     def __init__(
         self,
         transport: Transport,
+        devices: EnrolledDevices,
         *,
+        run: str,
         timeout: float,
-        quorum: int = 1,
         seed: int = 0,
+        quorum: int = 1,
+        note: Callable[[Exchange], None] = lambda exchange: None,
     ) -> None:
-        if quorum < 1:
-            raise ValueError(f"a quorum is at least 1 device, but it is {quorum}.")
+        if not 1 <= quorum <= devices.device_count:
+            raise ValueError(
+                f"quorum is {quorum}, but {devices.device_count} devices are enrolled; "
+                "give a number between."
+            )
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, but it is {timeout}.")
-        self.devices = EnrolledDevices(transport.devices())
-        self._transport, self._timeout, self._quorum = transport, timeout, quorum
-        self._seed = seed
-        self._run = uuid.uuid4().hex
+        self._transport, self._devices = transport, devices
+        self._run, self._seed = run, seed
+        self._timeout, self._quorum, self._note = timeout, quorum, note
         self._absences = Absences()
         self._forms: dict[PhaseReference, PyTree] = {}
-        self._counted = np.zeros(self.devices.device_count, np.int64)
 
     def example_device(self, device_count: int) -> int:
         """Return the first: its data are zeros of the right form."""
         return 0
 
+    def private_states(self, private: Private, device_count: int) -> PyTree:
+        """Return how many exchanges of each device have counted.
+
+        What a device keeps stays with it; the server says which state to go on from.
+        """
+        if not jax.tree.leaves(private):
+            return private
+        return jnp.zeros(device_count, jnp.int32)
+
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are; private states stay with their devices."""
+        """Return both as they are."""
         return job, state
 
     def exchange(
@@ -98,140 +124,96 @@ class Federation:
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
-        places = {int(k): place for place, k in enumerate(participants.devices)}
-        present = participants.weights > 0
-        asked = [k for k, place in places.items() if present[place]]
-        asked = self._absences.without_skipped(asked)
-        task = self._task(job, reference, moment, state.server)
+        names = self._devices.names
+        weights = dict(
+            zip(participants.devices.tolist(), participants.weights, strict=True)
+        )
+        chosen = [device for device, weight in weights.items() if weight > 0]
+        asked = {
+            names[device]: device for device in self._absences.without_skipped(chosen)
+        }
+        moment = Moment(int(moment[0]), int(moment[1]))
+        message = self._message(job, reference, moment, state)
         form = self._form_of(job, reference, state)
-        total: WeightedMean | None = None
-        counted = np.zeros(len(places), bool)
-        reasons = dict.fromkeys(asked, "did not answer in time")
-        names = [self.devices.names[k] for k in asked]
-        for reply in self._transport.exchange(task, names, self._timeout):
-            device = self._answering(reply, task, reasons)
-            if device is None:
-                continue
-            try:
-                uplink, info = self._checked(reply, form, job, reference)
-            except RefusedError as error:
-                reasons[device] = str(error)
-                continue
-            del reasons[device]
-            place = places[device]
-            counted[place] = True
-            share = jnp.asarray(participants.weights[[place]])
-            mean = _mean_of_one(uplink, info, share)
-            total = mean if total is None else _merge(total, mean)
-            if not reasons:
+        gathering = Gathering(job, reference, form, self._run, moment, asked, weights)
+        began = time.monotonic()
+        for reply in self._transport.exchange(message, list(asked), self._timeout):
+            gathering.take(reply)
+            if not gathering.missing or time.monotonic() - began > self._timeout:
                 break
-        self._absences.note(asked, reasons)
-        if total is None or counted.sum() < self._quorum:
-            raise NoQuorumError(_words(moment, self.devices.names, asked, reasons))
-        self._counted[participants.devices[counted]] += 1
-        server, dispersion = _conclude(
+        missing, counted = gathering.missing, gathering.counted
+        self._absences.note(list(asked.values()), missing)
+        self._note(
+            Exchange(
+                int(moment[0]),
+                int(moment[1]),
+                seconds=time.monotonic() - began,
+                counted=[names[device] for device in counted],
+                left_out={names[device]: why for device, why in missing.items()},
+                skipped=[names[one] for one in chosen if names[one] not in asked],
+                bytes_down=len(asked) * len(message),
+                bytes_up=gathering.bytes_up,
+            )
+        )
+        if len(counted) < self._quorum:
+            raise NoQuorumError(_words(moment, names, missing, self._quorum))
+        server, dispersion = concluded(
             job.algorithm,
             state.server,
-            total,
+            gathering.total,
             problem=job.problem,
             reference=reference,
         )
-        report = Report(
-            participants.devices, present, (counted,), total.info, dispersion
+        private = jax.tree.map(
+            lambda counts: counts.at[np.array(counted)].add(1), state.private
         )
-        return RunState(server, state.private), report
+        return RunState(server, private), Report(
+            participants.devices,
+            np.isin(participants.devices, list(asked.values())),
+            (np.isin(participants.devices, counted),),
+            gathering.total.info,
+            dispersion,
+            missing,
+        )
+
+    def _message(
+        self, job: Job, reference: PhaseReference, moment: Moment, state: RunState
+    ) -> bytes:
+        phase = reference.of(job.algorithm, job.problem)
+        counted = np.array(jax.tree.leaves(state.private), np.int64).ravel()
+        downlink = packed(phase.broadcast(state.server))
+        return Task(
+            self._run, reference, moment, self._seed, counted, downlink
+        ).encode()
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> PyTree:
         # A phase always sends the same; finding out what traces all of its work.
         if reference not in self._forms:
-            self._forms[reference] = _uplink_form(job, reference, state)
+            form = self._forms[reference] = _answer_form(job, reference, state)
+            warm_up(job, reference, form)
         return self._forms[reference]
 
-    def _task(
-        self, job: Job, reference: PhaseReference, moment: Moment, server: Server
-    ) -> Task:
-        phase = reference.of(job.algorithm, job.problem)
-        downlink = packed(phase.broadcast(server))
-        return Task(
-            self._run,
-            reference,
-            Moment(int(moment[0]), int(moment[1])),
-            self._seed,
-            self._counted.copy(),
-            downlink,
-        )
 
-    def _answering(
-        self, reply: Reply, task: Task, waiting: dict[int, str]
-    ) -> int | None:
-        """Return the device that a reply is from, if it was waited for."""
-        if reply.device not in self.devices.names:
-            return None
-        device = self.devices.names.index(reply.device)
-        if device not in waiting:
-            return None
-        if reply.failure is not None:
-            waiting[device] = reply.failure
-            return None
-        # Late or repeated: an answer to another question.
-        if (reply.run, tuple(reply.moment)) != (task.run, tuple(task.moment)):
-            return None
-        return device
-
-    def _checked(
-        self, reply: Reply, form: PyTree, job: Job, reference: PhaseReference
-    ) -> tuple[PyTree, PyTree]:
-        uplink, info = unpacked(reply.parcel, form)
-        phase = reference.of(job.algorithm, job.problem)
-        stacked = jax.tree.map(lambda leaf: leaf[None], phase.receive(uplink))
-        (fine,) = _acceptable(stacked, job.norm_limit)
-        if not fine:
-            raise RefusedError("its upload was not finite, or too large")
-        return stacked, jax.tree.map(lambda leaf: leaf[None], info)
-
-
-def _uplink_form(job: Job, reference: PhaseReference, state: RunState) -> PyTree:
+def _answer_form(job: Job, reference: PhaseReference, state: RunState) -> PyTree:
     """Return shapes and types of what a device sends and reports."""
     phase = reference.of(job.algorithm, job.problem)
-    downlink = jax.eval_shape(phase.broadcast, state.server)
-    private = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.private
-    )
+    x, y = state.server.x, state.server.y
+    _, private = canonical(job.algorithm.init(job.problem, x, y))
     uplink, _, info = jax.eval_shape(
-        partial(work_of_device, phase), downlink, private, job.form, job.key
+        lambda server, *rest: work_of_device(phase, phase.broadcast(server), *rest),
+        state.server,
+        private,
+        job.form,
+        job.key,
     )
     return uplink, info
 
 
 def _words(
-    moment: Moment,
-    names: Sequence[str],
-    asked: Sequence[int],
-    reasons: dict[int, str],
+    moment: Moment, names: Sequence[str], missing: Mapping[int, str], quorum: int
 ) -> str:
-    told = "; ".join(f"{names[k]} {why}" for k, why in sorted(reasons.items()))
+    told = "; ".join(f"{names[one]} {why}" for one, why in sorted(missing.items()))
     return (
-        f"round {moment[0]}, exchange {moment[1]}: {len(asked) - len(reasons)} of "
-        f"{len(asked)} devices answered, too few to go on. {told}"
+        f"round {moment[0]}, exchange {moment[1]}: fewer than the {quorum} devices of "
+        f"the quorum took part: {told}."
     )
-
-
-@jax.jit
-def _acceptable(stacked: PyTree, norm_limit: tree.Rate | None) -> Bool[Array, "one"]:
-    return acceptable(stacked, jnp.array([True]), norm_limit)
-
-
-_mean_of_one = jax.jit(stacked_mean)
-_merge = jax.jit(merge)
-
-
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def _conclude(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    mean: WeightedMean,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[Any, PyTree]:
-    return conclude(reference.of(algorithm, problem), server, mean)

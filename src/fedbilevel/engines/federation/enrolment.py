@@ -1,5 +1,6 @@
 """Who takes part in a federation, and what the server knows of their data."""
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,66 +10,97 @@ from jaxtyping import Int, PyTree
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.engines.federation.messages import RefusedError
 
 
 class Enrolment(NamedTuple):
-    """What the server knows of a device's data: how many, of which form.
+    """What a device tells the server of its data: of which form, and how many.
 
     Attributes:
-        upper: a tree of shapes and types of one example of the upper loss.
+        upper: shape and type of one example of the upper loss, array by array.
         lower: the same of the lower loss.
         upper_size: how many examples of the upper loss there are.
         lower_size: how many of the lower loss.
 
     Example:
         >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
-        >>> Enrolment.of(examples).lower_size
-        8
+        >>> Enrolment.of(examples)
+        Enrolment(upper={'': 'float64[2]'}, lower={'': 'float64[2]'}, upper_size=3,
+                  lower_size=8)
     """
 
-    upper: PyTree
-    lower: PyTree
+    upper: Mapping[str, str]
+    lower: Mapping[str, str]
     upper_size: int
     lower_size: int
 
     @classmethod
     def of(cls, examples: LocalExamples) -> "Enrolment":
         """Return what a device tells of its examples."""
-
-        def form(level: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), level
-            )
-
         sizes = [len(jax.tree.leaves(level)[0]) for level in examples]
-        return cls(form(examples.upper), form(examples.lower), *sizes)
+        return cls(_form(examples.upper), _form(examples.lower), *sizes)
+
+    def encode(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def decode(cls, text: str) -> "Enrolment":
+        """Return the enrolment of a message.
+
+        Raises:
+            RefusedError: if it is none.
+
+        Example:
+            >>> Enrolment.decode("[]")
+            Traceback (most recent call last):
+            ...
+            fedbilevel.engines.federation.messages.RefusedError: it is no enrolment
+        """
+        try:
+            found = cls(**json.loads(text))
+            sizes = found.upper_size, found.lower_size
+            words = [*found.upper.values(), *found.lower.values()]
+            fits = all(type(one) is int and 0 < one < 2**31 for one in sizes)
+            fits = fits and all(isinstance(one, str) for one in words)
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
+            raise RefusedError("it is no enrolment")
+        return found
 
 
 class EnrolledDevices:
-    """Devices whose data are elsewhere: the server has their names, sizes and form.
+    """Devices whose data are elsewhere: the server has names, sizes and form.
 
-    Device numbers follow the order of names, so that every process knows them.
+    Args:
+        enrolled: what each device has told, by name; their order numbers them.
+        form: examples such as all devices must hold; how many does not matter.
+
+    Raises:
+        ValueError: if a device holds something else; names it.
 
     Example:
-        >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
-        >>> enrolled = {"b": Enrolment.of(examples), "a": Enrolment.of(examples)}
-        >>> EnrolledDevices(enrolled).names
-        ('a', 'b')
+        >>> held = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+        >>> enrolled = {"a": Enrolment.of(held), "b": Enrolment.of(held)}
+        >>> EnrolledDevices(enrolled, form=held).lower_sizes
+        array([8, 8], dtype=int32)
     """
 
-    def __init__(self, enrolled: Mapping[str, Enrolment]) -> None:
+    def __init__(self, enrolled: Mapping[str, Enrolment], form: LocalExamples) -> None:
         if not enrolled:
             raise ValueError("nobody is enrolled; a federation needs at least one.")
-        self.names = tuple(sorted(enrolled))
-        self._enrolled = [enrolled[name] for name in self.names]
-        first = self._enrolled[0]
-        for name, other in zip(self.names, self._enrolled, strict=True):
-            if (other.upper, other.lower) != (first.upper, first.lower):
-                raise ValueError(
-                    f"{name} holds examples of {other.upper} and {other.lower}, but "
-                    f"{self.names[0]} of {first.upper} and {first.lower}; all devices "
-                    "must hold the same kind."
-                )
+        self.names = tuple(enrolled)
+        self._enrolled = list(enrolled.values())
+        self._form = form
+        wanted = {level: _form(getattr(form, level)) for level in LocalExamples._fields}
+        for name, found in enrolled.items():
+            for level, right in wanted.items():
+                if getattr(found, level) != right:
+                    raise ValueError(
+                        f"{name} holds {level} examples of {getattr(found, level)}, "
+                        f"but the problem asks for {right}; let its loader return such."
+                    )
 
     @property
     def device_count(self) -> int:
@@ -92,15 +124,21 @@ class EnrolledDevices:
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return zeros of the form of the devices' data: their shapes are known."""
-        first = self._enrolled[0]
 
         def zeros(level: PyTree) -> StoredExamples:
             arrays = jax.tree.map(
-                lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), level
+                lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), level
             )
             count = len(devices)
             return StoredExamples(
                 arrays, np.zeros(count, np.int32), np.ones(count, np.int32)
             )
 
-        return StoredData(zeros(first.upper), zeros(first.lower))
+        return StoredData(zeros(self._form.upper), zeros(self._form.lower))
+
+
+def _form(level: PyTree) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape[1:])}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(level)
+    }

@@ -1,9 +1,8 @@
-"""A transport without a network, for tests: sites in this process, and their faults."""
+"""A transport without a network: sites in this process, and faults on the way."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from fedbilevel.engines.federation.enrolment import Enrolment
-from fedbilevel.engines.federation.messages import RefusedError, Task
+from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site import Site
 from fedbilevel.engines.federation.transport import Reply
 
@@ -13,33 +12,28 @@ class InProcess:
 
     Args:
         sites: by name.
-        fault: what happens to each reply on its way: none, one or several come of it.
+        fault: what becomes of an exchange's replies on their way.
 
     Example:
-        >>> InProcess({}).devices()
-        {}
+        >>> list(InProcess({}).exchange(b"", [], timeout=1.0))
+        []
     """
 
     def __init__(
         self,
         sites: Mapping[str, Site],
-        fault: Callable[[Reply], Sequence[Reply]] = lambda reply: [reply],
+        fault: Callable[[Iterable[Reply]], Iterable[Reply]] = lambda replies: replies,
     ) -> None:
         self._sites, self._fault = dict(sites), fault
 
-    def devices(self) -> dict[str, Enrolment]:
-        """Return who is enrolled."""
-        return {name: site.enrolment for name, site in self._sites.items()}
-
     def exchange(
-        self, task: Task, to: Sequence[str], timeout: float
+        self, message: bytes, to: Sequence[str], timeout: float
     ) -> Iterator[Reply]:
         """Yield the replies, as the faults leave them."""
-        for name in to:
-            moment = int(task.moment[0]), int(task.moment[1])
-            try:
-                parcel = self._sites[name].answer(task)
-                reply = Reply(name, task.run, moment, parcel)
-            except RefusedError as error:
-                reply = Reply(name, task.run, moment, failure=str(error))
-            yield from self._fault(reply)
+        yield from self._fault(self._reply(name, message) for name in to)
+
+    def _reply(self, name: str, message: bytes) -> Reply:
+        try:
+            return Reply(name, self._sites[name].answer(message))
+        except RefusedError as error:
+            return Reply(name, failure=f"refused: {error}")

@@ -1,16 +1,30 @@
-"""What travels: names and arrays, nothing that could be run."""
+"""What travels: arrays by name, in bytes that can hold nothing else."""
 
+import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import ml_dtypes
 import numpy as np
+import safetensors
+import safetensors.numpy
 from jaxtyping import PyTree
 
-from fedbilevel.engines.protocol import Moment, PhaseReference
-
-Parcel: TypeAlias = Mapping[str, np.ndarray]
-"""Arrays by the path of their leaf."""
+DIGEST_BYTES = 32
+DTYPES: dict[str, np.dtype] = {
+    "BOOL": np.dtype(bool),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    **{
+        f"{letter}{bits}": np.dtype(f"{kind}{bits}")
+        for letter, kind, widths in (
+            ("F", "float", (16, 32, 64)),
+            ("I", "int", (8, 16, 32, 64)),
+            ("U", "uint", (8, 16, 32, 64)),
+        )
+        for bits in widths
+    },
+}
+"""What the format calls each type of number that may travel."""
 
 
 class RefusedError(ValueError):
@@ -22,29 +36,49 @@ class RefusedError(ValueError):
     """
 
 
-class Task(NamedTuple):
-    """What the server asks of devices in one exchange.
-
-    Attributes:
-        run: the run it belongs to, as digits and letters.
-        reference: which phase to carry out.
-        moment: when in the run.
-        seed: of the run's random draws.
-        counted: for each enrolled device the exchanges it had counted in so far; a
-            device goes on from what it kept after the last of them.
-        downlink: all that reaches a device.
+def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return arrays as bytes: a digest, and then the safetensors format.
 
     Example:
-        >>> Task._fields[0]
-        'run'
+        >>> decode(encode({"x": np.ones(2)}))
+        {'x': array([1., 1.])}
     """
+    body: bytes = safetensors.numpy.save(
+        {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    )
+    return hashlib.sha256(body).digest() + body
 
-    run: str
-    reference: PhaseReference
-    moment: Moment
-    seed: int
-    counted: np.ndarray
-    downlink: Parcel
+
+def decode(message: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of a message.
+
+    Of the input it needs no more memory than a few times its length.
+
+    Raises:
+        RefusedError: if it is anything else; says what.
+
+    Example:
+        >>> decode(b"no message")
+        Traceback (most recent call last):
+        ...
+        fedbilevel.engines.federation.messages.RefusedError: it was damaged on its way
+    """
+    if type(message) is not bytes:
+        raise RefusedError(f"it is a {type(message).__name__} and not bytes")
+    digest, body = message[:DIGEST_BYTES], message[DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        raise RefusedError("it was damaged on its way")
+    try:
+        parts = safetensors.deserialize(body)
+    except safetensors.SafetensorError as error:
+        raise RefusedError(f"it holds no arrays: {error}") from None
+    arrays = {}
+    for name, part in parts:
+        dtype = DTYPES.get(part["dtype"])
+        if dtype is None:
+            raise RefusedError(f"it holds numbers of type {part['dtype']}")
+        arrays[name] = np.frombuffer(part["data"], dtype).reshape(part["shape"])
+    return arrays
 
 
 def packed(tree: PyTree) -> dict[str, np.ndarray]:
@@ -52,19 +86,19 @@ def packed(tree: PyTree) -> dict[str, np.ndarray]:
 
     Example:
         >>> packed({"x": 1.0, "y": np.ones(2)})
-        {"['x']": array(1.), "['y']": array([1., 1.])}
+        {":['x']": array(1.), ":['y']": array([1., 1.])}
     """
     return {
-        jax.tree_util.keystr(path): np.asarray(leaf)
+        _name(path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
-def unpacked(parcel: Any, form: PyTree) -> PyTree:
-    """Return the tree of a parcel, if it is exactly of a form.
+def unpacked(arrays: Mapping[str, np.ndarray], form: PyTree) -> PyTree:
+    """Return the tree of arrays by path, if they are exactly of a form.
 
     Args:
-        parcel: whatever has come.
+        arrays: whatever has come.
         form: a tree of shapes and types, such as `jax.eval_shape` returns.
 
     Raises:
@@ -72,32 +106,33 @@ def unpacked(parcel: Any, form: PyTree) -> PyTree:
 
     Example:
         >>> form = {"x": jax.ShapeDtypeStruct((2,), np.float32)}
-        >>> unpacked({"['x']": np.ones(2)}, form)
+        >>> unpacked({":['x']": np.ones(2)}, form)
         Traceback (most recent call last):
         ...
         fedbilevel.engines.federation.messages.RefusedError: ['x'] is float64[2] instead
         of float32[2]
     """
-    if not isinstance(parcel, Mapping):
-        raise RefusedError(f"a {type(parcel).__name__} came instead of arrays by name")
-    wanted = {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(form)
-    }
+    paths = jax.tree_util.tree_leaves_with_path(form)
+    wanted = {_name(path): leaf for path, leaf in paths}
     for name in wanted:
-        if name not in parcel:
-            raise RefusedError(f"{name or 'the array'} is missing")
-    if len(parcel) > len(wanted):
-        extra = next(name for name in parcel if name not in wanted)
-        raise RefusedError(f"{str(extra)[:50]!r} was not asked for")
-    leaves = []
+        if name not in arrays:
+            raise RefusedError(f"{_said(name)} is missing")
+    for name in arrays:
+        if name not in wanted:
+            raise RefusedError(f"{_said(name)[:50]!r} was not asked for")
     for name, leaf in wanted.items():
-        array = parcel[name]
-        # Subclasses may bring code of their own.
-        if type(array) is not np.ndarray:
-            raise RefusedError(f"{name} is a {type(array).__name__} and no array")
+        array = arrays[name]
         if array.dtype != leaf.dtype or array.shape != leaf.shape:
             found, right = (f"{one.dtype}{list(one.shape)}" for one in (array, leaf))
-            raise RefusedError(f"{name} is {found} instead of {right}")
-        leaves.append(array)
+            raise RefusedError(f"{_said(name)} is {found} instead of {right}")
+    leaves = [arrays[name] for name in wanted]
     return jax.tree.unflatten(jax.tree.structure(form), leaves)
+
+
+def _name(path: tuple[object, ...]) -> str:
+    # A lone array has an empty path, and an empty name would be lost among others.
+    return f":{jax.tree_util.keystr(path)}"
+
+
+def _said(name: str) -> str:
+    return name.removeprefix(":") or "the array"

@@ -1,6 +1,7 @@
 """The client half: a device that does what it is asked, with data that stay with it."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,18 +14,16 @@ from fedbilevel.algorithms.protocol import (
     Downlink,
     FederatedAlgorithm,
     Info,
+    Phase,
     Private,
     Uplink,
 )
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.federation.enrolment import Enrolment
-from fedbilevel.engines.federation.messages import (
-    RefusedError,
-    Task,
-    packed,
-    unpacked,
-)
+from fedbilevel.engines.federation.kept import KeptStates
+from fedbilevel.engines.federation.messages import RefusedError, unpacked
+from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -42,10 +41,16 @@ class Site:
         examples: what it holds; they never leave it.
         x: where the upper variable starts; its shapes are what matters.
         y: where the lower variable starts.
+        folder: where it keeps private states; none to keep them in memory.
 
     Example:
-        >>> Site.__name__
-        'Site'
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem, FedBiO
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> held = LocalExamples(np.ones(4), np.ones(6))
+        >>> site = Site(0, BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0)
+        >>> site.enrolment.lower_size
+        6
     """
 
     def __init__(
@@ -56,48 +61,75 @@ class Site:
         examples: LocalExamples,
         x: Upper,
         y: Lower,
+        folder: Path | None = None,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         server, private = canonical(algorithm.init(problem, canonical(x), canonical(y)))
         self._server = jax.eval_shape(lambda: server)
-        # What it kept, by how many of its exchanges had counted before.
-        self._kept: dict[int, Private] = {0: private}
-        self._run: str | None = None
+        self._kept = KeptStates(private, folder)
         self._forms: dict[PhaseReference, PyTree] = {}
 
-    def answer(self, task: Task) -> dict[str, np.ndarray]:
+    def warm_up(self) -> None:
+        """Compile all that will be asked, so that no exchange waits for it."""
+        phases = self._algorithm.phases(self._problem)
+        opening = self._algorithm.opening(self._problem)
+        for is_opening, count in ((True, len(opening)), (False, len(phases))):
+            for reference in (PhaseReference(is_opening, one) for one in range(count)):
+                downlink = jax.tree.map(
+                    lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+                    self._form_of(reference),
+                )
+                private = self._kept.get("", 0)
+                self._work(reference, downlink, private, jax.random.key(0))
+
+    def answer(self, message: bytes) -> bytes:
         """Carry out a task; return all that leaves the device.
 
         Raises:
             RefusedError: if the task cannot be carried out here; says why.
         """
-        phase = task.reference.of(self._algorithm, self._problem)
-        if task.reference not in self._forms:
-            form = jax.eval_shape(phase.broadcast, self._server)
-            self._forms[task.reference] = form
-        downlink = unpacked(task.downlink, self._forms[task.reference])
-        before = int(task.counted[self._number])
-        if task.run != self._run:
-            self._run, self._kept = task.run, {0: self._kept[min(self._kept)]}
-        stateful = bool(jax.tree.leaves(self._kept))
-        if before not in self._kept and stateful:
-            raise RefusedError("what this device kept was lost when it was restarted")
-        private = self._kept.get(before, self._kept[min(self._kept)])
+        task = Task.decode(message)
+        downlink = unpacked(task.arrays, self._form_of(task.reference))
+        before = 0
+        if self._kept.stateful:
+            if self._number >= task.counted.size:
+                raise RefusedError("it does not say where this device stands")
+            before = int(task.counted[self._number])
+        private = self._kept.get(task.run, before)
         key = device_key(jax.random.key(task.seed), task.moment, self._number)
-        uplink, kept, info = _work(
+        uplink, kept, info = self._work(task.reference, downlink, private, key)
+        # Which of its states is the one to go on from, the server says next time.
+        self._kept.put(task.run, before + 1, kept)
+        return Answer.of(task.run, task.moment, uplink, info).encode()
+
+    def _work(
+        self,
+        reference: PhaseReference,
+        downlink: Downlink,
+        private: Private,
+        key: RandomKey,
+    ) -> tuple[Uplink, Private, Info]:
+        done: tuple[Uplink, Private, Info] = _work(
             self._algorithm,
             downlink,
             private,
             self._data,
             key,
             problem=self._problem,
-            reference=task.reference,
+            reference=reference,
         )
-        # Until the server says what counted, either state may be asked for.
-        self._kept = {before: private, before + 1: kept}
-        return packed((uplink, info))
+        return done
+
+    def _form_of(self, reference: PhaseReference) -> PyTree:
+        if reference not in self._forms:
+            try:
+                phase = reference.of(self._algorithm, self._problem)
+            except IndexError:
+                raise RefusedError("it asks for a phase that there is not") from None
+            self._forms[reference] = jax.eval_shape(phase.broadcast, self._server)
+        return self._forms[reference]
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
@@ -117,7 +149,7 @@ def _work(
 
 
 def work_of_device(
-    phase: Any, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+    phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
 ) -> tuple[Uplink, Private, Info]:
     """Return what one device sends, keeps and reports after an exchange.
 
@@ -130,7 +162,7 @@ def work_of_device(
     def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:
         return phase.step(carry, data, fold(key, number + 1)), None
 
-    carry = phase.start(downlink, private, data, fold(key, 0))
+    carry: Any = phase.start(downlink, private, data, fold(key, 0))
     carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
     finished: tuple[Uplink, Private, Info] = phase.finish(
         carry, downlink, fold(key, phase.steps + 1)

@@ -3,6 +3,7 @@
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice, Sharded
 from fedbilevel.experiments.choices.experiment import KINDS, AlgorithmChoice, Experiment
+from fedbilevel.experiments.choices.federation import Federated
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import (
     Cleaning,
@@ -21,6 +22,7 @@ __all__ = [
     "EngineChoice",
     "Evaluation",
     "Experiment",
+    "Federated",
     "Keeping",
     "LossTuning",
     "Own",

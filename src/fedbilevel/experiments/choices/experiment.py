@@ -15,6 +15,7 @@ from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice
+from fedbilevel.experiments.choices.federation import Federated
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import Own, ProblemChoice, Regularisation
 from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at_least
@@ -53,6 +54,7 @@ class Experiment:
         evaluation: what is measured.
         checkpoints: how often the run is saved.
         tracking: who else is told of measurements.
+        federation: how it is carried out across sites, by `fedbilevel federate`.
 
     Example:
         >>> Experiment(FedBiO(0.1)).rounds
@@ -73,6 +75,7 @@ class Experiment:
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Keeping = field(default_factory=Keeping)
     tracking: Tracking = field(default_factory=Tracking)
+    federation: Federated = field(default_factory=Federated)
 
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants")

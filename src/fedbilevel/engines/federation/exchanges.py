@@ -1,0 +1,40 @@
+"""What the server writes down of an exchange."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Exchange(NamedTuple):
+    """Who took part in an exchange, who did not and why, and what it cost.
+
+    Attributes:
+        round_number: counted from 0.
+        place: in the round, counted from 0.
+        seconds: that it took.
+        counted: the devices whose uploads entered the mean.
+        left_out: why others' did not, by device.
+        skipped: devices that were not asked, since they had missed several in a row.
+        bytes_down: of all messages to devices.
+        bytes_up: of all messages that came.
+
+    Example:
+        >>> Exchange(0, 0, 0.1, ["a"], {"b": "it took too long"}, [], 300, 200).line
+        '{"round_number": 0, "place": 0, "seconds": 0.1, "counted": ["a"],
+          "left_out": {"b": "it took too long"}, "skipped": [], "bytes_down": 300,
+          "bytes_up": 200}'
+    """
+
+    round_number: int
+    place: int
+    seconds: float
+    counted: Sequence[str]
+    left_out: Mapping[str, str]
+    skipped: Sequence[str]
+    bytes_down: int
+    bytes_up: int
+
+    @property
+    def line(self) -> str:
+        """The exchange as JSON."""
+        return json.dumps(self._asdict())

@@ -1,0 +1,40 @@
+"""The federation in which an experiment file is carried out across sites."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbilevel.experiments.possible import (
+    ImpossibleValueError,
+    above_zero,
+    at_least,
+)
+
+
+@dataclass(frozen=True)
+class Federated:
+    """What `fedbilevel federate` asks of a federation; `fedbilevel run` ignores it.
+
+    Attributes:
+        sites: their names; by default site-1, site-2 and so on, one a device.
+        kit: the folder of an administrator's startup kit; none to rehearse with
+            processes on this machine.
+        timeout: seconds that an exchange waits for replies.
+        quorum: how many uploads an exchange needs at least.
+        attempts: how many times a job may fail without progress before giving up.
+
+    Example:
+        >>> Federated(sites=("north", "south")).timeout
+        60.0
+    """
+
+    sites: tuple[str, ...] | None = None
+    kit: Path | None = None
+    timeout: float = 60.0
+    quorum: int = 1
+    attempts: int = 5
+
+    def __post_init__(self) -> None:
+        above_zero(self, "timeout")
+        at_least(1, self, "quorum", "attempts")
+        if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
+            raise ImpossibleValueError("sites", "name at least one, and none twice.")

@@ -1,0 +1,70 @@
+"""An experiment seen from the server of a federation, and from a site."""
+
+from fedbilevel.data.devices import LocalExamples
+from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.own import own_examples, own_model
+from fedbilevel.problems.task import Model
+
+NORM_LIMIT = 1e6
+"""Of uploads in a federation, where an experiment has none: sites are not trusted."""
+
+
+def sites_of(experiment: Experiment) -> tuple[str, ...]:
+    """Return the names of the sites, in the order of device numbers.
+
+    Raises:
+        ValueError: if they do not fit the experiment's devices.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> sites_of(Experiment(FedBiO(0.1)))[:2]
+        ('site-1', 'site-2')
+    """
+    named = experiment.federation.sites
+    if isinstance(experiment.problem, Own):
+        if named is None:
+            raise ValueError(
+                "federation.sites is missing: name the sites, for each of which "
+                "examples(site) of the problem's file is called."
+            )
+        return named
+    count = experiment.partition.devices
+    if experiment.partition.natural:
+        count = task_of(experiment).devices.device_count
+    if named is not None and len(named) != count:
+        raise ValueError(
+            f"federation.sites names {len(named)} sites, but the examples are dealt "
+            f"to {count} devices; let both be as many."
+        )
+    return named or tuple(f"site-{number + 1}" for number in range(count))
+
+
+def model_of(experiment: Experiment) -> Model:
+    """Return what the server knows.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> sorted(model_of(Experiment(FedBiO(0.1))).metrics)
+        ['accuracy']
+    """
+    if isinstance(experiment.problem, Own):
+        return own_model(experiment.problem.file)
+    return Model.of(task_of(experiment))
+
+
+def examples_of(experiment: Experiment, site: str) -> LocalExamples:
+    """Return what a site holds.
+
+    For a problem of your own its file says so; a ready-made one is dealt to sites as it
+    would be to the devices of a simulation.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> len(examples_of(Experiment(FedBiO(0.1)), "site-1").lower.labels)
+        131
+    """
+    if isinstance(experiment.problem, Own):
+        return own_examples(experiment.problem.file, site)
+    number = sites_of(experiment).index(site)
+    return task_of(experiment).devices.local(number)

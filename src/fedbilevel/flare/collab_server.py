@@ -1,0 +1,90 @@
+"""What runs at the server: the experiment's rounds, over the sites of a job."""
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+from nvflare.collab import collab
+
+from fedbilevel.engines.federation import Federation
+from fedbilevel.experiments.building import weights_of
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.federating import model_of, sites_of
+from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
+from fedbilevel.experiments.measuring import metrics_of
+from fedbilevel.experiments.running import Work, carry_out
+from fedbilevel.flare.enrolling import enrolled
+from fedbilevel.flare.reporting import EXCHANGES, Reports
+from fedbilevel.flare.transport import Collab
+from fedbilevel.flare.travelling import arrived
+from fedbilevel.tracking.records import RECORDS
+
+TOPIC = "fedbilevel"
+"""Of the command by which an administrator asks a running job how it is getting on."""
+RESULTS = "fedbilevel"
+"""The folder of a job's results with what an administrator may have."""
+
+
+class CollabServer:
+    """The Collab object of the server.
+
+    Args:
+        run_name: the name of the run.
+
+    Example:
+        >>> CollabServer("a1").run_name
+        'a1'
+    """
+
+    def __init__(self, run_name: str) -> None:
+        self.run_name = run_name
+
+    @collab.main
+    def run(self) -> None:
+        """Carry out the experiment, from its newest checkpoint if there is one."""
+        context, workspace = collab.fl_ctx, collab.workspace
+        job = context.get_job_id()
+        home = Path(workspace.get_root_dir()) / "fedbilevel" / self.run_name
+        experiment = arrived(
+            Path(workspace.get_app_config_dir(job)),
+            Path(workspace.get_app_custom_dir(job)),
+        )
+        home.mkdir(parents=True, exist_ok=True)
+        reports = Reports(home)
+        context.get_engine().register_app_command(TOPIC, reports.answer)
+
+        def prepare(experiment: Experiment) -> Work:
+            return _work(experiment, self.run_name, home, reports)
+
+        try:
+            with closing(carry_out(experiment, home, True, prepare)) as steps:
+                for _ in steps:
+                    if reports.stop_is_asked or collab.is_aborted:
+                        break
+        finally:
+            run_folder = workspace.get_run_dir(job)
+            _leave_results(home, Path(run_folder) / RESULTS)
+
+
+def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Work:
+    model = model_of(experiment)
+    devices = enrolled(sites_of(experiment), model.form, home)
+    engine = Federation(
+        Collab(),
+        devices,
+        run=run,
+        timeout=experiment.federation.timeout,
+        seed=experiment.seed,
+        quorum=experiment.federation.quorum,
+        note=reports.note,
+    )
+    weights = weights_of(experiment, devices)
+    measure = metrics_of(model.metrics)
+    return Work(model.problem, devices, model.x, model.y, weights, engine, measure)
+
+
+def _leave_results(home: Path, results: Path) -> None:
+    results.mkdir(parents=True, exist_ok=True)
+    for name in (EXPERIMENT, RECORDS, EXCHANGES, LEARNT):
+        if (home / name).exists():
+            shutil.copy(home / name, results / name)

@@ -1,0 +1,106 @@
+"""What runs at a site: it answers the server, and computes in a process of its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from nvflare.collab import collab
+
+from fedbilevel.engines.federation.messages import RefusedError
+from fedbilevel.engines.federation.site import Site
+from fedbilevel.experiments.federating import examples_of, model_of, sites_of
+from fedbilevel.flare.travelling import arrived
+from fedbilevel.flare.worker import Worker, WorkerError
+
+ENROL = b"enrol"
+ANSWERED, REFUSED = b"+", b"-"
+
+
+class CollabSite:
+    """The Collab object of a site.
+
+    Args:
+        run_name: the name of the run.
+
+    Example:
+        >>> CollabSite("a1").run_name
+        'a1'
+    """
+
+    def __init__(self, run_name: str) -> None:
+        self.run_name = run_name
+        self._worker: Worker | None = None
+
+    @collab.publish
+    def enrol(self) -> bytes | str:
+        """Return what the site tells of its data; text says why it cannot."""
+        return self._ask(ENROL)
+
+    @collab.publish
+    def answer(self, message: bytes) -> bytes | str:
+        """Carry out a task; return what leaves the site, or in words why nothing."""
+        return self._ask(message)
+
+    @collab.final
+    def close(self) -> None:
+        """End the computation's process."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def _ask(self, message: bytes) -> bytes | str:
+        if self._worker is None:
+            workspace, job = collab.workspace, collab.fl_ctx.get_job_id()
+            self._worker = Worker(
+                made,
+                collab.site_name,
+                Path(workspace.get_root_dir()) / "fedbilevel" / self.run_name,
+                Path(workspace.get_app_config_dir(job)),
+                Path(workspace.get_app_custom_dir(job)),
+            )
+        try:
+            found = self._worker.ask(message)
+        except WorkerError as error:
+            # What an exception says may be about data, and stays in the console: the
+            # software's logs may be sent to the server.
+            return f"could not answer: {error.summary}; its console says more"
+        if found.startswith(ANSWERED):
+            return found[1:]
+        return found[1:].decode()
+
+
+def made(
+    site: str, home: Path, configuration: Path, code: Path
+) -> Callable[[bytes], bytes]:
+    """Return what answers messages at a site; called in the computation's process.
+
+    Args:
+        site: its name.
+        home: what the site keeps of the run beyond a job.
+        configuration: the folder of the job's configuration.
+        code: the folder of the job's code.
+
+    Example:
+        >>> made.__name__
+        'made'
+    """
+    experiment = arrived(configuration, code)
+    model = model_of(experiment)
+    device = Site(
+        sites_of(experiment).index(site),
+        model.problem,
+        experiment.algorithm,
+        examples_of(experiment, site),
+        model.x,
+        model.y,
+        folder=home / "kept",
+    )
+    device.warm_up()
+
+    def answer(message: bytes) -> bytes:
+        if message == ENROL:
+            return ANSWERED + device.enrolment.encode().encode()
+        try:
+            return ANSWERED + device.answer(message)
+        except RefusedError as error:
+            return REFUSED + f"refused: {error}".encode()
+
+    return answer

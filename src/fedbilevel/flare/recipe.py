@@ -1,0 +1,63 @@
+"""An experiment as a job of NVIDIA FLARE."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from nvflare.collab import CollabRecipe
+
+from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.flare.collab_server import CollabServer
+from fedbilevel.flare.collab_site import CollabSite
+from fedbilevel.flare.travelling import travelling
+
+BEGIN = 120
+"""Seconds for the processes of a job to find each other."""
+
+
+class FederationRecipe(CollabRecipe):  # type: ignore[misc]
+    """An experiment for NVIDIA FLARE's simulator, a rehearsal, or production.
+
+    Args:
+        experiment: what is asked for. A problem of one's own has `model()` and
+            `examples(site)` in its file, which is all the code that travels with the
+            job: this package is installed at the sites.
+        run: the name of the run, of letters and digits; a job of the same name goes on
+            from the checkpoint of the last.
+        sites: those that the job is for; by default all of the experiment's.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> FederationRecipe(Experiment(FedBiO(0.1)), run="a1").job_name
+        'fedbilevel-a1'
+    """
+
+    def __init__(
+        self, experiment: Experiment, run: str, sites: Sequence[str] | None = None
+    ) -> None:
+        chosen = sites_of(experiment) if sites is None else sites
+        problem = experiment.problem
+        self._code = [problem.file] if isinstance(problem, Own) else []
+        super().__init__(
+            job_name=f"fedbilevel-{run}",
+            server=CollabServer(run),
+            client=CollabSite(run),
+            min_clients=len(chosen),
+            sync_task_timeout=BEGIN,
+        )
+        self.set_per_site_config({site: {} for site in chosen})
+        self._job.job.set_app_packages(["fedbilevel"])
+        self._files = TemporaryDirectory()
+        file = Path(self._files.name) / EXPERIMENT
+        write_experiment(travelling(experiment), file)
+        for target in ("server", *chosen):
+            self._job.add_file_to(str(file), target, app_folder_type="config")
+
+    def _user_source_entries(self, objects: Any) -> list[tuple[str, str | None]]:
+        # Of a Collab job it would be the files of our own classes, and any code makes
+        # the job one that needs the right to bring code.
+        return [(str(file), None) for file in self._code]

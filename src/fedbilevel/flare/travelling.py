@@ -1,0 +1,62 @@
+"""An experiment on its way with a job: a file, and nothing of a machine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedbilevel.experiments.choices import Experiment, Federated, Own, Tracking
+from fedbilevel.experiments.federating import NORM_LIMIT, sites_of
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.reading import read_experiment
+
+
+def travelling(experiment: Experiment) -> Experiment:
+    """Return an experiment as a job carries it.
+
+    Where it has no limit for the norm of uploads it gets one. Whom to tell of
+    measurements, and which kit is used, stays here.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> travelling(Experiment(FedBiO(0.1))).norm_limit
+        1000000.0
+    """
+    settings = experiment.federation
+    asked = replace(
+        experiment,
+        folder=None,
+        tracking=Tracking(),
+        norm_limit=experiment.norm_limit or NORM_LIMIT,
+        federation=Federated(
+            sites=sites_of(experiment),
+            timeout=settings.timeout,
+            quorum=settings.quorum,
+        ),
+    )
+    if isinstance(experiment.problem, Own):
+        asked = replace(asked, problem=Own(Path(experiment.problem.file.name)))
+    return asked
+
+
+def arrived(configuration: Path, code: Path) -> Experiment:
+    """Return the experiment that came with a job.
+
+    Args:
+        configuration: the folder of the job's configuration.
+        code: the folder of its code, where the file of a problem of one's own is: code
+            travels as such, under the rules of each site.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbilevel import FedBiO
+        >>> from fedbilevel.experiments.writing import write_experiment
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> sent = travelling(Experiment(FedBiO(0.1)))
+        >>> write_experiment(sent, folder / EXPERIMENT)
+        >>> arrived(folder, folder) == sent
+        True
+    """
+    experiment = read_experiment(configuration / EXPERIMENT)
+    if isinstance(experiment.problem, Own):
+        own = Own(code / experiment.problem.file.name)
+        experiment = replace(experiment, problem=own)
+    return experiment

@@ -1,0 +1,46 @@
+"""Processes seen from outside: who descends from whom, their memory, their end."""
+
+import time
+from collections.abc import Iterable
+
+import psutil
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes that a process has started, and those that they have."""
+    return {child.pid for child in psutil.Process(pid).children(recursive=True)}
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process has ended; a zombie has, and waits for its parent."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def assert_gone(pids: Iterable[int], seconds: float) -> None:
+    """Wait until all have ended; fail if some have not after so many seconds."""
+    left, deadline = set(pids), time.monotonic() + seconds
+    while left := {pid for pid in left if not gone(pid)}:
+        assert time.monotonic() < deadline, f"{left} still live after {seconds} seconds"
+        time.sleep(0.02)
+
+
+def memory(pids: Iterable[int]) -> int:
+    """Return the bytes that processes hold and no file does, swapped out or not.
+
+    Neither USS nor PSS: both count a library's pages by who else has it loaded, so that
+    strangers who come and go change them. Measured of one process with JAX while two
+    more began and ended: PSS 125 to 103 MB, USS 78 to 75 MB, this always 75 MB.
+    Processes that have ended hold nothing.
+    """
+    return sum(_memory(pid) for pid in pids)
+
+
+def _memory(pid: int) -> int:
+    try:
+        maps = psutil.Process(pid).memory_maps()
+    except psutil.NoSuchProcess:
+        return 0
+    return sum(part.anonymous + part.swap for part in maps)

@@ -1,0 +1,57 @@
+"""The helpers that look at processes see what there is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.federation.processes import assert_gone, descendants, memory
+
+HOLDS = "held = bytearray(b'1') * {size}; print('ready', flush=True); input()"
+STARTS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"])
+print("ready", flush=True)
+child.wait()
+"""
+
+
+@contextmanager
+def running(script: str) -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+
+
+def test_memory_is_summed_over_processes():
+    size = 30_000_000
+    with (
+        running(HOLDS.format(size=1)) as small,
+        running(HOLDS.format(size=size)) as big,
+    ):
+        one, other = memory([small.pid]), memory([big.pid])
+        assert memory([small.pid, big.pid]) == one + other
+    assert other - one == pytest.approx(size, rel=0.05)
+    assert memory([small.pid, big.pid]) == 0
+
+
+def test_descendants_are_children_and_theirs():
+    with running(STARTS) as process:
+        (child,) = descendants(process.pid)
+        assert {process.pid, child} <= descendants(os.getpid())
+        with pytest.raises(AssertionError, match=rf"\{{{child}\}} still live"):
+            assert_gone([child], 0.1)
+        process.kill()
+        # The child loses the other end of its input.
+        assert process.stdin is not None
+        process.stdin.close()
+        assert_gone([process.pid, child], 5.0)

@@ -1,0 +1,86 @@
+"""What workers are asked to do in tests: `make` functions that a child can import."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Answer = Callable[[bytes], bytes]
+
+
+def echo() -> Answer:
+    return bytes
+
+
+def pid_and_calls(notes: Path) -> Answer:
+    """Return which process answers and how often any has called this."""
+    with notes.open("a") as file:
+        file.write("called\n")
+    return lambda _: f"{os.getpid()} {len(notes.read_text().split())}".encode()
+
+
+def orders(notes: Path) -> Answer:
+    """Obey: sleep, kill, raise, end, fork; note what was done, answer the process."""
+
+    def obey(message: bytes) -> bytes:
+        word, _, argument = message.decode().partition(" ")
+        with notes.open("a") as file:
+            file.write(f"{message.decode()}\n")
+        if word == "sleep":
+            time.sleep(float(argument))
+        elif word == "signal":
+            os.kill(os.getpid(), int(argument))
+        elif word == "raise":
+            raise ValueError(argument)
+        elif word == "exit":
+            sys.exit(int(argument))
+        elif word == "end":
+            os._exit(int(argument))
+        elif word == "answer":
+            return bytes(int(argument))
+        elif word == "text":
+            return argument  # type: ignore[return-value]
+        elif word == "fork" and not (pid := os.fork()):
+            time.sleep(float(argument))
+            os._exit(0)
+        elif word == "fork":
+            notes.write_text(f"{pid}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif word == "start":
+            command = [sys.executable, "-c", "import time; time.sleep(60)"]
+            started = subprocess.Popen(command, close_fds=False)
+            notes.write_text(f"{started.pid}")
+        return str(os.getpid()).encode()
+
+    return obey
+
+
+def starved(room: int) -> Answer:
+    """Return what fills as many bytes as it is told to, where there is little room."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
+
+    def fill(message: bytes) -> bytes:
+        wanted, piece = int(message), 1 << 22
+        held = [bytearray(piece) for _ in range(wanted // piece)]
+        return str(sum(map(len, held))).encode()
+
+    return fill
+
+
+def modules() -> Answer:
+    return lambda _: " ".join(sorted(sys.modules)).encode()
+
+
+def unable(path: str) -> Answer:
+    Path(path).read_bytes()
+    return bytes
+
+
+def killed_at_start() -> Answer:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return bytes

@@ -1,0 +1,355 @@
+"""A computation in a child: its failures and deaths are errors, and nothing is left."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.flare.worker import Worker, WorkerError
+from tests.federation.processes import assert_gone, descendants
+from tests.flare import computations
+
+PARENT = """
+import os, resource, sys
+from pathlib import Path
+from fedbilevel.flare.worker import Worker, WorkerError
+from tests.flare import computations
+worker = Worker(computations.orders, Path(sys.argv[1]))
+print(worker.ask(b"pid").decode(), flush=True)
+"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def worker(notes: Path) -> Iterator[Worker]:
+    with Worker(computations.orders, notes) as worker:
+        yield worker
+    assert not descendants(os.getpid())
+
+
+def known(pid: int) -> bool:
+    """Return whether the system knows a process, be it only as a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def until(condition, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def under_way(notes: Path, order: str) -> bool:
+    return notes.exists() and order in notes.read_text().splitlines()
+
+
+class Asking:
+    """A question asked from another thread: its answer, or why there is none."""
+
+    def __init__(self, worker: Worker, message: bytes, timeout: float | None = None):
+        self.outcome: str | None = None
+        self._thread = threading.Thread(
+            target=self._ask, args=(worker, message, timeout)
+        )
+        self._thread.start()
+
+    def _ask(self, *arguments) -> None:
+        worker, *rest = arguments
+        try:
+            self.outcome = worker.ask(*rest).decode()
+        except WorkerError as error:
+            self.outcome = str(error)
+
+    def get(self) -> str | None:
+        self._thread.join(10)
+        return self.outcome
+
+
+def test_one_child_answers_all_and_makes_once(notes):
+    with Worker(computations.pid_and_calls, notes) as worker:
+        assert not descendants(os.getpid())
+        first = worker.ask(b"")
+        assert {worker.ask(b"") for _ in range(20)} == {first}
+        pid, calls = map(int, first.split())
+        assert (descendants(os.getpid()), calls) == ({pid}, 1)
+    assert not known(pid)
+
+
+def test_a_child_killed_while_computing_is_an_error_and_the_next_works(worker, notes):
+    pid = int(worker.ask(b"pid"))
+    asking = Asking(worker, b"sleep 60")
+    until(lambda: under_way(notes, "sleep 60"))
+    os.kill(pid, signal.SIGKILL)
+    killed = "the computation was killed (signal 9, perhaps out of memory)"
+    assert asking.get() == killed
+    assert not known(pid)
+    assert int(worker.ask(b"pid")) != pid
+
+
+def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
+    pid = int(worker.ask(b"pid"))
+    os.kill(pid, signal.SIGKILL)
+    # Wait for its end, but leave it to the worker to collect it.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert int(worker.ask(b"pid")) != pid
+    assert not known(pid)
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        (b"signal 11", "was killed (signal 11, Segmentation fault)"),
+        (b"end 3", "computation's process ended by itself (exit code 3)"),
+        (b"exit 3", "raised SystemExit: 3"),
+        (b"raise no such row", "raised ValueError: no such row"),
+        (b"raise ", "raised ValueError"),
+        (b"raise one\ntwo", "raised ValueError: one"),
+        ("raise λ≥0".encode(), "raised ValueError: λ≥0"),
+        (b"text hello", "raised TypeError: the answer must be bytes, not str"),
+    ],
+)
+def test_a_failure_is_told_in_a_sentence_and_the_next_works(worker, order, reason):
+    with pytest.raises(WorkerError) as failure:
+        worker.ask(order)
+    assert str(failure.value).endswith(reason)
+    assert int(worker.ask(b"pid")) in descendants(os.getpid())
+
+
+def test_a_long_message_of_an_exception_is_cut(worker):
+    with pytest.raises(WorkerError) as failure:
+        worker.ask(b"raise " + b"x" * 1_000_000)
+    assert len(str(failure.value)) < 600
+
+
+def test_a_child_out_of_memory_fails_and_goes_on():
+    room = 200_000_000
+    with Worker(computations.starved, room) as worker:
+        with pytest.raises(WorkerError, match="raised MemoryError"):
+            worker.ask(b"%d" % (2 * room))
+        assert int(worker.ask(b"%d" % (1 << 24))) == 1 << 24
+        # A message that finds no room is half read when that shows.
+        with pytest.raises(WorkerError, match=r"ended by itself \(exit code 1\)"):
+            worker.ask(bytes(2 * room))
+        assert int(worker.ask(b"%d" % (1 << 24))) == 1 << 24
+
+
+def test_a_make_that_fails_is_told_and_tried_again(tmp_path):
+    path = tmp_path / "data"
+    with Worker(computations.unable, str(path)) as worker:
+        with pytest.raises(WorkerError, match="could not begin: FileNotFoundError: "):
+            worker.ask(b"hello")
+        assert not descendants(os.getpid())
+        path.write_bytes(b"here now")
+        assert worker.ask(b"hello") == b"hello"
+
+
+def test_a_child_killed_in_make_is_an_error():
+    with Worker(computations.killed_at_start) as worker:
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="killed"):
+                worker.ask(b"hello")
+
+
+def test_a_make_that_the_child_cannot_import_is_told(monkeypatch):
+    module = types.ModuleType("only_here")
+    exec("def make(): return bytes", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with (
+        Worker(module.make) as worker,
+        pytest.raises(WorkerError, match=r"begin: ModuleNotFoundError: .*'only_here'"),
+    ):
+        worker.ask(b"hello")
+
+
+def test_a_make_that_no_module_has_is_refused():
+    with pytest.raises(ValueError, match="function of a module"):
+        Worker(lambda: bytes)
+
+
+def test_a_child_imports_neither_the_main_module_nor_more_than_asked_for():
+    with Worker(computations.modules) as worker:
+        found = set(worker.ask(b"").decode().split())
+    assert not {"pytest", "jax", "numpy", "nvflare"} & found
+
+
+def test_a_call_that_takes_too_long_leaves_its_answer_to_nobody(worker):
+    pid = worker.ask(b"pid")
+    with pytest.raises(WorkerError, match=r"took longer than 0\.1 seconds"):
+        worker.ask(b"sleep 0.5", 0.1)
+    assert worker.ask(b"answer 5") == bytes(5)
+    assert worker.ask(b"pid") == pid
+
+
+def test_a_call_that_gave_up_before_its_turn_is_never_computed(worker, notes):
+    asking = Asking(worker, b"sleep 0.5")
+    until(lambda: under_way(notes, "sleep 0.5"))
+    with pytest.raises(WorkerError, match=r"took longer than 0\.1 seconds"):
+        worker.ask(b"answer 7", 0.1)
+    asking.get()
+    # It would be next, if it were not forgotten.
+    time.sleep(0.2)
+    assert not under_way(notes, "answer 7")
+
+
+def test_a_newer_task_takes_the_place_of_one_that_waits(worker, notes):
+    computing = Asking(worker, b"sleep 1")
+    until(lambda: under_way(notes, "sleep 1"))
+    older = Asking(worker, b"answer 1")
+    # Nothing shows from outside that a call has begun to wait.
+    time.sleep(0.1)
+    newer = Asking(worker, b"pid")
+    assert older.get() == "a newer task has come meanwhile"
+    # It did not have to wait for its turn to be told so.
+    assert computing.outcome is None
+    assert computing.get() == newer.get()
+    assert not under_way(notes, "answer 1")
+
+
+def test_many_threads_get_their_own_answers_or_a_reason():
+    answers: list[tuple[bytes, str | None]] = []
+    with Worker(computations.echo) as worker:
+
+        def ask(thread: int) -> None:
+            for number in range(50):
+                message = f"{thread} {number}".encode()
+                answers.append((message, Asking(worker, message).get()))
+
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    right = [given.decode() == answer for given, answer in answers]
+    newer = [answer == "a newer task has come meanwhile" for _, answer in answers]
+    assert len(answers) == 200
+    assert all(a != b for a, b in zip(right, newer, strict=True))
+    assert sum(right) >= 50
+
+
+def test_fifty_megabytes_go_and_come_back():
+    message = os.urandom(50_000_000)
+    with Worker(computations.echo) as worker:
+        assert worker.ask(b"") == b""
+        assert worker.ask(message) == message
+
+
+def test_closing_ends_a_computation_at_once(notes):
+    worker = Worker(computations.orders, notes)
+    computing = Asking(worker, b"sleep 60")
+    until(lambda: under_way(notes, "sleep 60"))
+    waiting = Asking(worker, b"pid")
+    time.sleep(0.1)
+    (pid,) = descendants(os.getpid())
+    worker.close()
+    worker.close()
+    assert not known(pid)
+    assert computing.get() == waiting.get() == "the worker is closed"
+    with pytest.raises(WorkerError, match="the worker is closed"):
+        worker.ask(b"pid")
+
+
+def test_a_forked_process_of_the_child_does_not_hide_its_death(worker, notes):
+    with pytest.raises(WorkerError, match="killed"):
+        worker.ask(b"fork 60", 5.0)
+    os.kill(int(notes.read_text()), signal.SIGKILL)
+    assert int(worker.ask(b"pid")) in descendants(os.getpid())
+
+
+def test_ctrl_c_is_not_for_the_child(worker):
+    pid = int(worker.ask(b"pid"))
+    os.kill(pid, signal.SIGINT)
+    assert int(worker.ask(b"pid")) == pid
+
+
+def parent(notes: Path, script: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT + script, str(notes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_child_goes_when_its_parent_is_killed(notes, busy):
+    script = "worker.ask(b'sleep 60') if {} else input()"
+    with parent(notes, script.format(busy)) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        if busy:
+            until(lambda: under_way(notes, "sleep 60"))
+        process.kill()
+        process.wait()
+        assert_gone([pid], 2.0)
+
+
+def test_a_parent_that_ends_waits_for_no_computation_and_leaves_nothing(notes):
+    script = """
+try:
+    worker.ask(b"sleep 60", 0.2)
+except WorkerError as error:
+    print(error)
+"""
+    with parent(notes, script) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert process.wait(5) == 0
+        assert_gone([pid], 2.0)
+        # The child has the parent's output: it ends with the last of them.
+        assert "took longer than 0.2 seconds" in process.stdout.read()
+
+
+def test_an_answer_too_large_for_the_parent_is_an_error_and_the_next_works(notes):
+    script = """
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + 50_000_000
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+try:
+    worker.ask(b"answer 200000000")
+except WorkerError as error:
+    print(error)
+print(worker.ask(b"answer 3"))
+worker.close()
+"""
+    with parent(notes, script) as process:
+        output, _ = process.communicate(timeout=10)
+        assert process.returncode == 0
+    assert output.splitlines()[1:] == [
+        "asking failed: MemoryError()",
+        r"b'\x00\x00\x00'",
+    ]
+
+
+def test_a_process_that_the_computation_starts_does_not_hold_the_connection(
+    worker, notes
+):
+    pid = int(worker.ask(b"start"))
+    started = int(notes.read_text())
+    sockets = {link for link in _descriptors(pid) if "socket" in link}
+    assert sockets
+    assert not sockets & _descriptors(started)
+    os.kill(started, signal.SIGKILL)
+
+
+def _descriptors(pid: int) -> set[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
+
+
+def test_arguments_and_partial_functions_reach_the_child(tmp_path):
+    path = tmp_path / "data"
+    path.touch()
+    with Worker(functools.partial(computations.unable, str(path))) as worker:
+        assert worker.ask(b"hello") == b"hello"
