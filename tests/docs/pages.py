@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
-FILE = re.compile(r"# (\S+\.(?:py|toml))")
-RUN = re.compile(r"(fedbilevel|pytest) |python [\w/]+\.py\b")
+FILE = re.compile(r"# (\S+\.(?:py|toml|yml))")
+RUN = re.compile(r"(fedbilevel|pytest|nvflare|openssl|tar|umask) |python [\w/]+\.py\b")
 """What a command must begin with to be run: files are the page's own, or examples."""
 LEFT_ALONE = ("pip install ", "make ", "git clone ", "cd ")
 """Commands about installing, which the machine that runs the tests has done."""
@@ -74,7 +74,7 @@ class Block(NamedTuple):
             return Fate.MARKED
         if self.language in ("", "text", "json"):
             return Fate.OUTPUT
-        if self.language in ("python", "toml") and self.file:
+        if self.language in ("python", "toml", "yaml") and self.file:
             return Fate.WRITTEN
         if self.language == "python":
             return Fate.SESSION if self.text.startswith(">>>") else Fate.EXECUTED
@@ -181,7 +181,11 @@ def readers_environment(folder: Path) -> dict[str, str]:
     path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         "FEDBILEVEL_DATA": str(ROOT / ".data"),
+        # Where matplotlib remembers the fonts; a home without it looks for them again.
+        "MPLCONFIGDIR": str(Path.home() / ".config" / "matplotlib"),
         **os.environ,
+        # nvflare notes in it which certificates were asked for.
+        "HOME": str(folder),
         "XLA_FLAGS": "--xla_backend_optimization_level=0",
         "PATH": os.pathsep.join(path),
     }

@@ -122,17 +122,11 @@ def _free_port() -> int:
     return next(port for port in ports if is_free(port))
 
 
-def _site(name: str) -> dict[str, Any]:
-    site = {"name": name, "type": "client", "org": PROJECT}
-    # A site's error log may quote its data: it stays where it is.
-    return site | {"allow_log_streaming": False}
-
-
 def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
     builder = "nvflare.lighter.impl"
     participants = [
         {"name": SERVER, "type": "server", "org": PROJECT, "fed_learn_port": port},
-        *(_site(name) for name in sites),
+        *({"name": name, "type": "client", "org": PROJECT} for name in sites),
         {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
     ]
     return {

@@ -21,7 +21,8 @@ def prepare(kit: Path) -> None:
 
     Server and sites allow the classes that jobs of this package name. A server keeps
     jobs and snapshots in its kit, not in `/tmp/nvflare`, and notices a dead site
-    after 30 s, not 10 minutes. What was set before is kept.
+    after 30 s, not 10 minutes. A site keeps its error log to itself. All else stays as
+    it was set.
 
     Args:
         kit: Startup kit of a server or site.
@@ -43,6 +44,9 @@ def prepare(kit: Path) -> None:
     allowed += [name for name in CLASSES if name not in allowed]
     if "servers" in resources:
         _keep_to_the_kit(resources, kit.absolute())
+    else:
+        # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
+        resources["allow_log_streaming"] = False
     own.write_text(json.dumps(resources, indent=2))
 
 
