@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsal import connected, rehearsal, session, stop
+from fedbilevel.flare.rehearsal import connected, rehearsal, session, start, stop
 from tests.federation.waiting import until
 
 SITES = ["site-1", "site-2"]
@@ -208,3 +208,18 @@ def test_the_true_site_gets_in_the_way_the_others_tried(kits):
     with attempt(site, "site-2"):
         until(lambda: said(site).count("Successfully registered") == 2, 30)
         assert connected(kits) == set(SITES)
+
+
+def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intruder):
+    with session(kits) as administrator:
+        administrator.disable_client("site-2")
+    stop(kits.server)
+    start(kits.server)
+    refused = "Reject disabled client registration: site-2"
+    with attempt(intruder, "site-2"):
+        until(lambda: refused in said(kits.server), 40)
+    assert "Successfully registered" not in said(intruder)
+    with session(kits) as administrator:
+        administrator.enable_client("site-2")
+    with attempt(intruder, "site-2"):
+        until(lambda: "Successfully registered" in said(intruder), 30)
