@@ -130,7 +130,9 @@ def carry_out(page: Path) -> None:
             case Fate.COMMANDS if block.commands:
                 sys.stdout.flush()
                 command = ["bash", "-euo", "pipefail", "-c", block.commands]
-                subprocess.run(command, check=True)
+                # nvflare notes at home which certificates were asked for.
+                home = {"HOME": os.getcwd()} if "nvflare" in block.commands else {}
+                subprocess.run(command, check=True, env=os.environ | home)
             case Fate.EXECUTED:
                 # Empty lines before it, so that a traceback names the page's line.
                 program = "\n" * block.line + block.text
@@ -181,11 +183,7 @@ def readers_environment(folder: Path) -> dict[str, str]:
     path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         "FEDBILEVEL_DATA": str(ROOT / ".data"),
-        # Where matplotlib remembers the fonts; a home without it looks for them again.
-        "MPLCONFIGDIR": str(Path.home() / ".config" / "matplotlib"),
         **os.environ,
-        # nvflare notes in it which certificates were asked for.
-        "HOME": str(folder),
         "XLA_FLAGS": "--xla_backend_optimization_level=0",
         "PATH": os.pathsep.join(path),
     }

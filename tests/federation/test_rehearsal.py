@@ -107,10 +107,8 @@ def test_a_class_that_is_not_allowed_does_not_run_and_errors_stay_at_sites(
         done = administrator.wait_for_job(number, timeout=60, poll_interval=0.5)
     assert done["status"] == "FINISHED:ABNORMAL"
     refused = "'json.JSONDecoder' at config path 'components.#1' is not in allow_list"
-    for site in kits.sites.values():
-        until(
-            lambda log=site / number / "error_log.txt": refused in log.read_text(), 10
-        )
+    logs = [site / number / "error_log.txt" for site in kits.sites.values()]
+    until(lambda: all(refused in log.read_text() for log in logs), 10)
     time.sleep(3)  # A site that sends its errors has done so by then.
     kept = {file.name for file in (kits.server / "jobs" / number).iterdir()}
     assert kept == {"data", "meta", "scheduled", "workspace"}
