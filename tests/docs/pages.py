@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
-FILE = re.compile(r"# (\S+\.(?:py|toml))")
-RUN = re.compile(r"(fedbilevel|pytest) |python [\w/]+\.py\b")
+FILE = re.compile(r"# (\S+\.(?:py|toml|yml))")
+RUN = re.compile(r"(fedbilevel|pytest|nvflare|openssl|tar|umask) |python [\w/]+\.py\b")
 """What a command must begin with to be run: files are the page's own, or examples."""
 LEFT_ALONE = ("pip install ", "make ", "git clone ", "cd ")
 """Commands about installing, which the machine that runs the tests has done."""
@@ -74,7 +74,7 @@ class Block(NamedTuple):
             return Fate.MARKED
         if self.language in ("", "text", "json"):
             return Fate.OUTPUT
-        if self.language in ("python", "toml") and self.file:
+        if self.language in ("python", "toml", "yaml") and self.file:
             return Fate.WRITTEN
         if self.language == "python":
             return Fate.SESSION if self.text.startswith(">>>") else Fate.EXECUTED
@@ -130,7 +130,9 @@ def carry_out(page: Path) -> None:
             case Fate.COMMANDS if block.commands:
                 sys.stdout.flush()
                 command = ["bash", "-euo", "pipefail", "-c", block.commands]
-                subprocess.run(command, check=True)
+                # nvflare notes at home which certificates were asked for.
+                home = {"HOME": os.getcwd()} if "nvflare" in block.commands else {}
+                subprocess.run(command, check=True, env=os.environ | home)
             case Fate.EXECUTED:
                 # Empty lines before it, so that a traceback names the page's line.
                 program = "\n" * block.line + block.text

@@ -1,12 +1,13 @@
 """A federation on this machine comes up, keeps to itself and leaves nothing behind."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
+from tests.federation.waiting import until
 
 SITES = ["site-1", "site-2"]
 
@@ -29,13 +31,6 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
 
 def all_of(kits: Kits) -> list[Path]:
     return [kits.server, *kits.sites.values()]
-
-
-def until(happened: Callable[[], bool], seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < ends
-        time.sleep(0.2)
 
 
 def program(kit: Path) -> psutil.Process:
@@ -73,6 +68,50 @@ def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
     resources = (kits.server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in resources
     assert (kits.server / "snapshots").is_dir()
+
+
+def write_job_that_names(component: str, folder: Path) -> Path:
+    """A job without code of its own, with a component that no kit allows."""
+    named = [{"id": "_own", "path": component, "args": {}}]
+    collab = "nvflare.collab.runtime"
+    controller = {
+        "id": "controller",
+        "path": f"{collab}.controller.CollabController",
+        "args": {"server_obj_id": "_own"},
+    }
+    executor = {
+        "path": f"{collab}.executor.CollabExecutor",
+        "args": {"client_obj_id": "_own"},
+    }
+    server = {"workflows": [controller], "components": named}
+    site = {
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": named,
+    }
+    meta = {"name": "job", "min_clients": 2, "deploy_map": {"app": ["@ALL"]}}
+    configuration = folder / "job" / "app" / "config"
+    configuration.mkdir(parents=True)
+    (folder / "job" / "meta.json").write_text(json.dumps(meta))
+    for name, content in (("server", server), ("client", site)):
+        file = configuration / f"config_fed_{name}.json"
+        file.write_text(json.dumps({"format_version": 2} | content))
+    return folder / "job"
+
+
+def test_a_class_that_is_not_allowed_does_not_run_and_errors_stay_at_sites(
+    kits, tmp_path
+):
+    job = write_job_that_names("json.JSONDecoder", tmp_path)
+    with session(kits) as administrator:
+        number = administrator.submit_job(str(job))
+        done = administrator.wait_for_job(number, timeout=60, poll_interval=0.5)
+    assert done["status"] == "FINISHED:ABNORMAL"
+    refused = "'json.JSONDecoder' at config path 'components.#1' is not in allow_list"
+    logs = [site / number / "error_log.txt" for site in kits.sites.values()]
+    until(lambda: all(refused in log.read_text() for log in logs), 10)
+    time.sleep(3)  # A site that sends its errors has done so by then.
+    kept = {file.name for file in (kits.server / "jobs" / number).iterdir()}
+    assert kept == {"data", "meta", "scheduled", "workspace"}
 
 
 def test_a_kit_that_runs_is_not_started_twice(kits):

@@ -8,19 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedbilevel.flare.settings import prepare
+
 PROJECT = "rehearsal"
 SERVER = "localhost"
 ADMIN = "admin@rehearsal.org"
-# A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
-DEAD_AFTER = 30
-# The classes that a job of this package names. A site refuses jobs that name others,
-# unless they bring code along and their submitter has the right to do so.
-CLASSES = (
-    "fedbilevel.flare.collab_server.CollabServer",
-    "fedbilevel.flare.collab_site.CollabSite",
-    "nvflare.collab.runtime.controller.CollabController",
-    "nvflare.collab.runtime.executor.CollabExecutor",
-)
 
 
 class Kits(NamedTuple):
@@ -78,9 +70,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
             )
         return kits
     _provision(_project(sites, _free_port()), folder.absolute())
-    _keep_to_the_kit(kits.server)
     for kit in (kits.server, *kits.sites.values()):
-        _allow_our_classes(kit)
+        prepare(kit)
     return kits
 
 
@@ -161,7 +152,9 @@ def _provision(project: dict[str, Any], folder: Path) -> None:
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    folder.mkdir(parents=True, exist_ok=True)
+    # It will hold the private keys of all, that of the authority included.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / PROJECT).mkdir(mode=0o700)
     provisioner = Provisioner(str(folder), prepare_builders(project))
     # Without a logger it prints.
     log = logging.getLogger(__name__)
@@ -169,32 +162,3 @@ def _provision(project: dict[str, Any], folder: Path) -> None:
     if done.get(CtxKey.BUILD_ERROR):
         reasons = "; ".join(done.get(CtxKey.ERRORS, []))
         raise RuntimeError(f"no startup kits could be made in {folder}: {reasons}")
-
-
-def _resources(kit: Path) -> dict[str, Any]:
-    own = kit / "local" / "resources.json"
-    chosen = own if own.exists() else kit / "local" / "resources.json.default"
-    resources: dict[str, Any] = json.loads(chosen.read_text())
-    return resources
-
-
-def _write_resources(kit: Path, resources: dict[str, Any]) -> None:
-    (kit / "local" / "resources.json").write_text(json.dumps(resources, indent=2))
-
-
-def _keep_to_the_kit(server: Path) -> None:
-    """Keep jobs and snapshots where no other server of this machine finds them."""
-    resources = _resources(server)
-    resources["servers"][0]["heart_beat_timeout"] = DEAD_AFTER
-    storage = resources["snapshot_persistor"]["args"]["storage"]
-    storage["args"]["root_dir"] = str(server / "snapshots")
-    for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(server / "jobs")
-    _write_resources(server, resources)
-
-
-def _allow_our_classes(kit: Path) -> None:
-    resources = _resources(kit)
-    resources["class_allow_list"] += CLASSES
-    _write_resources(kit, resources)

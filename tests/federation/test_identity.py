@@ -1,0 +1,225 @@
+"""Nobody gets in without a certificate of the federation's own, in their own name."""
+
+import datetime
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from fedbilevel.flare.provisioning import Kits, port, provisioned
+from fedbilevel.flare.rehearsal import connected, rehearsal, session, start, stop
+from tests.federation.waiting import until
+
+SITES = ["site-1", "site-2"]
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
+    """A federation of which only site-1 runs; site-2's kit is for intruders."""
+    with rehearsal(tmp_path_factory.mktemp("federation"), SITES) as kits:
+        stop(kits.sites["site-2"])
+        with session(kits) as administrator:
+            administrator.remove_client("site-2")
+        yield kits
+
+
+@pytest.fixture
+def intruder(kits: Kits, tmp_path: Path) -> Path:
+    """A copy of site-2's kit, to forge."""
+    return Path(
+        shutil.copytree(
+            kits.sites["site-2"],
+            tmp_path / "intruder",
+            ignore=shutil.ignore_patterns("log.txt"),
+        )
+    )
+
+
+# What a site's kit starts; an intruder may change the program before it runs.
+PROGRAM = """
+import runpy
+{change}
+runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__")
+"""
+# The intruder connects in its own name, but registers in another's.
+REGISTER_AS_SITE_1 = """
+from nvflare.private.fed.authenticator import Authenticator
+authenticate = Authenticator.authenticate
+def in_another_name(self, *rest):
+    self.client_name = "site-1"
+    return authenticate(self, *rest)
+Authenticator.authenticate = in_another_name
+"""
+
+
+@contextmanager
+def attempt(kit: Path, name: str, change: str = "") -> Iterator[None]:
+    """A site's process, started as its kit would, under a name."""
+    program = [sys.executable, "-u", "-c", PROGRAM.format(change=change)]
+    settings = ["secure_train=true", f"uid={name}", "org=rehearsal"]
+    settings.append("config_folder=config")
+    arguments = ["-m", str(kit), "-s", "fed_client.json", "--set", *settings]
+    with (kit / "console.txt").open("wb") as console:
+        process = subprocess.Popen(
+            [*program, *arguments], stdout=console, stderr=console
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def said(kit: Path) -> str:
+    log = kit / "log.txt"
+    return log.read_text() if log.exists() else ""
+
+
+def hello(kits: Kits, shown: Path | None) -> bytes:
+    """What the server says first to one who shows the certificate of a kit."""
+    trusted = kits.sites["site-1"] / "startup" / "rootCA.pem"
+    context = ssl.create_default_context(cafile=trusted)
+    context.set_alpn_protocols(["h2"])
+    # With 1.3 a client finishes its handshake before the server has judged it.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if shown is not None:
+        startup = shown / "startup"
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    address = ("127.0.0.1", port(kits.server))
+    with (
+        socket.create_connection(address, timeout=10) as connection,
+        context.wrap_socket(connection, server_hostname="localhost") as secured,
+    ):
+        return secured.recv(100)
+
+
+def show_another_authority(intruder: Path, folder: Path) -> None:
+    """Take the certificate of the same name from a federation of one's own."""
+    other = provisioned(folder, SITES).sites["site-2"] / "startup"
+    for name in ("client.crt", "client.key"):
+        shutil.copy(other / name, intruder / "startup" / name)
+    # A site looks at its own certificate first. This one trusts both authorities, so
+    # that it calls the server, and it is the server that has to refuse.
+    roots = intruder / "startup" / "rootCA.pem"
+    roots.write_text((other / "rootCA.pem").read_text() + roots.read_text())
+
+
+def let_expire(intruder: Path, kits: Kits) -> None:
+    """Replace the certificate by one that the right authority signed for yesterday."""
+    state = json.loads((kits.server.parents[1] / "state" / "cert.json").read_text())
+    authority = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
+    assert isinstance(authority, rsa.RSAPrivateKey)
+    shown = intruder / "startup" / "client.crt"
+    valid = x509.load_pem_x509_certificate(shown.read_bytes())
+    now = datetime.datetime.now(datetime.UTC)
+    expired = x509.CertificateBuilder(
+        valid.issuer,
+        valid.subject,
+        valid.public_key(),
+        x509.random_serial_number(),
+        now - datetime.timedelta(days=2),
+        now - datetime.timedelta(days=1),
+        list(valid.extensions),
+    ).sign(authority, hashes.SHA256())
+    shown.write_bytes(expired.public_bytes(serialization.Encoding.PEM))
+
+
+def test_the_server_speaks_to_one_who_shows_a_certificate_of_its_own(kits):
+    assert hello(kits, kits.sites["site-2"])
+
+
+def test_no_certificate_no_handshake(kits):
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        hello(kits, None)
+
+
+def test_no_encryption_no_answer(kits):
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    address = ("127.0.0.1", port(kits.server))
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(preface)
+        assert connection.recv(100) == b""
+
+
+def test_a_certificate_of_another_authority_is_refused(kits, intruder, tmp_path):
+    show_another_authority(intruder, tmp_path / "other")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        hello(kits, intruder)
+    with attempt(intruder, "site-2"):
+        # It calls, is cut off, and calls again.
+        until(lambda: said(intruder).count("re-challenge") >= 2, 30)
+        assert connected(kits) == {"site-1"}
+    assert "Successfully registered" not in said(intruder)
+
+
+def test_an_expired_certificate_is_refused(kits, intruder):
+    let_expire(intruder, kits)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        hello(kits, intruder)
+
+
+def test_a_site_does_not_even_call_with_an_expired_certificate(kits, intruder):
+    let_expire(intruder, kits)
+    with attempt(intruder, "site-2"):
+        until(lambda: said(intruder).count("registered aux handler") >= 2, 30)
+        # A site with a valid one calls within a second of these words.
+        with pytest.raises(AssertionError):
+            until(lambda: "created secure channel" in said(intruder), 4)
+        assert connected(kits) == {"site-1"}
+
+
+def test_no_site_connects_in_the_name_of_another(kits, intruder):
+    configuration = intruder / "startup" / "fed_client.json"
+    configuration.write_text(configuration.read_text().replace("site-2", "site-1"))
+    refused = "authenticated as 'site-2' but claimed endpoint 'site-1'"
+    with attempt(intruder, "site-1"):
+        until(lambda: refused in said(kits.server), 30)
+        assert_only_the_true_site_1(kits)
+    assert "Successfully registered" not in said(intruder)
+
+
+def test_no_site_registers_in_the_name_of_another(kits, intruder):
+    with attempt(intruder, "site-2", REGISTER_AS_SITE_1):
+        until(lambda: "CNMismatch" in said(kits.server), 30)
+        assert_only_the_true_site_1(kits)
+    assert "Successfully registered" not in said(intruder)
+
+
+def assert_only_the_true_site_1(kits: Kits) -> None:
+    with session(kits) as administrator:
+        (answer,) = administrator.get_client_env("site-1")
+    assert connected(kits) == {"site-1"}
+    # What is sent to site-1 arrives at the true one.
+    assert answer["workspace"] == str(kits.sites["site-1"])
+
+
+def test_the_true_site_gets_in_the_way_the_others_tried(kits):
+    site = kits.sites["site-2"]
+    with attempt(site, "site-2"):
+        until(lambda: said(site).count("Successfully registered") == 2, 30)
+        assert connected(kits) == set(SITES)
+
+
+def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intruder):
+    with session(kits) as administrator:
+        administrator.disable_client("site-2")
+    stop(kits.server)
+    start(kits.server)
+    refused = "Reject disabled client registration: site-2"
+    with attempt(intruder, "site-2"):
+        until(lambda: refused in said(kits.server), 40)
+    assert "Successfully registered" not in said(intruder)
+    with session(kits) as administrator:
+        administrator.enable_client("site-2")
+    with attempt(intruder, "site-2"):
+        until(lambda: "Successfully registered" in said(intruder), 30)
