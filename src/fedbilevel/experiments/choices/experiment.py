@@ -51,10 +51,10 @@ class Experiment:
         norm_limit: the largest upload that counts.
         folder: where everything about the run is kept; by default one named after the
             file.
+        federation: how it is carried out across sites, by `fedbilevel federate`.
         evaluation: what is measured.
         checkpoints: how often the run is saved.
         tracking: who else is told of measurements.
-        federation: how it is carried out across sites, by `fedbilevel federate`.
 
     Example:
         >>> Experiment(FedBiO(0.1)).rounds
@@ -72,10 +72,10 @@ class Experiment:
     weigh_by_size: bool = False
     norm_limit: float | None = None
     folder: Path | None = None
+    federation: Federated = field(default_factory=Federated)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Keeping = field(default_factory=Keeping)
     tracking: Tracking = field(default_factory=Tracking)
-    federation: Federated = field(default_factory=Federated)
 
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants")
