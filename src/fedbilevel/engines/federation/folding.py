@@ -21,25 +21,40 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
-def mean_of_nobody(phase: Phase, form: PyTree) -> WeightedMean:
-    """Return the mean before any reply, to fold replies into.
+def form_of_mean(
+    algorithm: FederatedAlgorithm,
+    form: PyTree,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> WeightedMean:
+    """Return shapes and types of the mean of what devices send.
 
     Args:
-        phase: of the exchange.
+        algorithm: what devices and server do.
         form: shapes and types of what a device sends and reports.
+        problem: the two losses.
+        reference: the phase.
 
     Example:
-        >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
-        >>> phase = local_phase(5, lambda state, data, key: state)
-        >>> form = jax.eval_shape(lambda: (jnp.ones(2), {}))
-        >>> mean_of_nobody(phase, form).weight
+        >>> form_of_mean.__name__
+        'form_of_mean'
+    """
+    found: WeightedMean = _alone.eval_shape(
+        algorithm, *form, problem=problem, reference=reference
+    )
+    return found
+
+
+def mean_of_nobody(form: WeightedMean) -> WeightedMean:
+    """Return the mean before any reply, to fold replies into.
+
+    Example:
+        >>> number = jax.ShapeDtypeStruct((), jnp.float32)
+        >>> mean_of_nobody(WeightedMean(number, number, number, {})).weight
         Array(0., dtype=float32)
     """
-    nothing: WeightedMean = jax.eval_shape(
-        lambda uplink, info: _mean_of_one(phase, uplink, info, 0), *form
-    )
     zeros: WeightedMean = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nothing
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form
     )
     return zeros
 
@@ -78,6 +93,18 @@ def _mean_of_one(phase: Phase, uplink: Uplink, info: Info, weight: Any) -> Weigh
     )
     share = jnp.asarray(weight, jnp.result_type(float))
     return stacked_mean(uplinks, infos, share[None])
+
+
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def _alone(
+    algorithm: FederatedAlgorithm,
+    uplink: Uplink,
+    info: Info,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> WeightedMean:
+    return _mean_of_one(reference.of(algorithm, problem), uplink, info, 0)
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))

@@ -1,6 +1,7 @@
 """Replies of one exchange, checked and folded into the mean as they arrive."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import PyTree
@@ -9,9 +10,27 @@ from fedbilevel.engines.federation.folding import fold, mean_of_nobody
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
+from fedbilevel.engines.mean import WeightedMean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 
 NO_ANSWER = "did not answer in time"
+OTHER_ANSWER = "did not answer in time, but sent an answer to another exchange"
+
+
+class Form(NamedTuple):
+    """Shapes and types of what one phase makes.
+
+    Attributes:
+        answer: what a device sends and reports.
+        mean: what replies are folded into.
+
+    Example:
+        >>> Form._fields
+        ('answer', 'mean')
+    """
+
+    answer: PyTree
+    mean: WeightedMean
 
 
 class Gathering:
@@ -31,7 +50,7 @@ class Gathering:
         self,
         job: Job,
         reference: PhaseReference,
-        form: PyTree,
+        form: Form,
         run: str,
         moment: Moment,
         asked: Mapping[str, int],
@@ -40,8 +59,7 @@ class Gathering:
         self._job, self._reference, self._form = job, reference, form
         self._run, self._moment = run, moment
         self._asked, self._weights = asked, weights
-        phase = reference.of(job.algorithm, job.problem)
-        self.total = mean_of_nobody(phase, form)
+        self.total = mean_of_nobody(form.mean)
         self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
         self.bytes_up = 0
 
@@ -52,7 +70,8 @@ class Gathering:
 
     def take(self, reply: Reply) -> None:
         """Let a reply count, if it is what was asked for and nothing else."""
-        self.bytes_up += len(reply.message or b"")
+        if isinstance(reply.message, bytes):
+            self.bytes_up += len(reply.message)
         device = self._asked.get(reply.device)
         # Not asked, or a second answer.
         if device is None or device not in self.missing:
@@ -64,8 +83,10 @@ class Gathering:
             answer = Answer.decode(reply.message)
             # An answer to another question is late; the right one may yet come.
             if (answer.run, answer.moment) != (self._run, self._moment):
+                if self.missing[device] == NO_ANSWER:
+                    self.missing[device] = OTHER_ANSWER
                 return
-            self._fold(device, *answer.read(self._form))
+            self._fold(device, *answer.read(self._form.answer))
         except RefusedError as error:
             self.missing[device] = f"sent what was refused: {error}"
         else:

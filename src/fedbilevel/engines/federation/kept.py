@@ -48,18 +48,34 @@ class KeptStates:
         if not self.stateful or not counted:
             return self._first
         message = self._states.get((run, counted))
-        if message is None and self._folder is not None:
-            file = self._file(run, counted)
-            message = file.read_bytes() if file.exists() else None
+        try:
+            if message is None and self._folder is not None:
+                message = self._file(run, counted).read_bytes()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise RefusedError(
+                f"what it kept after {counted} exchanges cannot be read: "
+                f"{error.strerror}"
+            ) from error
         if message is None:
             raise RefusedError(
                 f"what it kept after {counted} exchanges is lost; begin the run anew, "
                 f"with a checkpoint at least every {MOST} exchanges"
             )
-        return unpacked(decode(message), self._first)
+        try:
+            return unpacked(decode(message), self._first)
+        except RefusedError as error:
+            raise RefusedError(
+                f"what it kept after {counted} exchanges is damaged; begin the run anew"
+            ) from error
 
     def put(self, run: str, counted: int, state: Private) -> None:
-        """Keep a state; the oldest is forgotten."""
+        """Keep a state; the oldest is forgotten.
+
+        Raises:
+            RefusedError: if it cannot be written.
+        """
         if not self.stateful:
             return
         message = encode(packed(jax.tree.map(np.asarray, state)))
@@ -68,11 +84,16 @@ class KeptStates:
             self._states.pop((run, counted - MOST), None)
             return
         file = self._file(run, counted)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.write_bytes(message)
-        unfinished.replace(file)
-        self._file(run, counted - MOST).unlink(missing_ok=True)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(".unfinished")
+            unfinished.write_bytes(message)
+            unfinished.replace(file)
+            self._file(run, counted - MOST).unlink(missing_ok=True)
+        except OSError as error:
+            raise RefusedError(
+                f"it cannot write down what it keeps: {error.strerror}"
+            ) from error
 
     def _file(self, run: str, counted: int) -> Path:
         assert self._folder is not None

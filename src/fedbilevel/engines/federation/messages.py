@@ -71,14 +71,23 @@ def decode(message: bytes) -> dict[str, np.ndarray]:
     try:
         parts = safetensors.deserialize(body)
     except safetensors.SafetensorError as error:
-        raise RefusedError(f"it holds no arrays: {error}") from None
-    arrays = {}
-    for name, part in parts:
-        dtype = DTYPES.get(part["dtype"])
-        if dtype is None:
-            raise RefusedError(f"it holds numbers of type {part['dtype']}")
-        arrays[name] = np.frombuffer(part["data"], dtype).reshape(part["shape"])
-    return arrays
+        # What it says may quote the sender at any length.
+        said = " ".join(str(error).split())[:200]
+        raise RefusedError(f"it holds no arrays: {said}") from None
+    return {name: _array(**part) for name, part in parts}
+
+
+def _array(dtype: str, shape: list[int], data: bytearray) -> np.ndarray:
+    known = DTYPES.get(dtype)
+    if known is None:
+        raise RefusedError(f"it holds numbers of type {dtype}")
+    if dtype == "BOOL" and data.translate(None, b"\0\1"):
+        raise RefusedError("it holds truth values that are neither true nor false")
+    try:
+        # Of no numbers at all there are shapes that the format has and NumPy has not.
+        return np.frombuffer(data, known).reshape(shape)
+    except ValueError:
+        raise RefusedError("it holds an array of an impossible shape") from None
 
 
 def packed(tree: PyTree) -> dict[str, np.ndarray]:

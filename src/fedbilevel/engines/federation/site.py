@@ -86,7 +86,7 @@ class Site:
             before = int(task.counted[self._number])
         private = self._kept.get(task.run, before)
         key = device_key(jax.random.key(task.seed), task.moment, self._number)
-        uplink, kept, info = _work(
+        uplink, kept, info = done_by_device(
             self._algorithm,
             downlink,
             private,
@@ -110,7 +110,7 @@ class Site:
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def _work(
+def done_by_device(
     algorithm: FederatedAlgorithm,
     downlink: Downlink,
     private: Private,
@@ -120,6 +120,12 @@ def _work(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[Uplink, Private, Info]:
+    """Return what one device sends, keeps and reports after an exchange.
+
+    Example:
+        >>> done_by_device.__name__
+        'done_by_device'
+    """
     return work_of_device(
         reference.of(algorithm, problem), downlink, private, data, key
     )

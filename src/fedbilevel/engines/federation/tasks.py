@@ -15,6 +15,7 @@ from fedbilevel.engines.federation.messages import (
 from fedbilevel.engines.protocol import Moment, PhaseReference
 
 HEADER = ("run", "phase", "moment", "seed", "counted")
+LONGEST_NAME = 64
 
 
 class Task(NamedTuple):
@@ -68,6 +69,8 @@ class Task(NamedTuple):
         arrays = decode(message)
         header = _header(arrays, HEADER)
         opening, index = map(int, _numbers(header["phase"], 2))
+        if opening not in (0, 1) or index < 0:
+            raise RefusedError("its phase is none")
         (seed,) = map(int, _numbers(header["seed"], 1))
         return cls(
             _text(header["run"]),
@@ -139,15 +142,25 @@ def _header(
     return {name: arrays.pop(name) for name in names}
 
 
+def is_name(text: str) -> bool:
+    """Return whether a run may be called that: it is a folder's name too.
+
+    Example:
+        >>> is_name("first"), is_name("../first")
+        (True, False)
+    """
+    return len(text) <= LONGEST_NAME and text.isascii() and text.isalnum()
+
+
 def _letters(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("ascii"), np.uint8)
 
 
 def _text(array: np.ndarray) -> str:
-    if array.dtype != np.uint8 or array.ndim != 1 or array.size > 64:
+    if array.dtype != np.uint8 or array.ndim != 1 or array.size > LONGEST_NAME:
         raise RefusedError("its run is no name")
     name = array.tobytes().decode("ascii", errors="replace")
-    if not name.isalnum():
+    if not is_name(name):
         raise RefusedError("its run is no name")
     return name
 
@@ -161,4 +174,7 @@ def _numbers(array: np.ndarray, count: int | None = None) -> np.ndarray:
 
 def _moment(array: np.ndarray) -> Moment:
     round_number, exchange = map(int, _numbers(array, 2))
+    # Keys are derived from both, as numbers of 32 bits.
+    if not (0 <= round_number < 2**31 and 0 <= exchange < 2**31):
+        raise RefusedError("its moment is none")
     return Moment(round_number, exchange)
