@@ -169,8 +169,8 @@ def large(draw: random.Random, message: bytes) -> bytes:
         return with_header(json.dumps(told).encode(), b"1")
     if kind == 3:  # as many dimensions as fit
         shape = b"1," * (LARGE // 2 - 50)
-        told = b'{":":{"dtype":"U8","shape":[%b1],"data_offsets":[0,1]}}' % shape
-        return with_header(told, b"1")
+        long = b'{":":{"dtype":"U8","shape":[%b1],"data_offsets":[0,1]}}' % shape
+        return with_header(long, b"1")
     if kind == 4:
         return with_header(b"[" * LARGE, b"")
     if kind == 5:

@@ -16,7 +16,7 @@ from fedbilevel.engines.federation import RefusedError
 from fedbilevel.engines.federation.messages import decode, encode
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.protocol import Moment, PhaseReference
-from tests.federation.alike import algorithm, sites
+from tests.federation.alike import PROBLEM, algorithm, sites
 from tests.federation.fuzz import KINDS, sealed, with_header
 
 INPUTS = 100_000
@@ -131,7 +131,7 @@ NAME = "two exchanges, private state"
 )
 def test_a_site_does_what_it_is_asked_or_refuses(part, value, tmp_path):
     site = sites(NAME, tmp_path)["site-0"]
-    server, _ = algorithm(NAME).init(None, np.zeros(3), np.zeros(4))
+    server, _ = algorithm(NAME).init(PROBLEM, np.zeros(3), np.zeros(4))
     downlink = {f":{where}": one for where, one in paths(server)}
     task = Task(
         "a", PhaseReference(False, 0), Moment(0, 0), 0, np.zeros(5, np.int64), downlink
