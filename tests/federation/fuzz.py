@@ -29,7 +29,12 @@ UPLINK = {"x": np.ones(3), "y": np.ones((2, 2), np.float32), "sent": np.array(Tr
 FORM = UPLINK, {"rounds": np.array(1)}
 ANSWER = Answer.of("first", Moment(3, 1), *FORM).encode()
 TASK = Task(
-    "first", PhaseReference(False, 1), Moment(3, 1), 7, np.arange(4), {":": np.ones(5)}
+    "first",
+    PhaseReference(False, 1),
+    Moment(3, 1),
+    7,
+    np.ones((2, 2), int),
+    {":": np.ones(5)},
 ).encode()
 ENROLMENT = Enrolment.of(LocalExamples(np.ones((3, 2)), {"a": np.ones(4)})).encode()
 NUMBERS = [0, 1, 2, 3, 7, 8, 24, 255, 2**31, 2**40, 2**53, 2**62, 2**63, 2**64 - 1]

@@ -123,8 +123,10 @@ NAME = "two exchanges, private state"
         ("moment", [-1, 0]),
         ("seed", [LARGEST]),
         ("seed", [-LARGEST]),
-        ("counted", [-5]),
-        ("counted", [LARGEST]),
+        ("counted", [3, -5]),
+        ("counted", [-5, 1]),
+        ("counted", [0, 1, 0]),
+        ("counted", [LARGEST, LARGEST]),
         ("counted", []),
         ("run", [46, 46, 47]),
     ],
@@ -134,7 +136,12 @@ def test_a_site_does_what_it_is_asked_or_refuses(part, value, tmp_path):
     server, _ = algorithm(NAME).init(PROBLEM, np.zeros(3), np.zeros(4))
     downlink = {f":{where}": one for where, one in paths(server)}
     task = Task(
-        "a", PhaseReference(False, 0), Moment(0, 0), 0, np.zeros(5, np.int64), downlink
+        "a",
+        PhaseReference(False, 0),
+        Moment(0, 0),
+        0,
+        np.zeros((5, 2), np.int64),
+        downlink,
     )
     site.answer(task.encode())
     arrays = dict(decode(task.encode()))

@@ -102,7 +102,7 @@ def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) 
     quorum, rounds = int(generator.integers(1, 3)), int(generator.integers(4, 7))
     records: list[Exchange] = []
     expected, skipping = ByHand(name), Skipping(quorum)
-    times_counted = np.zeros(len(NAMES), int)
+    last_counted = np.zeros((len(NAMES), 2), int)
 
     def exchanged(record: Exchange) -> None:
         records.append(record)
@@ -110,7 +110,7 @@ def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) 
         seen.update(kind for kind, _ in schedule.exchanges[-1].values())
         if len(counted) >= quorum:
             devices = [NAMES.index(one) for one in counted]
-            times_counted[devices] += 1
+            last_counted[devices] = record.round_number, record.place + 1
             expected.exchange(record.round_number, record.place, devices)
 
     engine = federation(
@@ -128,8 +128,8 @@ def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) 
             close(reports[-1].info, expected.info, 1e-6)
             contributed = [NAMES[one] for one in reports[-1].contributors]
             assert contributed == records[-1].counted
-            for counts in jax.tree.leaves(state.private):
-                np.testing.assert_array_equal(counts, times_counted)
+            for counted in jax.tree.leaves(state.private):
+                np.testing.assert_array_equal(counted, last_counted)
     except NoQuorumError as error:
         refusal = str(error)
     *before, last = records

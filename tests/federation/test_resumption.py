@@ -1,11 +1,10 @@
 """After a restart of everything a federation goes on as if nothing had happened."""
 
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,15 @@ import pytest
 
 from fedbilevel import Checkpoints, resume, run
 from fedbilevel.engines.checkpoint_files import verified_notes
-from fedbilevel.engines.federation import Exchange, RefusedError
+from fedbilevel.engines.federation import (
+    Exchange,
+    Federation,
+    RefusedError,
+    Reply,
+    Site,
+)
 from fedbilevel.engines.federation.kept import MOST, KeptStates
+from fedbilevel.engines.protocol import Moment
 from tests.engines.federation import START
 from tests.federation import full_disk
 from tests.federation.alike import (
@@ -110,15 +116,15 @@ def damage(file: Path) -> None:
 
 def obstruct(file: Path) -> None:
     """Leave no place for what is to be kept next."""
-    file.with_name("after-4").mkdir()
-    (file.with_name("after-4") / "something").touch()
+    for number in range(3, ROUNDS):
+        (file.with_name(f"after-{number}-0") / "something").mkdir(parents=True)
 
 
 @pytest.mark.parametrize(
     ("happens", "words"),
     [
-        (lose, "what it kept after 3 exchanges is lost; begin the run anew"),
-        (damage, "what it kept after 3 exchanges is damaged"),
+        (lose, "what it kept after round 2, exchange 0 is lost; begin the run anew"),
+        (damage, "what it kept after round 2, exchange 0 is damaged"),
         (obstruct, "it cannot write down what it keeps: "),
     ],
 )
@@ -126,7 +132,7 @@ def test_a_site_that_has_lost_its_state_is_left_out_and_says_so(
     happens, words, tmp_path
 ):
     leave(PRIVATE, tmp_path, 3)
-    happens(tmp_path / "kept" / "site-2" / "durable" / "after-3")
+    happens(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
     *_, last = resume(**arguments(PRIVATE, tmp_path, note=records.append))
     for record in records:
@@ -139,19 +145,56 @@ def test_a_site_that_has_lost_its_state_is_left_out_and_says_so(
     assert_close(last.server, by_hand(PRIVATE, missing=2, since=3))
 
 
-def test_a_device_keeps_a_limited_number_of_states(tmp_path):
-    kept = KeptStates(first={"y": np.zeros(2)}, folder=tmp_path)
-    # On, back to a checkpoint, and on.
-    for counted in itertools.chain(range(1, 150), range(100, 300), range(290, 310)):
-        kept.put("a", counted, {"y": np.full(2, float(counted))})
-        files = list((tmp_path / "a").iterdir())
-        assert len(files) <= MOST
-    again = KeptStates(first={"y": np.zeros(2)}, folder=tmp_path)
-    for counted in range(310 - MOST, 310):
-        assert again.get("a", counted)["y"][0] == counted
-    for counted, run_name in ((310 - MOST - 1, "a"), (309, "b")):
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
+    first = {"y": np.zeros(2)}
+    kept = KeptStates(first, tmp_path if on_disk else None)
+    # On, back to a checkpoint and on, and from the beginning.
+    numbers = [*range(150), *range(100, 300), *range(290, 310), *range(80)]
+    for number in numbers:
+        kept.put("a", Moment(number, 1), {"y": np.full(2, float(number))})
+        assert len(list(tmp_path.glob("a/*"))) <= MOST
+        assert len(kept._states) <= MOST
+    again = KeptStates(first, tmp_path) if on_disk else kept
+    for number in range(80 - MOST, 80):
+        assert again.get("a", Moment(number, 1))["y"][0] == number
+    for run_name, after in (
+        ("a", Moment(80 - MOST - 1, 1)),
+        ("a", Moment(79, 0)),
+        ("b", Moment(79, 1)),
+    ):
         with pytest.raises(RefusedError, match="is lost"):
-            again.get(run_name, counted)
+            again.get(run_name, after)
+    assert again.get("b", None) is first
+
+
+class Overtaken:
+    """Brings one device what was asked before after what is asked now."""
+
+    def __init__(self, among: dict[str, Site], late: str) -> None:
+        self._among, self._late = among, late
+        self._before: bytes | None = None
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], timeout: float
+    ) -> Iterator[Reply]:
+        before, self._before = self._before, message
+        for name in to:
+            answer = self._among[name].answer(message)
+            if name == self._late and before is not None:
+                yield Reply(name, self._among[name].answer(before))
+            yield Reply(name, answer)
+
+
+def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
+    given = arguments(PRIVATE, tmp_path)
+    del given["checkpoints"]
+    among = sites(PRIVATE, tmp_path / "kept")
+    engine = Federation(
+        Overtaken(among, "site-2"), enrolled(among), run="late", timeout=60.0
+    )
+    *_, last = run(**{**given, "engine": engine})
+    assert_close(last.server, by_hand(PRIVATE))
 
 
 def test_what_devices_keep_and_send_holds_no_example(tmp_path):

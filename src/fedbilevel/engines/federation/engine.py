@@ -110,13 +110,14 @@ class Federation:
         return 0
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return how many exchanges of each device have counted.
+        """Return the last exchange that each device has counted in: none so far.
 
-        What a device keeps stays with it; the server says which state to go on from.
+        What a device keeps stays with it; the server says which state to go on from:
+        by its round, and how many of the round's exchanges were over then.
         """
         if not jax.tree.leaves(private):
             return private
-        return jnp.zeros(device_count, jnp.int32)
+        return jnp.zeros((device_count, 2), jnp.int32)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both as they are.
@@ -182,8 +183,9 @@ class Federation:
             problem=job.problem,
             reference=reference,
         )
+        now = np.array([moment[0], moment[1] + 1], np.int32)
         private = jax.tree.map(
-            lambda counts: counts.at[np.array(counted)].add(1), state.private
+            lambda last: last.at[np.array(counted)].set(now), state.private
         )
         return RunState(server, private), Report(
             participants.devices,
@@ -198,7 +200,7 @@ class Federation:
         self, job: Job, reference: PhaseReference, moment: Moment, state: RunState
     ) -> bytes:
         phase = reference.of(job.algorithm, job.problem)
-        counted = np.array(jax.tree.leaves(state.private), np.int64).ravel()
+        counted = np.array(jax.tree.leaves(state.private), np.int64).reshape(-1, 2)
         downlink = packed(phase.broadcast(state.server))
         return Task(
             self._run, reference, moment, self._seed, counted, downlink

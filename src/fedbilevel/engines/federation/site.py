@@ -25,7 +25,7 @@ from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
-from fedbilevel.engines.protocol import PhaseReference, device_key
+from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -79,12 +79,7 @@ class Site:
         """
         task = Task.decode(message)
         downlink = unpacked(task.arrays, self._form_of(task.reference))
-        before = 0
-        if self._kept.stateful:
-            if self._number >= task.counted.size:
-                raise RefusedError("it does not say where this device stands")
-            before = int(task.counted[self._number])
-        private = self._kept.get(task.run, before)
+        private = self._kept.get(task.run, self._last(task))
         key = device_key(jax.random.key(task.seed), task.moment, self._number)
         uplink, kept, info = done_by_device(
             self._algorithm,
@@ -96,8 +91,17 @@ class Site:
             reference=task.reference,
         )
         # Which of its states is the one to go on from, the server says next time.
-        self._kept.put(task.run, before + 1, kept)
+        self._kept.put(task.run, task.moment, kept)
         return Answer.of(task.run, task.moment, uplink, info).encode()
+
+    def _last(self, task: Task) -> Moment | None:
+        """Return the last exchange that this device has counted in."""
+        if not self._kept.stateful:
+            return None
+        if self._number >= len(task.counted):
+            raise RefusedError("it does not say where this device stands")
+        round_number, exchanges = task.counted[self._number].tolist()
+        return Moment(round_number, exchanges - 1) if exchanges else None
 
     def _form_of(self, reference: PhaseReference) -> PyTree:
         if reference not in self._forms:

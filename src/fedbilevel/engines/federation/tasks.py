@@ -26,13 +26,14 @@ class Task(NamedTuple):
         reference: which phase to carry out.
         moment: when in the run.
         seed: of the run's random draws.
-        counted: for each enrolled device the exchanges it has counted in so far; a
-            device goes on from what it kept after the last of them. Empty if devices
-            keep nothing.
+        counted: for each enrolled device the last round that it has counted in, and
+            how many of the round's exchanges were over then; zeros if it has not
+            counted yet. It goes on from what it kept after that. Empty if devices keep
+            nothing.
         arrays: the downlink: all that reaches a device, by path.
 
     Example:
-        >>> nobody = np.zeros(0, np.int64)
+        >>> nobody = np.zeros((0, 2), np.int64)
         >>> task = Task("a1", PhaseReference(False, 0), Moment(3, 0), 7, nobody, {})
         >>> Task.decode(task.encode()).moment
         Moment(round_number=3, exchange=0)
@@ -42,7 +43,7 @@ class Task(NamedTuple):
     reference: PhaseReference
     moment: Moment
     seed: int
-    counted: Int[np.ndarray, "devices"]
+    counted: Int[np.ndarray, "devices 2"]
     arrays: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
@@ -54,7 +55,7 @@ class Task(NamedTuple):
                 "phase": np.array([reference.opening, reference.index], np.int64),
                 "moment": np.array(self.moment, np.int64),
                 "seed": np.array([self.seed], np.int64),
-                "counted": np.asarray(self.counted, np.int64),
+                "counted": np.asarray(self.counted, np.int64).ravel(),
                 **self.arrays,
             }
         )
@@ -77,7 +78,7 @@ class Task(NamedTuple):
             PhaseReference(bool(opening), index),
             _moment(header["moment"]),
             seed,
-            _numbers(header["counted"]),
+            _pairs(header["counted"]),
             arrays,
         )
 
@@ -170,6 +171,12 @@ def _numbers(array: np.ndarray, count: int | None = None) -> np.ndarray:
     if not fits or (count is not None and array.size != count):
         raise RefusedError("its header is not made of whole numbers")
     return array
+
+
+def _pairs(array: np.ndarray) -> np.ndarray:
+    if _numbers(array).size % 2:
+        raise RefusedError("its header is not made of pairs")
+    return array.reshape(-1, 2)
 
 
 def _moment(array: np.ndarray) -> Moment:
