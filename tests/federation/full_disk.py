@@ -23,7 +23,7 @@ from tests.federation.alike import (
 )
 
 NAME = "FedBiO, private lower level"
-ROUNDS = 12
+ROUNDS = 8
 LIMIT = 1000
 """What devices keep is smaller, and a checkpoint's notes are larger."""
 

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import jax
@@ -96,7 +95,9 @@ def check_record(record: Exchange, schedule: Schedule, skipping: Skipping) -> li
     return counted
 
 
-def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) -> None:
+def check_run(
+    seed: int, name: str, among: dict[str, Site], first: Prepared, seen: Counter[str]
+) -> None:
     generator = np.random.default_rng(seed)
     schedule = Schedule(seed, honest=float(generator.uniform(0.2, 0.95)))
     quorum, rounds = int(generator.integers(1, 3)), int(generator.integers(4, 7))
@@ -122,7 +123,7 @@ def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) 
     )
     refusal = ""
     try:
-        for state, reports in rounds_of(prepared(name), engine, rounds):
+        for state, reports in rounds_of(first, engine, rounds):
             close(state.server, expected.server, 1e-10)
             # Whole numbers are averaged in single precision.
             close(reports[-1].info, expected.info, 1e-6)
@@ -144,18 +145,17 @@ def check_run(seed: int, name: str, among: dict[str, Site], seen: Counter[str]) 
     seen["skipped"] += sum(len(record.skipped) for record in records)
 
 
-@cache
-def prepared(name: str) -> Prepared:
+def prepared(name: str, among: dict[str, Site]) -> Prepared:
     return prepare(
         PROBLEM,
         algorithm(name),
-        enrolled(sites(name)),
+        enrolled(among),
         *START,
         seed=0,
         participation=Everyone(),
         weights=WEIGHTS,
         norm_limit=1e6,
-        private_states=federation(sites(name)).private_states,
+        private_states=federation(among).private_states,
     )
 
 
@@ -181,9 +181,10 @@ def close(found: Any, wanted: Any, atol: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def everywhere() -> dict[str, dict[str, Site]]:
+def everywhere() -> dict[str, tuple[dict[str, Site], Prepared]]:
     with jax.enable_x64(True):
-        return {name: sites(name) for name in AMONG}
+        among = {name: sites(name) for name in AMONG}
+        return {name: (held, prepared(name, held)) for name, held in among.items()}
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -191,10 +192,11 @@ def test_the_mean_is_of_those_whose_answers_came_through(block, everywhere):
     seen: Counter[str] = Counter()
     for seed in range(block * SCHEDULES, (block + 1) * SCHEDULES):
         name = AMONG[seed % len(AMONG)]
+        among, first = everywhere[name]
         began = time.monotonic()
         try:
             with within(PATIENCE):
-                check_run(seed, name, everywhere[name], seen)
+                check_run(seed, name, among, first, seen)
         except Exception as error:
             error.add_note(f"schedule {seed} of {name}")
             raise

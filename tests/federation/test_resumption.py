@@ -218,10 +218,10 @@ def test_what_devices_keep_and_send_holds_no_example(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A real file system of 300 kB."""
+    """A real file system of 150 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only an administrator may mount a file system")
     yield folder
@@ -276,5 +276,6 @@ def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
 
 def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
     folder, kept = tmp_path / "run", tmp_path / "kept"
+    # Whoever writes the checkpoint of 4 rounds has waited for that of 2.
     *_, said = ends(folder, kept, last=5)
     check_what_is_left(folder, kept, said, "File too large")
