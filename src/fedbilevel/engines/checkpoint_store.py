@@ -3,7 +3,10 @@
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,16 +55,23 @@ class Store:
     @property
     def rounds(self) -> list[int]:
         """How many rounds each whole checkpoint has done, oldest first."""
+        return agreement.first(sorted(self._whole()))
+
+    def _whole(self) -> list[int]:
         found = self.folder.glob(f"{PREFIX}_*")
         numbers = [path.name.removeprefix(f"{PREFIX}_") for path in found]
-        return agreement.first(sorted(int(one) for one in numbers if one.isdigit()))
+        return [int(one) for one in numbers if one.isdigit()]
 
     def due(self, rounds: int, last: int) -> bool:
         """Whether so many rounds are to have a checkpoint."""
         return rounds % self.options.every == 0 or rounds == last
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint in the background, as soon as the state is known."""
+        """Write a checkpoint in the background, as soon as the state is known.
+
+        Raises:
+            CheckpointError: if this one, or the one before, could not be written.
+        """
         ocp = orbax()
         manager = self._manager = self._manager or self._open(ocp)
         self._score(progress.history)
@@ -73,13 +83,15 @@ class Store:
             "costs": progress.costs._asdict(),
             "history": [dict(one) for one in progress.history],
         }
-        saved = manager.save(
-            progress.rounds,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave({str(i): x for i, x in enumerate(leaves)}),
-                notes=ocp.args.JsonSave(notes),
-            ),
-        )
+        state = {str(i): x for i, x in enumerate(leaves)}
+        with self._writing():
+            saved = manager.save(
+                progress.rounds,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(state),
+                    notes=ocp.args.JsonSave(notes),
+                ),
+            )
         if not saved:
             raise CheckpointError(
                 f"the checkpoint of {progress.rounds} rounds could not be written: "
@@ -125,10 +137,36 @@ class Store:
         return found
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for what is being written.
+
+        Raises:
+            CheckpointError: if it could not be written.
+        """
         if self._manager is not None:
-            self._manager.close()
+            with self._writing():
+                self._manager.close()
             self._manager = None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say in a sentence what went wrong with writing, here or in the background."""
+        try:
+            yield
+        except Exception as error:  # of files, of arrays, or of Orbax's threads
+            failed, self._manager = self._manager, None
+            with suppress(Exception):
+                assert failed is not None
+                failed.close()
+            whole = self._whole()
+            then = (
+                f"goes on from the newest that is whole, of {max(whole)} rounds"
+                if whole
+                else "begins anew, as no other is whole"
+            )
+            raise CheckpointError(
+                f"a checkpoint could not be written to {self.folder}: {_cause(error)}; "
+                f"put that right and call resume, which {then}."
+            ) from error
 
     def _folder(self, rounds: int) -> Path:
         return self.folder / f"{PREFIX}_{rounds}"
@@ -217,3 +255,13 @@ class Store:
         if jax.process_index() == 0:
             for folder in self.folder.glob(f"{PREFIX}_*{TEMPORARY}"):
                 write_digests(folder)
+
+
+def _cause(error: Exception) -> str:
+    """Return what the system said, of all that was said about it."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code is not None:
+        return os.strerror(int(code[1]))
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

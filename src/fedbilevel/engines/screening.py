@@ -97,8 +97,7 @@ def inspect(
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
             return  # a run inside a traced function has no numbers to look at
         left_out = report.left_out
-        # An engine that knows why has told it already.
-        if not len(left_out) or report.reasons:
+        if not len(left_out):
             continue
         where = f"round {round_number}, exchange {exchange}"
         reason, cure = "not finite", ""
@@ -114,9 +113,16 @@ def inspect(
                 f"{cure}lower the learning rate, or let DebugSimulation find the first "
                 "number that is not finite."
             )
-        names = ", ".join(map(str, left_out[:MOST_NAMED]))
         more = len(left_out) - MOST_NAMED
-        names += f" and {more} more" if more > 0 else ""
+        others = f" and {more} more" if more > 0 else ""
+        if report.reasons:
+            told = "; ".join(
+                f"device {one}, which {report.reasons[one]}"
+                for one in left_out[:MOST_NAMED].tolist()
+            )
+            logger.warning("%s: left out %s%s", where, told, others)
+            continue
+        names = ", ".join(map(str, left_out[:MOST_NAMED])) + others
         logger.warning(
             "%s: left out the uploads of %s %s, which were %s",
             where,

@@ -10,8 +10,8 @@ class Absences:
     """Who missed how many exchanges in a row, and how long they are skipped for.
 
     After k misses in a row a device is skipped for 2ᵏ⁻¹ − 1 exchanges, at most 64:
-    none after the first, one after the second. Counted in exchanges and not in
-    seconds, so that a clock that jumps changes nothing.
+    none after the first, one after the second. Once it answers it is asked as before.
+    Counted in exchanges and not in seconds, so that a clock that jumps changes nothing.
 
     Example:
         >>> absences = Absences()
@@ -25,8 +25,11 @@ class Absences:
         self._misses: dict[int, int] = {}
         self._skips: dict[int, int] = {}
 
-    def without_skipped(self, devices: Sequence[int]) -> list[int]:
-        """Return the devices to ask now; those left out have waited one exchange."""
+    def without_skipped(self, devices: Sequence[int], at_least: int = 1) -> list[int]:
+        """Return the devices to ask now; those left out have waited one exchange.
+
+        Where too few would be asked, all are.
+        """
         asked = []
         for device in devices:
             left = self._skips.get(device, 0)
@@ -34,13 +37,14 @@ class Absences:
                 self._skips[device] = left - 1
             else:
                 asked.append(device)
-        return asked or list(devices)
+        return asked if len(asked) >= at_least else list(devices)
 
     def note(self, asked: Sequence[int], missing: Collection[int]) -> None:
         """Remember who answered and who did not."""
         for device in asked:
             if device not in missing:
                 self._misses.pop(device, None)
+                self._skips.pop(device, None)
                 continue
             misses = self._misses[device] = self._misses.get(device, 0) + 1
             self._skips[device] = min(LONGEST, 2 ** (misses - 1) - 1)

@@ -13,10 +13,10 @@ from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
 from fedbilevel.engines.federation.folding import concluded
-from fedbilevel.engines.federation.gathering import Gathering
+from fedbilevel.engines.federation.gathering import Form, Gathering
 from fedbilevel.engines.federation.messages import packed
-from fedbilevel.engines.federation.site import work_of_device
-from fedbilevel.engines.federation.tasks import Task
+from fedbilevel.engines.federation.site import done_by_device
+from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
 from fedbilevel.engines.federation.transport import Transport
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
@@ -27,6 +27,7 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
+from fedbilevel.engines.screening import MOST_NAMED
 
 
 class NoQuorumError(RuntimeError):
@@ -90,29 +91,45 @@ class Federation:
                 f"quorum is {quorum}, but {devices.device_count} devices are enrolled; "
                 "give a number between."
             )
+        if not is_name(run):
+            raise ValueError(
+                f"a run cannot be called {run!r}; give 1 to {LONGEST_NAME} of the "
+                "letters a to z, A to Z and of digits."
+            )
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, but it is {timeout}.")
         self._transport, self._devices = transport, devices
         self._run, self._seed = run, seed
         self._timeout, self._quorum, self._note = timeout, quorum, note
         self._absences = Absences()
-        self._forms: dict[PhaseReference, PyTree] = {}
+        self._forms: dict[PhaseReference, Form] = {}
 
     def example_device(self, device_count: int) -> int:
         """Return the first: its data are zeros of the right form."""
         return 0
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return how many exchanges of each device have counted.
+        """Return the last exchange that each device has counted in: none so far.
 
-        What a device keeps stays with it; the server says which state to go on from.
+        What a device keeps stays with it; the server says which state to go on from:
+        by its round, and how many of the round's exchanges were over then.
         """
         if not jax.tree.leaves(private):
             return private
-        return jnp.zeros(device_count, jnp.int32)
+        return jnp.zeros((device_count, 2), jnp.int32)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are."""
+        """Return both as they are.
+
+        Raises:
+            ValueError: if the run has another seed, so that devices would draw others.
+        """
+        mine, given = map(jax.random.key_data, (jax.random.key(self._seed), job.key))
+        if not np.array_equal(mine, given):
+            raise ValueError(
+                f"the run has another seed than its Federation, whose seed is "
+                f"{self._seed}; give both the same."
+            )
         return job, state
 
     def exchange(
@@ -124,22 +141,23 @@ class Federation:
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
+        began = time.monotonic()
         names = self._devices.names
         weights = dict(
             zip(participants.devices.tolist(), participants.weights, strict=True)
         )
         chosen = [device for device, weight in weights.items() if weight > 0]
-        asked = {
-            names[device]: device for device in self._absences.without_skipped(chosen)
-        }
+        to_ask = self._absences.without_skipped(chosen, at_least=self._quorum)
+        asked = {names[device]: device for device in to_ask}
         moment = Moment(int(moment[0]), int(moment[1]))
         message = self._message(job, reference, moment, state)
         form = self._form_of(job, reference, state)
         gathering = Gathering(job, reference, form, self._run, moment, asked, weights)
-        began = time.monotonic()
+        # From here: what the server must find out and compile first is not their delay.
+        sent = time.monotonic()
         for reply in self._transport.exchange(message, list(asked), self._timeout):
             gathering.take(reply)
-            if not gathering.missing or time.monotonic() - began > self._timeout:
+            if not gathering.missing or time.monotonic() - sent > self._timeout:
                 break
         missing, counted = gathering.missing, gathering.counted
         self._absences.note(list(asked.values()), missing)
@@ -165,8 +183,9 @@ class Federation:
             problem=job.problem,
             reference=reference,
         )
+        now = np.array([moment[0], moment[1] + 1], np.int32)
         private = jax.tree.map(
-            lambda counts: counts.at[np.array(counted)].add(1), state.private
+            lambda last: last.at[np.array(counted)].set(now), state.private
         )
         return RunState(server, private), Report(
             participants.devices,
@@ -181,39 +200,43 @@ class Federation:
         self, job: Job, reference: PhaseReference, moment: Moment, state: RunState
     ) -> bytes:
         phase = reference.of(job.algorithm, job.problem)
-        counted = np.array(jax.tree.leaves(state.private), np.int64).ravel()
+        counted = np.array(jax.tree.leaves(state.private), np.int64).reshape(-1, 2)
         downlink = packed(phase.broadcast(state.server))
         return Task(
             self._run, reference, moment, self._seed, counted, downlink
         ).encode()
 
-    def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> PyTree:
+    def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
         # A phase always sends the same; finding out what traces all of its work.
         if reference not in self._forms:
-            self._forms[reference] = _answer_form(job, reference, state)
+            self._forms[reference] = _form(job, reference, state)
         return self._forms[reference]
 
 
-def _answer_form(job: Job, reference: PhaseReference, state: RunState) -> PyTree:
-    """Return shapes and types of what a device sends and reports."""
+def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
+    """Return shapes and types of what devices send."""
     phase = reference.of(job.algorithm, job.problem)
     x, y = state.server.x, state.server.y
     _, private = canonical(job.algorithm.init(job.problem, x, y))
-    uplink, _, info = jax.eval_shape(
-        lambda server, *rest: work_of_device(phase, phase.broadcast(server), *rest),
-        state.server,
+    uplink, _, info = done_by_device.eval_shape(
+        job.algorithm,
+        jax.eval_shape(phase.broadcast, state.server),
         private,
         job.form,
         job.key,
+        problem=job.problem,
+        reference=reference,
     )
-    return uplink, info
+    return Form(uplink, info, jax.eval_shape(phase.receive, uplink))
 
 
 def _words(
     moment: Moment, names: Sequence[str], missing: Mapping[int, str], quorum: int
 ) -> str:
-    told = "; ".join(f"{names[one]} {why}" for one, why in sorted(missing.items()))
+    reasons = [f"{names[one]} {why}" for one, why in sorted(missing.items())]
+    told = reasons[:MOST_NAMED] or ["no more were chosen"]
+    more = [f"and {len(reasons) - MOST_NAMED} more"] * (len(reasons) > MOST_NAMED)
     return (
         f"round {moment[0]}, exchange {moment[1]}: fewer than the {quorum} devices of "
-        f"the quorum took part: {told}."
+        f"the quorum took part: {'; '.join(told + more)}."
     )

@@ -1,8 +1,8 @@
 """Replies of one exchange, checked and folded into the mean as they arrive."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import jax
 from jaxtyping import PyTree
 
 from fedbilevel.engines.federation.folding import (
@@ -16,6 +16,25 @@ from fedbilevel.engines.federation.transport import Reply
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 
 NO_ANSWER = "did not answer in time"
+OTHER_ANSWER = "did not answer in time, but sent an answer to another exchange"
+
+
+class Form(NamedTuple):
+    """Shapes and types of what one phase makes.
+
+    Attributes:
+        uplink: what a device sends.
+        info: what it reports.
+        received: what the server averages of what it sent.
+
+    Example:
+        >>> Form._fields
+        ('uplink', 'info', 'received')
+    """
+
+    uplink: PyTree
+    info: PyTree
+    received: PyTree
 
 
 class Gathering:
@@ -35,18 +54,17 @@ class Gathering:
         self,
         job: Job,
         reference: PhaseReference,
-        form: PyTree,
+        form: Form,
         run: str,
         moment: Moment,
         asked: Mapping[str, int],
         weights: Mapping[int, float],
     ) -> None:
+        self._phase = reference.of(job.algorithm, job.problem)
         self._norm_limit, self._form = job.norm_limit, form
         self._run, self._moment = run, moment
         self._asked, self._weights = asked, weights
-        self._phase = reference.of(job.algorithm, job.problem)
-        uplink, info = form
-        self.mean = RunningMean(jax.eval_shape(self._phase.receive, uplink), info)
+        self.mean = RunningMean(form.received, form.info)
         self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
         self.bytes_up = 0
 
@@ -57,7 +75,8 @@ class Gathering:
 
     def take(self, reply: Reply) -> None:
         """Let a reply count, if it is what was asked for and nothing else."""
-        self.bytes_up += len(reply.message or b"")
+        if isinstance(reply.message, bytes):
+            self.bytes_up += len(reply.message)
         device = self._asked.get(reply.device)
         # Not asked, or a second answer.
         if device is None or device not in self.missing:
@@ -69,8 +88,10 @@ class Gathering:
             answer = Answer.decode(reply.message)
             # An answer to another question is late; the right one may yet come.
             if (answer.run, answer.moment) != (self._run, self._moment):
+                if self.missing[device] == NO_ANSWER:
+                    self.missing[device] = OTHER_ANSWER
                 return
-            self._fold(device, *answer.read(self._form))
+            self._fold(device, *answer.read((self._form.uplink, self._form.info)))
         except RefusedError as error:
             self.missing[device] = f"sent what was refused: {error}"
         else:
@@ -81,4 +102,4 @@ class Gathering:
         if not is_fine(received, info, self._norm_limit):
             larger = "" if self._norm_limit is None else ", or larger than norm_limit"
             raise RefusedError(f"its numbers are not finite{larger}")
-        self.mean.add(received, info, self._weights[device])
+        self.mean.add(received, info, float(self._weights[device]))

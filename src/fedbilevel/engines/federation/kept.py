@@ -13,13 +13,16 @@ from fedbilevel.engines.federation.messages import (
     packed,
     unpacked,
 )
+from fedbilevel.engines.protocol import Moment
 
 MOST = 64
 """States that a device keeps: the server may go back to its last checkpoint."""
 
 
 class KeptStates:
-    """A device's private states, by how many of its exchanges had counted before.
+    """A device's private states, by the exchange after which it had them.
+
+    Each exchange has its own, so that one that comes late, or twice, spoils no other.
 
     Args:
         first: the state of a device that has not taken part yet.
@@ -28,52 +31,79 @@ class KeptStates:
 
     Example:
         >>> kept = KeptStates(first=np.zeros(2), folder=None)
-        >>> kept.put("a1", 1, np.ones(2))
-        >>> kept.get("a1", 1)
+        >>> kept.put("a1", Moment(0, 0), np.ones(2))
+        >>> kept.get("a1", Moment(0, 0))
         array([1., 1.])
     """
 
     def __init__(self, first: Private, folder: Path | None) -> None:
         self._first = first
         self._folder = folder
-        self._states: dict[tuple[str, int], bytes] = {}
+        self._states: dict[tuple[str, Moment], bytes] = {}
         self.stateful = bool(jax.tree.leaves(first))
 
-    def get(self, run: str, counted: int) -> Private:
-        """Return the state after so many exchanges that counted.
+    def get(self, run: str, after: Moment | None) -> Private:
+        """Return the state after an exchange, or the first.
 
         Raises:
-            RefusedError: if it is not there any more.
+            RefusedError: if it is not there any more, or cannot be read.
         """
-        if not self.stateful or not counted:
+        if not self.stateful or after is None:
             return self._first
-        message = self._states.get((run, counted))
-        if message is None and self._folder is not None:
-            file = self._file(run, counted)
-            message = file.read_bytes() if file.exists() else None
+        what = f"what it kept after round {after[0]}, exchange {after[1]}"
+        try:
+            message = self._read(run, after)
+        except OSError as error:
+            reason = f"{what} cannot be read: {error.strerror}"
+            raise RefusedError(reason) from error
         if message is None:
             raise RefusedError(
-                f"what it kept after {counted} exchanges is lost; begin the run anew, "
-                f"with a checkpoint at least every {MOST} exchanges"
+                f"{what} is lost; begin the run anew, with a checkpoint at least every "
+                f"{MOST} exchanges"
             )
-        return unpacked(decode(message), self._first)
+        try:
+            return unpacked(decode(message), self._first)
+        except RefusedError as error:
+            raise RefusedError(f"{what} is damaged; begin the run anew") from error
 
-    def put(self, run: str, counted: int, state: Private) -> None:
-        """Keep a state; the oldest is forgotten."""
+    def put(self, run: str, after: Moment, state: Private) -> None:
+        """Keep a state; of too many, the one written first is forgotten.
+
+        Raises:
+            RefusedError: if it cannot be written.
+        """
         if not self.stateful:
             return
         message = encode(packed(jax.tree.map(np.asarray, state)))
         if self._folder is None:
-            self._states[run, counted] = message
-            self._states.pop((run, counted - MOST), None)
+            self._states.pop((run, after), None)
+            self._states[run, after] = message
+            of_run = [one for one in self._states if one[0] == run]
+            for one in of_run[:-MOST]:
+                del self._states[one]
             return
-        file = self._file(run, counted)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.write_bytes(message)
-        unfinished.replace(file)
-        self._file(run, counted - MOST).unlink(missing_ok=True)
+        file = self._file(run, after)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(".unfinished")
+            unfinished.write_bytes(message)
+            unfinished.replace(file)
+            others = [one for one in file.parent.glob("after-*") if one != file]
+            others.sort(key=lambda one: one.stat().st_mtime_ns)
+            for oldest in others[: -(MOST - 1)]:
+                oldest.unlink(missing_ok=True)
+        except OSError as error:
+            reason = f"it cannot write down what it keeps: {error.strerror}"
+            raise RefusedError(reason) from error
 
-    def _file(self, run: str, counted: int) -> Path:
+    def _read(self, run: str, after: Moment) -> bytes | None:
+        if self._folder is None:
+            return self._states.get((run, after))
+        try:
+            return self._file(run, after).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _file(self, run: str, after: Moment) -> Path:
         assert self._folder is not None
-        return self._folder / run / f"after-{counted}"
+        return self._folder / run / f"after-{after[0]}-{after[1]}"

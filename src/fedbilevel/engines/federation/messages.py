@@ -127,10 +127,21 @@ def _arrays(
         end = expected + prod(shape) * known.itemsize
         if entry["data_offsets"] != [expected, end] or end > len(data):
             raise RefusedError(f"{name[:50]!r} does not lie where it should")
-        yield name, np.frombuffer(data[expected:end], known).reshape(shape)
+        yield name, _array(data[expected:end], known, shape)
         expected = end
     if expected != len(data):
         raise RefusedError("more came than its header describes")
+
+
+def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
+    numbers = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype)
+    if dtype.kind == "b" and np.any(numbers > 1):
+        raise RefusedError("it holds truth values that are neither true nor false")
+    try:
+        # Of no numbers at all there are shapes that the format has and NumPy has not.
+        return numbers.view(dtype).reshape(shape)
+    except ValueError:
+        raise RefusedError("it holds an array of an impossible shape") from None
 
 
 def packed(tree: PyTree) -> dict[str, np.ndarray]:

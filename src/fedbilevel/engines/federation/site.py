@@ -25,7 +25,7 @@ from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
-from fedbilevel.engines.protocol import PhaseReference, device_key
+from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -73,15 +73,16 @@ class Site:
 
     def warm_up(self) -> None:
         """Compile all that will be asked, so that no exchange waits for it."""
-        phases = self._algorithm.phases(self._problem)
         opening = self._algorithm.opening(self._problem)
-        for is_opening, count in ((True, len(opening)), (False, len(phases))):
-            for reference in (PhaseReference(is_opening, one) for one in range(count)):
+        phases = self._algorithm.phases(self._problem)
+        for is_opening, several in ((True, opening), (False, phases)):
+            for place in range(len(several)):
+                reference = PhaseReference(is_opening, place)
                 downlink = jax.tree.map(
                     lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
                     self._form_of(reference),
                 )
-                private = self._kept.get("", 0)
+                private = self._kept.get("", None)
                 self._work(reference, downlink, private, jax.random.key(0))
 
     def answer(self, message: bytes) -> bytes:
@@ -92,16 +93,11 @@ class Site:
         """
         task = Task.decode(message)
         downlink = unpacked(task.arrays, self._form_of(task.reference))
-        before = 0
-        if self._kept.stateful:
-            if self._number >= task.counted.size:
-                raise RefusedError("it does not say where this device stands")
-            before = int(task.counted[self._number])
-        private = self._kept.get(task.run, before)
+        private = self._kept.get(task.run, self._last(task))
         key = device_key(jax.random.key(task.seed), task.moment, self._number)
         uplink, kept, info = self._work(task.reference, downlink, private, key)
         # Which of its states is the one to go on from, the server says next time.
-        self._kept.put(task.run, before + 1, kept)
+        self._kept.put(task.run, task.moment, kept)
         return Answer.of(task.run, task.moment, uplink, info).encode()
 
     def _work(
@@ -111,7 +107,7 @@ class Site:
         private: Private,
         key: RandomKey,
     ) -> tuple[Uplink, Private, Info]:
-        done: tuple[Uplink, Private, Info] = _work(
+        done: tuple[Uplink, Private, Info] = done_by_device(
             self._algorithm,
             downlink,
             private,
@@ -121,6 +117,15 @@ class Site:
             reference=reference,
         )
         return done
+
+    def _last(self, task: Task) -> Moment | None:
+        """Return the last exchange that this device has counted in."""
+        if not self._kept.stateful:
+            return None
+        if self._number >= len(task.counted):
+            raise RefusedError("it does not say where this device stands")
+        round_number, exchanges = task.counted[self._number].tolist()
+        return Moment(round_number, exchanges - 1) if exchanges else None
 
     def _form_of(self, reference: PhaseReference) -> PyTree:
         if reference not in self._forms:
@@ -133,7 +138,7 @@ class Site:
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def _work(
+def done_by_device(
     algorithm: FederatedAlgorithm,
     downlink: Downlink,
     private: Private,
@@ -143,6 +148,12 @@ def _work(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[Uplink, Private, Info]:
+    """Return what one device sends, keeps and reports after an exchange.
+
+    Example:
+        >>> done_by_device.__name__
+        'done_by_device'
+    """
     return work_of_device(
         reference.of(algorithm, problem), downlink, private, data, key
     )

@@ -15,6 +15,7 @@ from fedbilevel.engines.federation.messages import (
 from fedbilevel.engines.protocol import Moment, PhaseReference
 
 HEADER = ("run", "phase", "moment", "seed", "counted")
+LONGEST_NAME = 64
 
 
 class Task(NamedTuple):
@@ -25,13 +26,14 @@ class Task(NamedTuple):
         reference: which phase to carry out.
         moment: when in the run.
         seed: of the run's random draws.
-        counted: for each enrolled device the exchanges it has counted in so far; a
-            device goes on from what it kept after the last of them. Empty if devices
-            keep nothing.
+        counted: for each enrolled device the last round that it has counted in, and
+            how many of the round's exchanges were over then; zeros if it has not
+            counted yet. It goes on from what it kept after that. Empty if devices keep
+            nothing.
         arrays: the downlink: all that reaches a device, by path.
 
     Example:
-        >>> nobody = np.zeros(0, np.int64)
+        >>> nobody = np.zeros((0, 2), np.int64)
         >>> task = Task("a1", PhaseReference(False, 0), Moment(3, 0), 7, nobody, {})
         >>> Task.decode(task.encode()).moment
         Moment(round_number=3, exchange=0)
@@ -41,7 +43,7 @@ class Task(NamedTuple):
     reference: PhaseReference
     moment: Moment
     seed: int
-    counted: Int[np.ndarray, "devices"]
+    counted: Int[np.ndarray, "devices 2"]
     arrays: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
@@ -53,7 +55,7 @@ class Task(NamedTuple):
                 "phase": np.array([reference.opening, reference.index], np.int64),
                 "moment": np.array(self.moment, np.int64),
                 "seed": np.array([self.seed], np.int64),
-                "counted": np.asarray(self.counted, np.int64),
+                "counted": np.asarray(self.counted, np.int64).ravel(),
                 **self.arrays,
             }
         )
@@ -68,13 +70,15 @@ class Task(NamedTuple):
         arrays = decode(message)
         header = _header(arrays, HEADER)
         opening, index = map(int, _numbers(header["phase"], 2))
+        if opening not in (0, 1) or index < 0:
+            raise RefusedError("its phase is none")
         (seed,) = map(int, _numbers(header["seed"], 1))
         return cls(
             _text(header["run"]),
             PhaseReference(bool(opening), index),
             _moment(header["moment"]),
             seed,
-            _numbers(header["counted"]),
+            _pairs(header["counted"]),
             arrays,
         )
 
@@ -139,15 +143,25 @@ def _header(
     return {name: arrays.pop(name) for name in names}
 
 
+def is_name(text: str) -> bool:
+    """Return whether a run may be called that: it is a folder's name too.
+
+    Example:
+        >>> is_name("first"), is_name("../first")
+        (True, False)
+    """
+    return len(text) <= LONGEST_NAME and text.isascii() and text.isalnum()
+
+
 def _letters(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("ascii"), np.uint8)
 
 
 def _text(array: np.ndarray) -> str:
-    if array.dtype != np.uint8 or array.ndim != 1 or array.size > 64:
+    if array.dtype != np.uint8 or array.ndim != 1 or array.size > LONGEST_NAME:
         raise RefusedError("its run is no name")
     name = array.tobytes().decode("ascii", errors="replace")
-    if not name.isalnum():
+    if not is_name(name):
         raise RefusedError("its run is no name")
     return name
 
@@ -159,6 +173,15 @@ def _numbers(array: np.ndarray, count: int | None = None) -> np.ndarray:
     return array
 
 
+def _pairs(array: np.ndarray) -> np.ndarray:
+    if _numbers(array).size % 2:
+        raise RefusedError("its header is not made of pairs")
+    return array.reshape(-1, 2)
+
+
 def _moment(array: np.ndarray) -> Moment:
     round_number, exchange = map(int, _numbers(array, 2))
+    # Keys are derived from both, as numbers of 32 bits.
+    if not (0 <= round_number < 2**31 and 0 <= exchange < 2**31):
+        raise RefusedError("its moment is none")
     return Moment(round_number, exchange)

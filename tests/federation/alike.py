@@ -1,0 +1,144 @@
+"""Sites that hold equally much, so that what they do is compiled once; and by hand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedbilevel import FederatedAlgorithm, InMemoryDevices, LocalExamples, Phase
+from fedbilevel.data.examples import one_device
+from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
+from fedbilevel.engines.federation.in_process import InProcess
+from fedbilevel.engines.preparation import canonical
+from tests import quadratic
+from tests.algorithms.table import ALGORITHMS
+from tests.engines.federation import START
+
+WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
+NAMES = [f"site-{number}" for number in range(len(WEIGHTS))]
+PRESENT = [name for name, weight in zip(NAMES, WEIGHTS, strict=True) if weight]
+PROBLEM = quadratic.problem()
+
+
+def held() -> list[LocalExamples]:
+    return quadratic.devices(len(NAMES), per_device=3, noise=0.3)
+
+
+@cache
+def algorithm(name: str) -> FederatedAlgorithm:
+    return ALGORITHMS[name]()
+
+
+def sites(name: str, folder: Path | None = None) -> dict[str, Site]:
+    return {
+        site: Site(
+            number,
+            PROBLEM,
+            algorithm(name),
+            examples,
+            *START,
+            folder=None if folder is None else folder / site,
+        )
+        for number, (site, examples) in enumerate(zip(NAMES, held(), strict=True))
+    }
+
+
+def enrolled(among: Mapping[str, Site]) -> EnrolledDevices:
+    return EnrolledDevices(
+        {name: site.enrolment for name, site in among.items()}, form=held()[0]
+    )
+
+
+def federation(among: Mapping[str, Site], **settings: Any) -> Federation:
+    fault = settings.pop("fault", lambda replies: replies)
+    given = {"run": "first", "timeout": 60.0, **settings}
+    return Federation(InProcess(among, fault), enrolled(among), **given)
+
+
+class Told(NamedTuple):
+    """What a device does in one exchange."""
+
+    uplink: Any
+    private: Any
+    info: Any
+
+
+class ByHand:
+    """A federation as the algorithms' pages write it: a loop, and NumPy's mean.
+
+    Attributes:
+        server: the server's state.
+        info: the mean of what devices reported in the last exchange.
+    """
+
+    def __init__(self, name: str) -> None:
+        start = map(jnp.asarray, START)
+        self.server, first = canonical(algorithm(name).init(PROBLEM, *start))
+        self._private = dict.fromkeys(range(len(NAMES)), first)
+        self._opening, self._phases = phases(name)
+        self._key = jax.random.key(0)
+        self.info: Any = None
+
+    def plan(self, round_number: int) -> Sequence[Phase]:
+        return self._phases if round_number else self._opening
+
+    def exchange(self, round_number: int, place: int, counted: Sequence[int]) -> None:
+        phase = self.plan(round_number)[place]
+        told = {}
+        for device in counted:
+            key = self._key
+            for number in (round_number, place, device):
+                key = jax.random.fold_in(key, number)
+            told[device] = Told(
+                *work_of(phase)(
+                    phase.broadcast(self.server),
+                    self._private[device],
+                    data(device),
+                    key,
+                )
+            )
+        shares = WEIGHTS[list(counted)] / WEIGHTS[list(counted)].sum()
+
+        def mean(*leaves: Any) -> jax.Array:
+            pairs = zip(shares, leaves, strict=True)
+            return jnp.asarray(sum(share * np.asarray(leaf) for share, leaf in pairs))
+
+        received = [phase.receive(one.uplink) for one in told.values()]
+        uplink = jax.tree.map(mean, *received)
+        self.server = jax.tree.map(
+            lambda new, old: jnp.asarray(new, old.dtype),
+            phase.server(self.server, uplink),
+            self.server,
+        )
+        self.info = jax.tree.map(mean, *[one.info for one in told.values()])
+        for device, one in told.items():
+            self._private[device] = one.private
+
+
+@cache
+def phases(name: str) -> tuple[Sequence[Phase], Sequence[Phase]]:
+    later = algorithm(name).phases(PROBLEM)
+    return algorithm(name).opening(PROBLEM) or later, later
+
+
+@cache
+def data(device: int) -> Any:
+    return one_device(InMemoryDevices([held()[device]]).cohort(np.array([0])))
+
+
+@cache
+def work_of(phase: Phase) -> Callable[..., Any]:
+    fold = jax.random.fold_in
+
+    @jax.jit
+    def work(downlink: Any, private: Any, data: Any, key: Any) -> Any:
+        carry: Any = phase.start(downlink, private, data, fold(key, 0))
+        for number in range(phase.steps):
+            carry = phase.step(carry, data, fold(key, number + 1))
+        return phase.finish(carry, downlink, fold(key, phase.steps + 1))
+
+    return work

@@ -1,0 +1,150 @@
+"""Devices that stay away, and transports that never end, do not hold up a run."""
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from fedbilevel import UniformSample, run
+from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
+from fedbilevel.engines.federation.absence import Absences
+from tests.engines.federation import START
+from tests.federation.alike import (
+    PROBLEM,
+    WEIGHTS,
+    algorithm,
+    enrolled,
+    federation,
+    sites,
+)
+
+NAME = "two exchanges, private state"
+
+
+def pauses(absences: Absences, misses: int) -> Iterator[int]:
+    """Yield how long device 1 is skipped after each miss, while device 0 answers."""
+    for _ in range(misses):
+        absences.note([0, 1], missing=[1])
+        for pause in itertools.count():
+            if absences.without_skipped([0, 1]) == [0, 1]:
+                yield pause
+                break
+            absences.note([0], missing=[])
+
+
+def test_a_device_is_skipped_for_longer_and_longer():
+    expected = [0, 1, 3, 7, 15, 31, 63, 64, 64, 64]
+    assert list(pauses(Absences(), misses=10)) == expected
+
+
+def test_a_device_that_answers_is_asked_as_before():
+    absences = Absences()
+    list(pauses(absences, misses=5))
+    absences.note([0, 1], missing=[])
+    assert absences.without_skipped([0, 1]) == [0, 1]
+    absences.note([0, 1], missing=[1])
+    assert absences.without_skipped([0, 1]) == [0, 1]
+
+
+def test_where_all_would_be_skipped_all_are_asked_and_who_answers_is_back():
+    absences = Absences()
+    for _ in range(4):
+        absences.note([0, 1], missing=[0, 1])
+    assert absences.without_skipped([0, 1]) == [0, 1]
+    absences.note([0, 1], missing=[1])
+    assert [absences.without_skipped([0, 1]) for _ in range(3)] == [[0]] * 3
+
+
+def test_where_fewer_than_the_quorum_would_be_asked_all_are():
+    absences = Absences()
+    for _ in range(2):
+        absences.note([0, 1, 2], missing=[1, 2])
+    assert absences.without_skipped([0, 1, 2], at_least=2) == [0, 1, 2]
+
+
+def test_a_run_names_those_who_stayed_away_and_why(caplog):
+    among = sites(NAME)
+    records: list[Exchange] = []
+
+    def fault(replies):
+        return [one for one in replies if one.device != "site-3"]
+
+    engine = federation(among, fault=fault, note=records.append)
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        list(run(*what, *START, rounds=4, weights=WEIGHTS, engine=engine))
+    asked = [not record.skipped for record in records]
+    assert asked == [True, True, False, True, False, False, False, True]
+    for record, wanted in zip(records, asked, strict=True):
+        others = ["site-0", "site-2", "site-4"]
+        assert (record.counted, record.skipped) == (others, ["site-3"] * (not wanted))
+        assert record.left_out == (
+            {"site-3": "did not answer in time"} if wanted else {}
+        )
+    assert caplog.messages[0] == (
+        "round 0, exchange 0: left out device 3, which did not answer in time"
+    )
+    assert len(caplog.messages) == sum(asked)
+
+
+class Endless:
+    """A transport that goes on sending what nobody asked for."""
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], timeout: float
+    ) -> Iterator[Reply]:
+        while True:
+            time.sleep(0.001)
+            yield Reply("site-0", b"nothing")
+
+
+def test_a_transport_that_never_ends_is_left_when_time_is_up():
+    among = sites(NAME)
+    records: list[Exchange] = []
+    engine = Federation(
+        Endless(), enrolled(among), run="a", timeout=0.3, note=records.append
+    )
+    rounds = run(
+        PROBLEM, algorithm(NAME), enrolled(among), *START, rounds=1, engine=engine
+    )
+    began = time.monotonic()
+    with pytest.raises(NoQuorumError, match=r"round 0.*site-0 sent what was refused"):
+        next(rounds)
+    # Besides, the server finds out what it is to receive.
+    assert time.monotonic() - began < 30
+    assert records[0].left_out["site-1"] == "did not answer in time"
+
+
+def test_too_few_chosen_devices_are_no_quorum():
+    among = sites(NAME)
+    rounds = run(
+        PROBLEM,
+        algorithm(NAME),
+        enrolled(among),
+        *START,
+        rounds=1,
+        participation=UniformSample(1),
+        engine=federation(among, quorum=2),
+    )
+    with pytest.raises(NoQuorumError, match=r"fewer than the 2 .* no more were chosen"):
+        list(rounds)
+
+
+def test_a_federation_that_could_not_work_is_refused():
+    among = sites(NAME)
+    for name in ("", "my-run", "é", "a" * 65):
+        with pytest.raises(ValueError, match="a run cannot be called"):
+            federation(among, run=name)
+    rounds = run(
+        PROBLEM,
+        algorithm(NAME),
+        enrolled(among),
+        *START,
+        rounds=1,
+        seed=3,
+        engine=federation(among, seed=4),
+    )
+    with pytest.raises(ValueError, match="another seed than its Federation"):
+        next(rounds)

@@ -1,0 +1,182 @@
+"""Whatever is sent: arrays of the right form, or a refusal, and little memory."""
+
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from fedbilevel.engines.federation import RefusedError
+from fedbilevel.engines.federation.messages import DTYPES, decode, encode
+from fedbilevel.engines.federation.tasks import Answer, Task
+from fedbilevel.engines.protocol import Moment, PhaseReference
+from tests.federation.alike import PROBLEM, algorithm, sites
+from tests.federation.fuzz import KINDS, sealed, with_header
+
+INPUTS = 100_000
+MOST_BYTES = 50_000_000
+"""How much a process may grow over inputs of up to 1 MB."""
+PATIENCE = 240.0
+
+
+def test_of_many_inputs_each_is_refused_or_of_the_right_form():
+    command = [sys.executable, "-m", "tests.federation.fuzz", "0", str(INPUTS)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=root,
+        env={**os.environ, "JAX_ENABLE_X64": "true"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert sum(told["seen"].values()) == INPUTS
+    assert set(told["seen"]) == {*KINDS, "large", "enrolment"}
+    # Many are read: otherwise it would be the digest alone that is tried.
+    for kind in ("changed header", "bits flipped", "other arrays"):
+        assert told["refused"][kind] < 3 * told["seen"][kind]
+    assert told["grown"] < MOST_BYTES
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_messages_are_of_the_safetensors_format(shape, dtype):
+    # The library of that name reads what we write, and we read what it writes.
+    arrays = {"b": np.ones(shape, dtype), "a": np.zeros((3,), dtype)}
+    read = dict(safetensors.deserialize(encode(arrays)[4:]))
+    for name, array in arrays.items():
+        assert bytes(read[name]["data"]) == array.tobytes()
+        assert tuple(read[name]["shape"]) == array.shape
+    found = decode(sealed(safetensors.numpy.save(arrays)))
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def said(**told):
+    return json.dumps({"a": {"dtype": "U8", **told}}).encode()
+
+
+REFUSED = {
+    "nothing": b"",
+    "a digest alone": sealed(b""),
+    "1 TB of header": sealed(struct.pack("<Q", 2**40) + b"{}"),
+    "1 TB of content": with_header(
+        said(shape=[2**40], data_offsets=[0, 2**40]), bytes(8)
+    ),
+    # The format multiplies dimensions from the left, and NumPy minds those after zero.
+    "nothing, but enormous": with_header(
+        said(shape=[0, 2**62, 2**62], data_offsets=[0, 0]), b""
+    ),
+    "nothing, in 2**64 columns": with_header(
+        said(shape=[0, 2**64 - 1], data_offsets=[0, 0]), b""
+    ),
+    "70 dimensions": with_header(said(shape=[1] * 70, data_offsets=[0, 1]), b"1"),
+    "a negative shape": with_header(said(shape=[-1], data_offsets=[0, 1]), b"1"),
+    "a truth value of 7": with_header(
+        b'{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}', b"\7"
+    ),
+    "complex numbers": with_header(
+        b'{"a":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}}', bytes(8)
+    ),
+    "numbers of 8 bits": with_header(
+        b'{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}', bytes(1)
+    ),
+    "overlapping arrays": with_header(
+        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+        b'"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+        b"1",
+    ),
+    "deep JSON": with_header(b'{"a":' * 100_000, b""),
+    "a pickle": pickle.dumps({"x": np.ones(3)}),
+    "a sealed pickle": sealed(pickle.dumps({"x": np.ones(3)})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_in_few_words(name):
+    with pytest.raises(RefusedError) as refusal:
+        decode(REFUSED[name])
+    assert len(str(refusal.value)) < 300
+
+
+def test_a_refusal_quotes_the_sender_briefly_and_on_one_line():
+    name = "very\nlong" * 10_000
+    told = {name: {"dtype": "U8", "shape": [1], "data_offsets": [5, 6]}}
+    with pytest.raises(RefusedError) as refusal:
+        decode(with_header(json.dumps(told).encode(), b"1"))
+    assert len(str(refusal.value)) < 300
+    assert "\n" not in str(refusal.value)
+    # A sound array of that name was not asked for either.
+    with pytest.raises(RefusedError) as refusal:
+        Answer("a", Moment(0, 0), {name: np.ones(1)}).read({})
+    assert len(str(refusal.value)) < 300
+    assert "\n" not in str(refusal.value)
+
+
+LARGEST = 2**63 - 1
+NAME = "two exchanges, private state"
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("phase", [0, 9]),
+        ("phase", [0, LARGEST]),
+        ("phase", [0, -1]),
+        ("phase", [7, 0]),
+        ("moment", [LARGEST, 0]),
+        ("moment", [0, 2**40]),
+        ("moment", [-1, 0]),
+        ("seed", [LARGEST]),
+        ("seed", [-LARGEST]),
+        ("counted", [3, -5]),
+        ("counted", [-5, 1]),
+        ("counted", [0, 1, 0]),
+        ("counted", [LARGEST, LARGEST]),
+        ("counted", []),
+        ("run", [46, 46, 47]),
+    ],
+)
+def test_a_site_does_what_it_is_asked_or_refuses(part, value, tmp_path):
+    site = sites(NAME, tmp_path)["site-0"]
+    server, _ = algorithm(NAME).init(PROBLEM, np.zeros(3), np.zeros(4))
+    downlink = {f":{where}": one for where, one in paths(server)}
+    task = Task(
+        "a",
+        PhaseReference(False, 0),
+        Moment(0, 0),
+        0,
+        np.zeros((5, 2), np.int64),
+        downlink,
+    )
+    site.answer(task.encode())
+    arrays = dict(decode(task.encode()))
+    arrays[part] = np.array(value, arrays[part].dtype)
+    try:
+        site.answer(encode(arrays))
+    except RefusedError:
+        refused = True
+    else:
+        refused = False
+    assert refused == (part != "seed")
+    assert {path.name for path in tmp_path.rglob("*") if path.is_dir()} <= {
+        "site-0",
+        "a",
+    }
+
+
+def paths(tree):
+    return [
+        (jax.tree_util.keystr(path), np.asarray(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]

@@ -1,0 +1,205 @@
+"""Whatever becomes of replies: the right mean of those that came, or a refusal."""
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fedbilevel import Everyone
+from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Site
+from fedbilevel.engines.preparation import Prepared, participants_of, prepare
+from fedbilevel.engines.protocol import Moment, Report, RunState
+from tests.engines.federation import START
+from tests.federation.alike import (
+    NAMES,
+    PRESENT,
+    PROBLEM,
+    WEIGHTS,
+    ByHand,
+    algorithm,
+    enrolled,
+    federation,
+    sites,
+)
+from tests.federation.faults import ELSEWHERE, FATES, SILENT, Schedule
+
+AMONG = [
+    "LocalBSGM",
+    "two exchanges, private state",
+    "FedBiO, private lower level",
+]
+BLOCKS, SCHEDULES = 5, 40
+PATIENCE = 60.0
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Interrupt what takes longer, wherever it is."""
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError(f"it took more than {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Skipping:
+    """Who is to be skipped, written another way: by the exchange of one's return."""
+
+    def __init__(self, quorum: int) -> None:
+        self._quorum, self._now = quorum, 0
+        self._missed: Counter[str] = Counter()
+        self._back: Counter[str] = Counter()
+
+    def asked(self) -> list[str]:
+        asked = [name for name in PRESENT if self._back[name] <= self._now]
+        return asked if len(asked) >= self._quorum else list(PRESENT)
+
+    def happened(self, asked: list[str], counted: list[str]) -> None:
+        self._now += 1
+        for name in asked:
+            missed = self._missed[name] = (name not in counted) * (
+                self._missed[name] + 1
+            )
+            pause = min(64, (1 << missed) // 2 - 1) if missed else 0
+            self._back[name] = self._now + pause
+
+
+def check_record(record: Exchange, schedule: Schedule, skipping: Skipping) -> list[str]:
+    """Hold what the server wrote of an exchange to what was done; return who counts."""
+    fates, strays = schedule.exchanges[-1], schedule.strays[-1]
+    asked = skipping.asked()
+    assert list(fates) == asked
+    assert record.skipped == [name for name in PRESENT if name not in asked]
+    counted = [name for name in asked if fates[name][1].counts]
+    assert record.counted == counted
+    assert set(record.left_out) == set(asked) - set(counted)
+    for name, said in record.left_out.items():
+        words = fates[name][1].words
+        if words == SILENT:
+            assert (ELSEWHERE in said) == (name in strays)
+        assert re.search(words, said), f"{fates[name][0]}: {said}"
+    skipping.happened(asked, counted)
+    return counted
+
+
+def check_run(
+    seed: int, name: str, among: dict[str, Site], first: Prepared, seen: Counter[str]
+) -> None:
+    generator = np.random.default_rng(seed)
+    schedule = Schedule(seed, honest=float(generator.uniform(0.2, 0.95)))
+    quorum, rounds = int(generator.integers(1, 3)), int(generator.integers(4, 7))
+    records: list[Exchange] = []
+    expected, skipping = ByHand(name), Skipping(quorum)
+    last_counted = np.zeros((len(NAMES), 2), int)
+
+    def exchanged(record: Exchange) -> None:
+        records.append(record)
+        counted = check_record(record, schedule, skipping)
+        seen.update(kind for kind, _ in schedule.exchanges[-1].values())
+        if len(counted) >= quorum:
+            devices = [NAMES.index(one) for one in counted]
+            last_counted[devices] = record.round_number, record.place + 1
+            expected.exchange(record.round_number, record.place, devices)
+
+    engine = federation(
+        among,
+        fault=schedule,
+        run=f"schedule{seed}",
+        quorum=quorum,
+        note=exchanged,
+    )
+    refusal = ""
+    try:
+        for state, reports in rounds_of(first, engine, rounds):
+            close(state.server, expected.server, 1e-10)
+            # Whole numbers are averaged in single precision.
+            close(reports[-1].info, expected.info, 1e-6)
+            contributed = [NAMES[one] for one in reports[-1].contributors]
+            assert contributed == records[-1].counted
+            for counted in jax.tree.leaves(state.private):
+                np.testing.assert_array_equal(counted, last_counted)
+    except NoQuorumError as error:
+        refusal = str(error)
+    *before, last = records
+    assert all(len(record.counted) >= quorum for record in before)
+    assert (len(last.counted) < quorum) == bool(refusal)
+    if refusal:
+        assert all(who in refusal for who in last.left_out)
+    else:
+        assert last.round_number == rounds - 1
+    seen["no quorum" if refusal else "finished"] += 1
+    seen["reordered"] += schedule.reordered
+    seen["skipped"] += sum(len(record.skipped) for record in records)
+
+
+def prepared(name: str, among: dict[str, Site]) -> Prepared:
+    return prepare(
+        PROBLEM,
+        algorithm(name),
+        enrolled(among),
+        *START,
+        seed=0,
+        participation=Everyone(),
+        weights=WEIGHTS,
+        norm_limit=1e6,
+        private_states=federation(among).private_states,
+    )
+
+
+def rounds_of(
+    first: Prepared, engine: Federation, rounds: int
+) -> Iterator[tuple[RunState, list[Report]]]:
+    """Yield what `run` would, which has to find out anew each time what work costs."""
+    job, state = engine.begin(*first[:2])
+    participants = participants_of(0, np.arange(len(NAMES)), first.weights)
+    for number in range(rounds):
+        reports = []
+        for place, reference in enumerate(job.phases if number else job.opening):
+            moment = Moment(number, place)
+            state, report = engine.exchange(job, reference, moment, state, participants)
+            reports.append(report)
+        yield state, reports
+
+
+def close(found: Any, wanted: Any, atol: float) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), found, wanted
+    )
+
+
+@pytest.fixture(scope="module")
+def everywhere() -> dict[str, tuple[dict[str, Site], Prepared]]:
+    with jax.enable_x64(True):
+        among = {name: sites(name) for name in AMONG}
+        return {name: (held, prepared(name, held)) for name, held in among.items()}
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_the_mean_is_of_those_whose_answers_came_through(block, everywhere):
+    seen: Counter[str] = Counter()
+    for seed in range(block * SCHEDULES, (block + 1) * SCHEDULES):
+        name = AMONG[seed % len(AMONG)]
+        among, first = everywhere[name]
+        began = time.monotonic()
+        try:
+            with within(PATIENCE):
+                check_run(seed, name, among, first, seen)
+        except Exception as error:
+            error.add_note(f"schedule {seed} of {name}")
+            raise
+        assert time.monotonic() - began < PATIENCE
+    wanted = {*FATES, "reordered", "skipped", "no quorum", "finished"}
+    assert not wanted - {kind for kind, times in seen.items() if times}

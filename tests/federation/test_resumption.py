@@ -1,0 +1,281 @@
+"""After a restart of everything a federation goes on as if nothing had happened."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fedbilevel import Checkpoints, resume, run
+from fedbilevel.engines.checkpoint_files import verified_notes
+from fedbilevel.engines.federation import (
+    Exchange,
+    Federation,
+    RefusedError,
+    Reply,
+    Site,
+)
+from fedbilevel.engines.federation.kept import MOST, KeptStates
+from fedbilevel.engines.protocol import Moment
+from tests.engines.federation import START
+from tests.federation import full_disk
+from tests.federation.alike import (
+    NAMES,
+    PRESENT,
+    PROBLEM,
+    WEIGHTS,
+    ByHand,
+    algorithm,
+    enrolled,
+    federation,
+    held,
+    sites,
+)
+
+ROUNDS = 6
+PRIVATE = "FedBiO, private lower level"
+AMONG = [PRIVATE, "two exchanges, private state", "LocalBSGM"]
+EVERYONE = tuple(NAMES.index(name) for name in PRESENT)
+
+
+def arguments(
+    name: str, folder: Path, rounds: int = ROUNDS, **settings: Any
+) -> dict[str, Any]:
+    """Return a run of sites and a server that know nothing but what is on disk."""
+    among = sites(name, folder / "kept")
+    return {
+        "problem": PROBLEM,
+        "algorithm": algorithm(name),
+        "devices": enrolled(among),
+        "x": START[0],
+        "y": START[1],
+        "rounds": rounds,
+        "weights": WEIGHTS,
+        "engine": federation(among, run="durable", **settings),
+        "checkpoints": Checkpoints(folder / "checkpoints", every=2),
+    }
+
+
+def by_hand(name: str, missing: Collection[int] = ()) -> Any:
+    """Return the server's state after all rounds, device 2 missing in some."""
+    expected = ByHand(name)
+    for number in range(ROUNDS):
+        counted = [one for one in EVERYONE if number not in missing or one != 2]
+        for place in range(len(expected.plan(number))):
+            expected.exchange(number, place, counted)
+    return expected.server
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), found, wanted
+    )
+
+
+def leave(name: str, folder: Path, stop: int) -> None:
+    for done in run(**arguments(name, folder)):
+        if done.number + 1 == stop:
+            return
+
+
+@pytest.mark.parametrize("name", AMONG)
+@pytest.mark.parametrize("stop", [2, 3])
+def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path):
+    leave(name, tmp_path, stop)
+    again = list(resume(**arguments(name, tmp_path)))
+    assert [done.number for done in again] == list(range(stop, ROUNDS))
+    assert_close(again[-1].server, by_hand(name))
+
+
+@pytest.mark.parametrize("name", AMONG)
+def test_the_server_goes_back_behind_what_devices_have_done(name, tmp_path):
+    *_, last = run(**arguments(name, tmp_path, rounds=5))
+    assert last.number == 4
+    for newer in ("round_5", "round_4"):
+        shutil.rmtree(tmp_path / "checkpoints" / newer)
+    again = list(resume(**arguments(name, tmp_path)))
+    assert [done.number for done in again] == [2, 3, 4, 5]
+    assert_close(again[-1].server, by_hand(name))
+
+
+def lose(file: Path) -> None:
+    shutil.rmtree(file.parent)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def obstruct(file: Path) -> None:
+    """Leave no place for what is to be kept next."""
+    for number in range(3, ROUNDS):
+        (file.with_name(f"after-{number}-0") / "something").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [
+        (lose, "what it kept after round 2, exchange 0 is lost; begin the run anew"),
+        (damage, "what it kept after round 2, exchange 0 is damaged"),
+        (obstruct, "it cannot write down what it keeps: "),
+    ],
+)
+def test_a_site_that_has_lost_its_state_is_left_out_and_says_so(
+    happens, words, tmp_path
+):
+    leave(PRIVATE, tmp_path, 3)
+    happens(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
+    records: list[Exchange] = []
+    *_, last = resume(**arguments(PRIVATE, tmp_path, note=records.append))
+    for record in records:
+        others = [name for name in PRESENT if name != "site-2"]
+        assert list(record.counted) == others
+        # It is asked less and less often.
+        if "site-2" not in record.skipped:
+            assert words in record.left_out["site-2"]
+            assert str(tmp_path) not in record.left_out["site-2"]
+    assert_close(last.server, by_hand(PRIVATE, missing=range(3, ROUNDS)))
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
+    first = {"y": np.zeros(2)}
+    kept = KeptStates(first, tmp_path if on_disk else None)
+    # On, back to a checkpoint and on, and from the beginning.
+    numbers = [*range(150), *range(100, 300), *range(290, 310), *range(80)]
+    for number in numbers:
+        kept.put("a", Moment(number, 1), {"y": np.full(2, float(number))})
+        assert len(list(tmp_path.glob("a/*"))) <= MOST
+        assert len(kept._states) <= MOST
+    again = KeptStates(first, tmp_path) if on_disk else kept
+    for number in range(80 - MOST, 80):
+        assert again.get("a", Moment(number, 1))["y"][0] == number
+    for run_name, after in (
+        ("a", Moment(80 - MOST - 1, 1)),
+        ("a", Moment(79, 0)),
+        ("b", Moment(79, 1)),
+    ):
+        with pytest.raises(RefusedError, match="is lost"):
+            again.get(run_name, after)
+    assert again.get("b", None) is first
+
+
+class Overtaken:
+    """Brings site-2 every second task only after the one that follows it."""
+
+    def __init__(self, among: dict[str, Site]) -> None:
+        self._among = among
+        self._held: bytes | None = None
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], timeout: float
+    ) -> Iterator[Reply]:
+        held, self._held = self._held, None
+        for name in to:
+            if name == "site-2" and held is None:
+                self._held = message
+                continue
+            answer = self._among[name].answer(message)
+            if name == "site-2" and held is not None:
+                yield Reply(name, self._among[name].answer(held))
+            yield Reply(name, answer)
+
+
+def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
+    given = arguments(PRIVATE, tmp_path)
+    del given["checkpoints"]
+    among = sites(PRIVATE, tmp_path / "kept")
+    engine = Federation(Overtaken(among), enrolled(among), run="late", timeout=60.0)
+    *_, last = run(**{**given, "engine": engine})
+    assert_close(last.server, by_hand(PRIVATE, missing=[0, 2, 4]))
+
+
+def test_what_devices_keep_and_send_holds_no_example(tmp_path):
+    list(run(**arguments(PRIVATE, tmp_path)))
+    files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert len(files) == len(PRESENT) * ROUNDS
+    numbers = {
+        float(number).hex()
+        for examples in held()
+        for leaf in jax.tree.leaves(examples)
+        for number in np.ravel(leaf)
+    }
+    for path in files:
+        content = path.read_bytes()
+        for first in range(8):
+            whole = content[first : first + (len(content) - first) // 8 * 8]
+            found = {float(one).hex() for one in np.frombuffer(whole)}
+            assert not found & numbers
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A real file system of 150 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("only an administrator may mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def ends(folder: Path, kept: Path, last: int = 0) -> list[str]:
+    """Let a process write there; return what it printed."""
+    command = [sys.executable, "-m", "tests.federation.full_disk"]
+    done = subprocess.run(
+        [*command, str(folder), str(kept), str(last)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def check_what_is_left(folder: Path, kept: Path, said: str, cause: str) -> None:
+    whole = [path for path in folder.glob("round_*") if "tmp" not in path.name]
+    newest = max(int(path.name.removeprefix("round_")) for path in whole)
+    assert said == (
+        f"ended: a checkpoint could not be written to {folder}: {cause}; put that "
+        "right and call resume, which goes on from the newest that is whole, of "
+        f"{newest} rounds."
+    )
+    for path in whole:
+        verified_notes(path)
+    # Elsewhere there is room.
+    other = kept.with_name("other")
+    for path in whole:
+        shutil.copytree(path, other / path.name)
+    rest = list(
+        resume(**full_disk.arguments(kept), checkpoints=full_disk.checkpoints(other))
+    )
+    assert [done.number for done in rest] == list(range(newest, full_disk.ROUNDS))
+    expected = ByHand(full_disk.NAME)
+    for number in range(full_disk.ROUNDS):
+        expected.exchange(number, 0, EVERYONE)
+    assert_close(rest[-1].server, expected.server)
+
+
+def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
+    small_disk, tmp_path
+):
+    folder, kept = small_disk / "run", tmp_path / "kept"
+    *_, said = ends(folder, kept)
+    check_what_is_left(folder, kept, said, "No space left on device")
+
+
+def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
+    folder, kept = tmp_path / "run", tmp_path / "kept"
+    # Whoever writes the checkpoint of 4 rounds has waited for that of 2.
+    *_, said = ends(folder, kept, last=5)
+    check_what_is_left(folder, kept, said, "File too large")
