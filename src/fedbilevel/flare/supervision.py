@@ -73,7 +73,7 @@ class Supervision:
         experiment: what is asked for.
         run: its name, of letters and digits.
         folder: where its records and results go.
-        administrator: reaches the server.
+        by: the administrator who submits its jobs.
 
     Example:
         >>> Supervision.__name__

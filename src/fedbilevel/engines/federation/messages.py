@@ -91,10 +91,9 @@ def decode(message: bytes) -> dict[str, np.ndarray]:
         raise RefusedError(f"it is a {type(message).__name__} and not bytes")
     whole = memoryview(message)
     prefix = CHECKSUM.size + LENGTH.size
-    if len(whole) < prefix:
-        raise RefusedError("it is too short")
-    (checksum,) = CHECKSUM.unpack_from(whole)
-    if zlib.crc32(whole[CHECKSUM.size :]) != checksum:
+    if len(whole) < prefix or CHECKSUM.unpack_from(whole) != (
+        zlib.crc32(whole[CHECKSUM.size :]),
+    ):
         raise RefusedError("it was damaged on its way")
     (length,) = LENGTH.unpack_from(whole, CHECKSUM.size)
     if length > min(LONGEST_HEADER, len(whole) - prefix):
