@@ -10,7 +10,6 @@ from tests.algorithms.table import ALGORITHMS
 from tests.engines.federation import ROUNDS, START, WEIGHTS, trajectory
 from tests.federation.sites import enrolled, federation, sites
 
-
 # One of each kind: what an exchange does does not depend on the formulas in it, and all
 # algorithms are held to each other by the other engines.
 KINDS = (
