@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from fedbilevel.commands.following import follow
 from fedbilevel.commands.words import aligned, short
 from fedbilevel.experiments.choices import Experiment, Tracking
-from fedbilevel.experiments.folders import has_checkpoints
+from fedbilevel.experiments.folders import EXCHANGES, has_checkpoints
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of, finished, placed, read_run
 from fedbilevel.pictures.curves import curves
@@ -36,15 +36,8 @@ def main(arguments: Sequence[str]) -> int:
             return code
         folders += made
     runs = _grouped(folders)
-    for label, seeds in runs.items():
-        for records in seeds:
-            known = records[-1].figures
-            if given.figure not in known:
-                raise ValueError(
-                    f"{label} has no figure {given.figure!r}; it has "
-                    f"{', '.join(known)}."
-                )
-    curves(runs, given.figure).savefig(given.out)
+    figure = _figure(runs, given.figure)
+    curves(runs, figure).savefig(given.out)
     ends = {label: _last_common(seeds) for label, seeds in runs.items()}
     if given.json:
         found = {
@@ -54,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(found))
         return 0
     print(_table(ends))
-    print(f"curves of the {title_of(given.figure)}: {given.out}")
+    print(f"curves of the {title_of(figure)}: {given.out}")
     return 0
 
 
@@ -70,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--figure",
-        default="loss",
-        help="what to draw: loss (the default), training_loss, a metric's name, or, "
-        "where stationarity was measured, hypergradient or lower_error",
+        help="what to draw: loss, training_loss, a metric's name, or, where "
+        "stationarity was measured, hypergradient or lower_error; by default the first "
+        "that all runs have",
     )
     parser.add_argument(
         "--seeds", type=int, default=1, help="runs of each experiment file; 1"
@@ -110,10 +103,24 @@ def _folders_of(subject: Path, seeds: int, as_json: bool) -> tuple[list[Path], i
     return folders, 0
 
 
+def _figure(runs: Mapping[str, Sequence[Sequence[Record]]], asked: str | None) -> str:
+    """Return the figure to draw: the one asked for, or the first that all runs have."""
+    named = [(label, one[-1].figures) for label, seeds in runs.items() for one in seeds]
+    for label, known in named:
+        if asked is not None and asked not in known:
+            raise ValueError(
+                f"{label} has no figure {asked!r}; it has {', '.join(known)}."
+            )
+    common = [one for one in named[0][1] if all(one in known for _, known in named)]
+    if not common:
+        raise ValueError("these runs have no figure in common; name two that have.")
+    return asked or common[0]
+
+
 def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
     """Return the records of runs, those that differ by their seed together."""
     groups: dict[str, list[list[Record]]] = {}
-    settings: dict[str, Experiment] = {}
+    settings: dict[str, tuple[Experiment, bool]] = {}
     for folder in folders:
         asked, records = read_run(folder)
         if records[-1].rounds < asked.rounds:
@@ -122,13 +129,15 @@ def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
                 file=sys.stderr,
             )
         asked = replace(asked, seed=0, tracking=Tracking())
-        same = [label for label, other in settings.items() if other == asked]
+        # A run across sites is another than its simulation.
+        kind = asked, (folder / EXCHANGES).exists()
+        same = [label for label, other in settings.items() if other == kind]
         label = same[0] if same else _label(folder.absolute().name, asked)
         if not same and label in settings:
             label = _label(str(folder), asked)
-        settings.setdefault(label, asked)
+        settings.setdefault(label, kind)
         groups.setdefault(label, []).append(records)
-    _warn_of_others(settings.values())
+    _warn_of_others(asked for asked, _ in settings.values())
     return groups
 
 

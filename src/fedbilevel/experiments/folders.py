@@ -5,6 +5,8 @@ from pathlib import Path
 EXPERIMENT = "experiment.toml"
 CHECKPOINTS = "checkpoints"
 LEARNT = "learnt.npz"
+EXCHANGES = "exchanges.jsonl"
+"""Of a run across sites: who took part in each exchange, and who did not and why."""
 
 
 def has_checkpoints(folder: Path) -> bool:

@@ -11,11 +11,11 @@ from fedbilevel.engines.federation import Federation
 from fedbilevel.experiments.building import weights_of
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.experiments.folders import EXCHANGES, LEARNT
 from fedbilevel.experiments.measuring import metrics_of
 from fedbilevel.experiments.running import Work, carry_out
 from fedbilevel.flare.enrolling import enrolled
-from fedbilevel.flare.reporting import EXCHANGES, Reports, is_mistake
+from fedbilevel.flare.reporting import Reports, is_mistake
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.travelling import arrived
 from fedbilevel.tracking.records import RECORDS

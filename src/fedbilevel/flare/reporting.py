@@ -7,11 +7,10 @@ from typing import Any
 
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.claiming import ClaimedError
+from fedbilevel.experiments.folders import EXCHANGES
 from fedbilevel.tracking.records import read_records
 from fedbilevel.tracking.replacing import replacing
 
-EXCHANGES = "exchanges.jsonl"
-"""The file of a run's folder with a line of JSON for each exchange."""
 MOST = 500
 """Records that one answer holds."""
 
