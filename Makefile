@@ -36,6 +36,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.checkpointing
 	$(BIN)/python -m benchmarks.progress
 	$(BIN)/python -m benchmarks.costs
+	$(BIN)/python -m benchmarks.federation
 
 experiments: data
 	$(BIN)/python -m benchmarks.heterogeneity

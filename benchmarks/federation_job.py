@@ -6,7 +6,7 @@ digest, no norm, no record; it leaves out uploads that are not finite.
 """
 
 import json
-import resource
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 from nvflare.collab import collab
 
 import fedbilevel as fb
@@ -103,6 +104,12 @@ class TimedSite:
     def bare(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.asarray(bare_work(one)) for name, one in state.items()}
 
+    @collab.publish
+    def peak(self) -> int:
+        """Return the most bytes that the site's worker and its child have held."""
+        here = psutil.Process()
+        return sum(_peak(one.pid) for one in (here, *here.children(recursive=True)))
+
     @collab.final
     def close(self) -> None:
         while self._workers:
@@ -120,7 +127,7 @@ class TimedServer:
         found = {}
         for size in self.sizes:
             names = sorted(proxy.name for proxy in collab.clients)
-            for number, name in enumerate(names):
+            for number, name in enumerate(names if "ours" in self.programs else []):
                 list(collab.get_clients([name])(timeout=300).begin(number, size))
             makers = {"ours": ours, "bare": bare}
             programs = {one: makers[one](names, size) for one in self.programs}
@@ -132,9 +139,19 @@ class TimedServer:
                     if repeat >= 0:
                         seconds[name].append(time.perf_counter() - began)
             found[size] = seconds
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        told = {
+            "seconds": found,
+            "server": _peak(os.getpid()),
+            "site": max(peak for _, peak in collab.clients(timeout=300).peak()),
+        }
         folder = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-        (folder / RESULT).write_text(json.dumps({"seconds": found, "peak": peak}))
+        (folder / RESULT).write_text(json.dumps(told))
+
+
+def _peak(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (one for one in status.splitlines() if one.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
 
 
 def ours(names: list[str], size: int) -> Iterator[None]:
