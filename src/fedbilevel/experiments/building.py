@@ -1,6 +1,6 @@
 """From what an experiment asks for to what `run` takes."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -54,6 +54,7 @@ def _task_of(experiment: Experiment) -> Task:
             return hyper_representation(split, units=units, ridge=ridge)
 
 
+@runtime_checkable
 class Sized(Protocol):
     """Devices whose sizes are known."""
 
