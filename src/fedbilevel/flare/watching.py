@@ -39,6 +39,7 @@ class Watch:
         self._exchanging: float | None = None
         self._looked = 0.0
         self._absent: set[str] = set()
+        self._was_cut_off = False
         self._not_running = 0
         self._until: float | None = None
         self.stopping = False
@@ -49,7 +50,7 @@ class Watch:
         try:
             status = self._administrator.status(self._job)
         except ConnectionError as error:
-            self.words = str(error)
+            self.words, self._was_cut_off = str(error), True
             return self._is_late()
         if status.startswith("FINISHED"):
             # One that was to stop has its reason already, whatever it is called.
@@ -59,7 +60,6 @@ class Watch:
         silent = time.monotonic() - self._heard
         patience = BEGINNING if self._exchanging is None else SILENCE
         if status == "RUNNING" and self._not_running >= LOST:
-            # Its server was started again, and goes on saying so.
             self.words = "the server has lost the job"
         elif silent > patience:
             self.words = f"the job was silent for {patience:.0f} seconds"
@@ -75,10 +75,12 @@ class Watch:
                 self._job, TOPIC, {**question, "stop": self._is_to_stop()}
             )
         except ConnectionError as error:
-            self.words = str(error)
+            self.words, self._was_cut_off = str(error), True
             return None
         except NotRunningError:
-            self._not_running += 1
+            # So it is for a while whenever a job ends, but what a server that was
+            # started again does not run it will never run.
+            self._not_running += self._was_cut_off
             return None
         self._not_running = 0
         if told is not None:
