@@ -175,8 +175,12 @@ def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
 
 
 def test_no_process_grows_in_500_exchanges(done):
-    first, *_, last = done.growth
-    assert first < 100
-    assert last > SOAK - 50
-    for name, begun in done.growth[first].items():
-        assert done.growth[last][name] < 1.05 * begun, name
+    assert max(done.growth) > SOAK - 50
+    # What waits to be collected comes and goes: the most in each half is what counts.
+    halves = [
+        [found for count, found in done.growth.items() if (count > SOAK / 2) == later]
+        for later in (False, True)
+    ]
+    for name in halves[0][0]:
+        before, after = (max(found[name] for found in half) for half in halves)
+        assert after < 1.05 * before, name
