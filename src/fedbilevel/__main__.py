@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _is_answer(error: Exception) -> bool:
     """Whether an error is to be read by the person at the keyboard."""
     kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError
-    # JAX raises the first where memory is short, the debug engine the second.
-    named = "JaxRuntimeError", "DeviceError"
+    # JAX raises the first where memory is short, the debug engine the second, a
+    # federation the third.
+    named = "JaxRuntimeError", "DeviceError", "FederationError"
     return isinstance(error, kinds) or type(error).__name__ in named
 
 

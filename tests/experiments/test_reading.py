@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel import CubeRootDecay, FedBiO, LocalBSGM, NeumannSeries
+from fedbilevel import CubeRootDecay, FedBiO, FedNest, LocalBSGM, NeumannSeries
 from fedbilevel.experiments.choices import Experiment, Own, Regularisation, Tracking
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
@@ -48,6 +48,12 @@ def test_a_file_is_read(tmp_path):
 def test_what_is_written_reads_the_same(tmp_path):
     write_experiment(ASKED, tmp_path / "again.toml")
     assert read_experiment(tmp_path / "again.toml") == located(ASKED, tmp_path)
+
+
+def test_a_table_that_can_be_of_one_kind_only_is_written_without_its_name(tmp_path):
+    asked = Experiment(FedNest(0.1, NeumannSeries(terms=3, scale=0.2)))
+    write_experiment(asked, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == asked
 
 
 @pytest.mark.parametrize(

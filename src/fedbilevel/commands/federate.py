@@ -12,9 +12,9 @@ from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import headline, interruption, sum_up
 from fedbilevel.commands.progress import progress
 from fedbilevel.engines.federation import Exchange
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
-from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.federating import model_of, sites_of
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -51,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     if finished(experiment, folder):
         print(f"the run in {folder} is finished.", file=sys.stderr)
         return 0
+    if isinstance(experiment.problem, Own):
+        # The server makes it anew; a mistake in its file is told before one starts.
+        model_of(experiment)
     with claimed(folder), _administrator(experiment, folder) as administrator:
         code = _follow(experiment, folder, administrator, given.as_json)
     if not (code or given.as_json):
@@ -108,14 +111,15 @@ def _follow(
                 sites["sites"] = news.words
                 print(news.words, file=sys.stderr, flush=True)
             if interrupted():
-                break
+                supervision.stop()
     if known < experiment.rounds:
         print(
             f"stopped after {known} of {experiment.rounds} rounds; the same command "
             f"goes on: it is in {quote(str(folder))}",
             file=sys.stderr,
         )
-    return interrupted()
+        return interrupted()
+    return 0
 
 
 def _run_in(folder: Path) -> str:

@@ -86,16 +86,21 @@ def in_line(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool | str) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, declared: Any = None) -> Any:
     if isinstance(value, OptaxSchedule):
         return {"schedule": value.name, **value.table}
     if is_dataclass(value) and not isinstance(value, type):
-        named = {"name": type(value).__name__} if type(value) in _NAMED else {}
-        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        # Where nothing else can stand, a file gives no name.
+        has_name = type(value) in _NAMED and type(value) is not declared
+        named = {"name": type(value).__name__} if has_name else {}
+        held = {
+            one.name: _plain(getattr(value, one.name), one.type)
+            for one in fields(value)
+        }
         if isinstance(value, Experiment) and isinstance(value.problem, Own):
             held = {k: v for k, v in held.items() if k not in ("data", "partition")}
         # What is none is what a file leaves out.
-        return named | {k: _plain(v) for k, v in held.items() if v is not None}
+        return named | {k: v for k, v in held.items() if v is not None}
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

@@ -15,6 +15,15 @@ STALE = 35.0
 """Seconds after which a site is held for gone: it sends a heartbeat every 10."""
 
 
+class NotRunningError(RuntimeError):
+    """A job is asked that the server does not run: not yet, not any more, or lost.
+
+    Example:
+        >>> str(NotRunningError("job 7"))
+        'job 7'
+    """
+
+
 class Administrator:
     """Asks the server; a session that was lost is opened anew with the next question.
 
@@ -64,13 +73,16 @@ class Administrator:
         """Submit a job; return its number."""
         return self._asked(lambda session: str(session.submit_job(str(folder))))
 
-    def ended(self, job: str) -> str | None:
-        """Return how a job has ended; none while it runs or waits."""
-        status = self._asked(lambda session: session.get_job_status(job))
-        return status if status is None or status.startswith("FINISHED") else None
+    def status(self, job: str) -> str:
+        """Return what the server's software calls the state of a job."""
+        return self._asked(lambda session: str(session.get_job_status(job)))
 
     def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what a running job answers; none if it does not."""
+        """Return what a running job answers; none if it does not.
+
+        Raises:
+            NotRunningError: if the server does not run it.
+        """
         from nvflare.fuel.flare_api.api_spec import (
             InternalError,
             JobNotFound,
@@ -81,9 +93,11 @@ class Administrator:
         def question(session: Any) -> dict[str, Any] | None:
             try:
                 answer: dict[str, Any] = session.do_app_command(job, topic, asked)
-            # It is about to begin, or over.
-            except (InternalError, JobNotFound, JobNotRunning, NoReply):
+            # It is about to begin, or to end.
+            except (InternalError, NoReply):
                 return None
+            except (JobNotFound, JobNotRunning) as error:
+                raise NotRunningError(job) from error
             return answer
 
         return self._asked(question)
@@ -124,6 +138,8 @@ class Administrator:
                         self._username, str(self._kit), timeout=SECONDS
                     )
                 return question(self._session)
+        except NotRunningError:
+            raise
         # The library raises many kinds, and none of them is to end a run of days.
         except Exception as error:
             self.close()

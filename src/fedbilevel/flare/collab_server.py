@@ -50,20 +50,20 @@ class CollabServer:
         context, workspace = collab.fl_ctx, collab.workspace
         job = context.get_job_id()
         home = Path(workspace.get_root_dir()) / "fedbilevel" / self.run_name
-        experiment = arrived(
-            Path(workspace.get_app_config_dir(job)),
-            Path(workspace.get_app_custom_dir(job)),
-        )
         home.mkdir(parents=True, exist_ok=True)
+        results = Path(workspace.get_run_dir(job)) / RESULTS
+        results.mkdir(parents=True, exist_ok=True)
         reports = Reports(home)
         context.get_engine().register_app_command(TOPIC, reports.answer)
 
         def prepare(experiment: Experiment) -> Work:
             return _work(experiment, self.run_name, home, reports)
 
-        results = Path(workspace.get_run_dir(job)) / RESULTS
-        results.mkdir(parents=True, exist_ok=True)
         try:
+            experiment = arrived(
+                Path(workspace.get_app_config_dir(job)),
+                Path(workspace.get_app_custom_dir(job)),
+            )
             with closing(carry_out(experiment, home, True, prepare)) as steps:
                 for _ in steps:
                     if reports.stop_is_asked or collab.is_aborted:

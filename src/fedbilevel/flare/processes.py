@@ -13,6 +13,10 @@ import psutil
 # Inherited by all that a kit starts, whatever session or group it moves to.
 MARK = "FEDBILEVEL_KIT"
 GRACE = 2.0
+# The software keeps a thread for each message that came, as long as it might come again
+# (60 s by default): thousands where exchanges take milliseconds, as they do on one
+# machine.
+RESENT = {"NVFLARE_STREAMING_RETRY_TIMEOUT": "3", "NVFLARE_STREAMING_RETRY_WAIT": "1"}
 
 
 def start(kit: Path) -> None:
@@ -42,10 +46,14 @@ def start(kit: Path) -> None:
         )
     _forget_processes(kit)
     programs = str(Path(sys.executable).parent)
-    environment = os.environ | {
-        "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
-        MARK: _mark(kit),
-    }
+    environment = (
+        RESENT
+        | os.environ
+        | {
+            "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
+            MARK: _mark(kit),
+        }
+    )
     # It would lead the kit's processes to another folder than the kit.
     environment.pop("NVFL_WORKSPACE", None)
     with (kit / "console.txt").open("ab") as console:

@@ -11,21 +11,16 @@ from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.federating import sites_of
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS, TOPIC
+from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.recipe import FederationRecipe
+from fedbilevel.flare.watching import Watch
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 from fedbilevel.tracking.replacing import replacing
 
 POLL = 1.0
 """Seconds between two questions."""
-LOOK = 5.0
-"""Seconds between two looks at which sites take part."""
 GATHER = 60.0
 """Seconds that a job waits for sites to connect."""
-SILENCE = 30.0
-"""Seconds without an answer after which a job that had answered is held for lost."""
-BEGINNING = 900.0
-"""Seconds for a job to begin, in which sites load their data and compile."""
 
 
 class FederationError(RuntimeError):
@@ -89,9 +84,14 @@ class Supervision:
         *_, self._measured = -1, *(one.rounds for one in read_records(folder))
         self._furthest = -1
         self._begun = self._measured >= 0
+        self._is_to_stop = False
+
+    def stop(self) -> None:
+        """Let the job end after its round; then there is no more news."""
+        self._is_to_stop = True
 
     def news(self) -> Generator[News]:
-        """Yield news until the run is finished; closing the generator stops the job.
+        """Yield news, at times without any, until the run is finished or stopped.
 
         Raises:
             FederationError: if it cannot go on.
@@ -101,7 +101,7 @@ class Supervision:
         while True:
             before = self._furthest
             ended = yield from self._job()
-            if ended is None:
+            if ended is None or self._is_to_stop:
                 return
             if ended.mistake:
                 raise FederationError(ended.words)
@@ -125,16 +125,16 @@ class Supervision:
             time.sleep(POLL)
             return _Ended(str(error))
         yield News(words=f"a job with {', '.join(present)} begins")
-        watch = _Watch(self._administrator, number, set(self._sites))
+        watch = Watch(self._administrator, number, set(self._sites))
         try:
             while not watch.over():
+                if self._is_to_stop:
+                    watch.stop()
                 time.sleep(POLL)
                 told = watch.ask({"after": self._measured})
-                if told is not None:
-                    yield from self._told(told)
-        except GeneratorExit:
-            watch.stop()
-            self._fetch(number)
+                yield from self._told(told or {"records": [], "exchange": None})
+        except (GeneratorExit, KeyboardInterrupt):
+            self._administrator.abort(number)
             raise
         yield from self._told({"records": self._fetch(number), "exchange": None})
         if self._measured >= self._experiment.rounds:
@@ -179,8 +179,7 @@ class Supervision:
         if exchange is not None:
             self._begun = True
             self._furthest = max(self._furthest, exchange.round_number + 1)
-        if records or exchange:
-            yield News(records, exchange)
+        yield News(records, exchange)
 
     def _fetch(self, job: str) -> list[str]:
         """Bring a job's results here; return the records that are new."""
@@ -199,79 +198,3 @@ class Supervision:
                 records = read_records(found.parent)
                 return [one.line for one in records if one.rounds > self._measured]
         return []
-
-
-class _Watch:
-    """A job under watch: is it over, lost, or to be followed by one with more sites?"""
-
-    def __init__(self, administrator: Administrator, job: str, sites: set[str]) -> None:
-        self._administrator, self._job, self._sites = administrator, job, sites
-        self._submitted = self._heard = time.monotonic()
-        self._exchanging: float | None = None
-        self._looked = 0.0
-        self._absent: set[str] = set()
-        self.stopping = False
-        self.words = "the job ended before its last round"
-
-    def over(self) -> bool:
-        """Whether there is nothing more to expect of the job."""
-        try:
-            status = self._administrator.ended(self._job)
-        except ConnectionError as error:
-            self.words = str(error)
-            return False
-        if status is not None:
-            self.words = f"the job ended before its last round ({status})"
-            return True
-        patience = BEGINNING if self._exchanging is None else SILENCE
-        if time.monotonic() - self._heard > patience:
-            self.words = f"the job was silent for {patience:.0f} seconds"
-            self._administrator.abort(self._job)
-            return True
-        return False
-
-    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the job tells, if it does."""
-        try:
-            told = self._administrator.ask(
-                self._job, TOPIC, {**question, "stop": self._is_to_stop()}
-            )
-        except ConnectionError as error:
-            self.words = str(error)
-            return None
-        if told is not None:
-            self._heard = time.monotonic()
-            if told["exchange"] is not None and self._exchanging is None:
-                self._exchanging = self._heard
-        return told
-
-    def stop(self) -> None:
-        """End the job after its round, or at once if it does not."""
-        self.stopping = True
-        until = time.monotonic() + SILENCE
-        while time.monotonic() < until:
-            self.ask({})
-            if self.over():
-                return
-            time.sleep(POLL)
-        self._administrator.abort(self._job)
-
-    def _is_to_stop(self) -> bool:
-        """Whether a site is back that cannot join the job, which is then made anew."""
-        now = time.monotonic()
-        if self.stopping or self._exchanging is None:
-            return self.stopping
-        # Not at once: a job takes its time to begin, and a site may come and go.
-        if now - self._exchanging < self._exchanging - self._submitted:
-            return False
-        if now - self._looked < LOOK:
-            return False
-        self._looked = now
-        running = self._administrator.running(self._job)
-        absent = (self._administrator.connected() & self._sites) - running
-        back = absent & self._absent
-        self._absent = absent
-        if back and running:
-            self.stopping = True
-            self.words = f"{', '.join(sorted(back))} can take part again"
-        return self.stopping

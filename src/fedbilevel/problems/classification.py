@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.stats import rankdata
 
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.split import LabelledRows
@@ -148,6 +147,9 @@ def area_under_curve(
         >>> area_under_curve(np.array([0.1, 0.4, 0.3]), np.array([False, True, True]))
         1.0
     """
+    # Here, as it takes as long to import as JAX, and few need it.
+    from scipy.stats import rankdata
+
     count = np.count_nonzero(positive)
     above = np.sum(rankdata(scores)[positive]) - count * (count + 1) / 2
     return float(above / (count * (len(scores) - count)))

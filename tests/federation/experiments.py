@@ -1,0 +1,92 @@
+"""Experiment files of federations, and what else their tests share."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.federation import pulled
+
+SITES = tuple(pulled.SIZES)
+ENVIRONMENT = {
+    **os.environ,
+    # As the suite's own process computes.
+    "JAX_ENABLE_X64": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+}
+SERIES = '{ name = "NeumannSeries", terms = 2, scale = 0.3 }'
+LOCAL = f"""
+learning_rate = 0.2
+upper_mixing = 2.0
+lower_mixing = 3.0
+local_steps = 2
+batch_size = 2
+hypergradient = {SERIES}
+"""
+ALGORITHMS = {
+    "LocalBSGM": LOCAL,
+    "LocalBSGVRM": LOCAL,
+    "FedNest": """
+learning_rate = 0.2
+lower_rounds = 2
+lower_steps = 2
+local_steps = 2
+series = { terms = 2, scale = 0.3 }
+""",
+}
+
+
+def written(folder: Path, algorithm: str, settings: str) -> Path:
+    """Write an experiment file, and beside it the small problem; return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(pulled.__file__, folder / "pulled.py")
+    file = folder / f"{algorithm}.toml"
+    file.write_text(
+        f"""federation.sites = {list(SITES)}
+{settings}
+[problem]
+name = "Own"
+file = "pulled.py"
+[algorithm]
+name = "{algorithm}"
+{ALGORITHMS[algorithm]}
+"""
+    )
+    return file
+
+
+class Command(NamedTuple):
+    """A command that runs, and the file with what it says on standard error."""
+
+    process: subprocess.Popen[str]
+    file: Path
+
+    @property
+    def said(self) -> str:
+        """What it has said so far."""
+        return self.file.read_text()
+
+
+@contextmanager
+def federating(file: Path, *options: str, **environment: str) -> Iterator[Command]:
+    """Type the command in the folder of a file; it does not outlive the block."""
+    said = file.with_suffix(".said")
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "fedbilevel", "federate", file.name, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            text=True,
+            cwd=file.parent,
+            env={**ENVIRONMENT, **environment},
+        ) as process,
+    ):
+        try:
+            yield Command(process, said)
+        finally:
+            process.kill()

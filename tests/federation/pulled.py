@@ -1,0 +1,73 @@
+"""A small problem of one's own, as a person would write its file: it travels alone.
+
+Sites learn y from x by ridge regression, and x pulls y to what the sites hold up.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+from fedbilevel.problems import Model, Task
+
+SIZES = {"north": 3, "east": 8, "south": 5, "west": 6}  # ragged
+X_SIZE, Y_SIZE = 2, 3
+START = np.linspace(-1.0, 1.0, X_SIZE), np.linspace(1.0, 2.0, Y_SIZE)
+# The file that this names holds seconds that each measurement takes: tests that have to
+# meet a run on its way make it slow.
+PACE = "FEDBILEVEL_TEST_PACE"
+
+
+class Rows(NamedTuple):
+    features: np.ndarray
+    mixed: np.ndarray
+    label: np.ndarray
+
+
+def upper_loss(x, y, target):
+    pulled = 0.5 * jnp.mean(jnp.sum((y[None] - target) ** 2, axis=1))
+    return pulled + 0.15 * jnp.sum(x**2)
+
+
+def lower_loss(x, y, rows):
+    errors = rows.features @ y - rows.mixed @ x - rows.label
+    return 0.5 * jnp.mean(errors**2) + 0.5 * jnp.sum(y**2)
+
+
+def examples(site):
+    size = SIZES[site]
+    generator = np.random.default_rng(size)
+    rows = Rows(
+        0.5 * generator.normal(size=(size, Y_SIZE)),
+        generator.normal(size=(size, X_SIZE)),
+        generator.normal(size=size),
+    )
+    return LocalExamples(generator.normal(size=(size + 1, Y_SIZE)), rows)
+
+
+def at_pace(y):
+    file = Path(os.environ.get(PACE, ""))
+    if file.is_file():
+        time.sleep(float(file.read_text()))
+    return float(np.asarray(y) @ np.array([1.0, 2.0, 4.0]))
+
+
+def model():
+    metrics = {
+        "x": lambda x, y: float(np.asarray(x) @ np.array([1.0, 2.0])),
+        "y": lambda x, y: at_pace(y),
+    }
+    form = LocalExamples(
+        np.zeros((1, Y_SIZE)),
+        Rows(np.zeros((1, Y_SIZE)), np.zeros((1, X_SIZE)), np.zeros(1)),
+    )
+    return Model(BilevelProblem(upper_loss, lower_loss), *START, metrics, form)
+
+
+def task():
+    problem, x, y, metrics, _ = model()
+    return Task(problem, InMemoryDevices(list(map(examples, SIZES))), x, y, metrics)

@@ -1,0 +1,217 @@
+"""`fedbilevel federate` as a person types it, from the first round to the last."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fedbilevel.__main__ import main
+from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.rehearsal import pids, stop
+from fedbilevel.tracking.records import Record, read_records
+from tests.federation.experiments import ENVIRONMENT, Command, federating
+
+ROUNDS = 120
+CLEAN = f"""
+rounds = {ROUNDS}
+[problem]
+name = "Cleaning"
+[data]
+training = 400
+validation = 200
+noise = 0.3
+[partition]
+devices = 4
+[algorithm]
+name = "LocalBSGM"
+learning_rate = 0.1
+upper_mixing = 5.0
+lower_mixing = 5.0
+local_steps = 3
+batch_size = 16
+hypergradient = {{ name = "NeumannSeries", terms = 5, scale = 0.3 }}
+[evaluation]
+every = 10
+"""
+SITES = [f"site-{number}" for number in range(1, 5)]
+WRONG = f"""
+rounds = 3
+federation.sites = {SITES}
+[problem]
+name = "Own"
+file = "wrong.py"
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+"""
+LOSSES = """
+import numpy as np
+from fedbilevel import BilevelProblem, LocalExamples
+from fedbilevel.problems import Model
+
+def loss(x, y, batch):
+    return ((y - x * batch) ** 2).mean()
+
+def examples(site):
+    wide = (2,) if site == "site-3" else ()
+    return LocalExamples(np.ones((4, *wide)), np.ones(6))
+"""
+MODEL = """
+def model():
+    return Model(BilevelProblem(loss, loss), 3.0, 0.0, {}, examples("site-1"))
+"""
+
+
+class Told(NamedTuple):
+    """What became of the commands.
+
+    Attributes:
+        folder: of the run.
+        interrupted: what the command said that was interrupted.
+        code: with which it ended.
+        left: processes that it left.
+        before: what the server had written of each exchange by then.
+        said: what the same command said when it was typed again.
+        mistaken: what another said meanwhile, about sites that hold something else.
+    """
+
+    folder: Path
+    interrupted: str
+    code: int
+    left: list[int]
+    before: list[str]
+    said: str
+    mistaken: str
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    home = tmp_path_factory.mktemp("federate")
+    clean, wrong = home / "clean.toml", home / "wrong.toml"
+    clean.write_text(CLEAN)
+    wrong.write_text(WRONG)
+    (home / "wrong.py").write_text(LOSSES + MODEL)
+    folder = home / "runs" / "clean-federated"
+    kits = provisioned(folder / "kits", SITES)
+    try:
+        with federating(clean) as first:
+            until(first, lambda: bool(list(read_records(folder))))
+            first.process.send_signal(signal.SIGINT)
+            code = first.process.wait(timeout=120)
+        left, before = processes_of(kits), lines(folder)
+        interrupted = first.said
+        with federating(clean) as second:
+            until(second, lambda: " begins" in second.said)
+            with federating(wrong, "--federation.kit", str(kits.admin)) as third:
+                assert third.process.wait(timeout=300) == 2, third.said
+            assert second.process.wait(timeout=300) == 0, second.said
+        yield Told(folder, interrupted, code, left, before, second.said, third.said)
+    finally:
+        stop(kits.server, *kits.sites.values())
+
+
+def until(command: Command, happened: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 300
+    while not happened():
+        assert command.process.poll() is None, command.said
+        assert time.monotonic() < ends, command.said
+        time.sleep(0.1)
+
+
+def processes_of(kits: Kits) -> list[int]:
+    return [pid for kit in (kits.server, *kits.sites.values()) for pid in pids(kit)]
+
+
+def lines(folder: Path) -> list[str]:
+    return (folder / "exchanges.jsonl").read_text().splitlines()
+
+
+def last_of(folder: Path) -> Record:
+    *_, last = read_records(folder)
+    return last
+
+
+def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
+    assert told.code == 130
+    assert "stopping after this round; once more to stop now" in told.interrupted
+    assert f"stopped after {len(told.before)} of {ROUNDS} rounds" in told.interrupted
+    assert "the same command goes on" in told.interrupted
+    assert told.left == []
+
+
+def test_the_same_command_goes_on_from_there(told):
+    assert 0 < len(told.before) < ROUNDS
+    after = lines(told.folder)
+    # A round that is made again takes another time.
+    assert after[: len(told.before)] == told.before
+    assert len(after) == ROUNDS
+    assert all(json.loads(line)["counted"] == SITES for line in after)
+
+
+def test_it_tells_how_far_it_is(told):
+    begun = f"round 0 of {ROUNDS} | 0 samples drawn, 0B sent | accuracy"
+    assert begun in told.interrupted
+    assert f"round {ROUNDS} of {ROUNDS} | " in told.said
+    for words in (told.interrupted, told.said):
+        assert words.startswith("starting a server and sites on this machine …\n")
+        assert "Cleaning by LocalBSGM, in runs/clean-federated\n" in words
+        assert "a job with site-1, site-2, site-3, site-4 begins\n" in words
+
+
+def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
+    shutil.copy(told.folder.parents[1] / "clean.toml", tmp_path)
+    subprocess.run(
+        [sys.executable, "-m", "fedbilevel", "run", "clean.toml"],
+        check=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+    )
+    found, wanted = (
+        last_of(folder) for folder in (told.folder, tmp_path / "runs" / "clean")
+    )
+    assert found.rounds == wanted.rounds == ROUNDS
+    assert found.costs == wanted.costs
+    assert found.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
+
+
+def test_a_finished_run_is_not_begun_again(told, capsys):
+    file = told.folder.parents[1] / "clean.toml"
+    assert main(["federate", str(file)]) == 0
+    assert "clean-federated is finished." in capsys.readouterr().err
+
+
+def test_a_site_with_examples_of_another_form_is_named_after_one_job(told):
+    *_, last = told.mistaken.splitlines()
+    assert told.mistaken.count(" begins\n") == 1
+    assert last == (
+        "fedbilevel federate: site-3 holds upper examples of {'': 'float64[2]'}, but "
+        "the problem asks for {'': 'float64[]'}; let its loader return such."
+    )
+
+
+def test_a_problem_without_model_is_told_before_anything_starts(tmp_path, capsys):
+    (tmp_path / "wrong.toml").write_text(WRONG)
+    (tmp_path / "wrong.py").write_text(LOSSES)
+    assert main(["federate", str(tmp_path / "wrong.toml")]) == 2
+    assert capsys.readouterr().err == (
+        f"fedbilevel federate: problem.file: {tmp_path / 'wrong.py'} has no function "
+        "model(); fedbilevel new shows one.\n"
+    )
+
+
+def test_a_kit_that_is_none_is_told_in_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("clean.toml").write_text(CLEAN)
+    assert main(["federate", "clean.toml", "--federation.kit", "nowhere"]) == 2
+    assert capsys.readouterr().err == (
+        f"fedbilevel federate: {tmp_path / 'nowhere'} is no startup kit of an "
+        "administrator: it has no startup/fed_admin.json.\n"
+    )

@@ -1,0 +1,186 @@
+"""Jobs of NVIDIA FLARE follow the simulation, and their processes do not grow."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import psutil
+import pytest
+
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.running import carry_out
+from fedbilevel.flare.provisioning import Kits
+from fedbilevel.flare.rehearsal import pids, rehearsal
+from fedbilevel.tracking.records import read_records
+from tests.federation.experiments import (
+    ENVIRONMENT,
+    SITES,
+    Command,
+    federating,
+    written,
+)
+from tests.federation.processes import memory
+
+SOAK = 500
+ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6}
+
+
+Growth: TypeAlias = dict[int, dict[str, int]]
+"""Bytes of each process, by how many exchanges there had been."""
+
+
+class Done(NamedTuple):
+    """Runs that came to their end.
+
+    Attributes:
+        folders: by algorithm.
+        said: on standard error, by algorithm.
+        growth: of the processes of the longest run.
+    """
+
+    folders: dict[str, Path]
+    said: dict[str, str]
+    growth: Growth
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    home = tmp_path_factory.mktemp("equality")
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        with rehearsal(home / "kits", SITES) as kits:
+            yield carried_out(home, kits)
+            left = [one for kit in all_of(kits) for one in commands_of(kit).values()]
+            jobs = "runner_process", "worker_process", "worker_child"
+            assert not [one for one in left if any(word in one for word in jobs)]
+
+
+def all_of(kits: Kits) -> list[Path]:
+    return [kits.server, *kits.sites.values()]
+
+
+def commands_of(kit: Path) -> dict[int, str]:
+    return {pid: " ".join(psutil.Process(pid).cmdline()) for pid in pids(kit)}
+
+
+def carried_out(home: Path, kits: Kits) -> Done:
+    """Carry all runs out at the same time."""
+    files = {
+        name: written(
+            home / name,
+            name,
+            f"rounds = {rounds}\nevaluation.every = 1\n"
+            f"weigh_by_size = {str(name == 'LocalBSGVRM').lower()}",
+        )
+        for name, rounds in ROUNDS.items()
+    }
+    with ExitStack() as stack:
+        commands = {
+            name: stack.enter_context(
+                federating(file, "--federation.kit", str(kits.admin))
+            )
+            for name, file in files.items()
+        }
+        growth = watched(kits, files["LocalBSGM"].parent, commands["LocalBSGM"])
+        for name, command in commands.items():
+            assert command.process.wait(timeout=300) == 0, (name, command.said)
+    folders = {name: folder_of(file.parent) for name, file in files.items()}
+    said = {name: command.said for name, command in commands.items()}
+    return Done(folders, said, growth)
+
+
+def folder_of(home: Path) -> Path:
+    """Return the folder of the run in a folder."""
+    (folder,) = (home / "runs").iterdir()
+    return folder
+
+
+def watched(kits: Kits, home: Path, command: Command) -> Growth:
+    """Return the memory of a run's processes from its 50th exchange on."""
+    growth: Growth = {}
+    processes: dict[str, int] = {}
+    while command.process.poll() is None:
+        time.sleep(0.5)
+        count = exchanges_of(kits, home)
+        if count < 50:
+            continue
+        processes = processes or processes_of(kits, "LocalBSGM")
+        found = {name: memory([pid]) for name, pid in processes.items()}
+        # The last look is the one before the first of them ends.
+        if all(found.values()):
+            growth[count] = found
+    return growth
+
+
+def exchanges_of(kits: Kits, home: Path) -> int:
+    for named in home.glob("runs/*/run"):
+        file = kits.server / "fedbilevel" / named.read_text() / "exchanges.jsonl"
+        if file.exists():
+            return file.read_text().count("\n")
+    return 0
+
+
+def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
+    """Return those of the job with an algorithm: at each site two, one computes."""
+    (job,) = {
+        file.parents[2].name
+        for file in kits.server.glob("*/app_server/config/experiment.toml")
+        if f'name = "{algorithm}"' in file.read_text()
+    }
+    found = {}
+    for kit in all_of(kits):
+        for pid, words in commands_of(kit).items():
+            computes = " computes" if "worker_child" in words else ""
+            if job in words:
+                found[f"{kit.name}{computes}"] = pid
+    assert len(found) == 1 + 2 * len(SITES)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ROUNDS)
+def test_every_round_of_a_job_is_that_of_the_simulation(done, algorithm, tmp_path):
+    folder = done.folders[algorithm]
+    experiment = read_experiment(folder / "experiment.toml")
+    with closing(carry_out(experiment, tmp_path, goes_on=False)) as steps:
+        for _ in steps:
+            pass
+    for found, wanted in zip(measured(folder), measured(tmp_path), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+    found, wanted = (np.load(one / "learnt.npz") for one in (folder, tmp_path))
+    assert set(found) == {"x", "y"}
+    for name in found:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-10)
+
+
+def measured(folder: Path) -> list[tuple[float, float]]:
+    records = read_records(folder)
+    return [(one.figures["x"], one.figures["y"]) for one in records]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exchanges"), [("LocalBSGM", 1), ("LocalBSGVRM", 1), ("FedNest", 9)]
+)
+def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
+    lines = (done.folders[algorithm] / "exchanges.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert len(found) == exchanges * ROUNDS[algorithm]
+    assert all(one["counted"] == list(SITES) for one in found)
+    assert not any(one["left_out"] or one["skipped"] for one in found)
+    assert done.said[algorithm].count("begins") == 1
+
+
+def test_no_process_grows_in_500_exchanges(done):
+    assert max(done.growth) > SOAK - 50
+    # What waits to be collected comes and goes: the most in each half is what counts.
+    halves = [
+        [found for count, found in done.growth.items() if (count > SOAK / 2) == later]
+        for later in (False, True)
+    ]
+    for name in halves[0][0]:
+        before, after = (max(found[name] for found in half) for half in halves)
+        assert after < 1.05 * before, name
