@@ -73,7 +73,7 @@ def _job(administrator: Administrator, server: TimedServer) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         recipe.export(folder)
         job = administrator.submit(Path(folder) / "timed")
-        while (status := administrator.ended(job)) is None:
+        while not (status := administrator.status(job)).startswith("FINISHED"):
             time.sleep(1)
         brought = administrator.results(job, Path(folder) / "results")
         for file in brought.rglob(RESULT):

@@ -90,3 +90,8 @@ def federating(file: Path, *options: str, **environment: str) -> Iterator[Comman
             yield Command(process, said)
         finally:
             process.kill()
+
+
+def home_in(kit: Path, run: str) -> Path:
+    """Return the folder of a run in a kit, whoever submitted it, if it is there yet."""
+    return next(kit.glob(f"fedbilevel/*/{run}"), kit / "none")

@@ -21,6 +21,7 @@ from tests.federation.experiments import (
     SITES,
     Command,
     federating,
+    home_in,
     written,
 )
 from tests.federation.processes import memory
@@ -119,7 +120,7 @@ def watched(kits: Kits, home: Path, command: Command) -> Growth:
 
 def exchanges_of(kits: Kits, home: Path) -> int:
     for named in home.glob("runs/*/run"):
-        file = kits.server / "fedbilevel" / named.read_text() / "exchanges.jsonl"
+        file = home_in(kits.server, named.read_text()) / "exchanges.jsonl"
         if file.exists():
             return file.read_text().count("\n")
     return 0

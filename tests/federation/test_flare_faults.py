@@ -7,6 +7,7 @@ same rounds.
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from tests.federation.experiments import (
     SITES,
     Command,
     federating,
+    home_in,
     written,
 )
 
@@ -48,17 +50,19 @@ class Live(NamedTuple):
         folder: of the run.
         kits: of the server and the sites.
         pace: the file that makes rounds slow.
+        clock: the file with the seconds by which clocks are off.
     """
 
     command: Command
     folder: Path
     kits: Kits
     pace: Path
+    clock: Path
 
     @property
     def home(self) -> Path:
         """The folder of the run at the server."""
-        return self.kits.server / "fedbilevel" / (self.folder / "run").read_text()
+        return home_in(self.kits.server, (self.folder / "run").read_text())
 
     @property
     def jobs(self) -> int:
@@ -108,19 +112,34 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = home / "runs" / "LocalBSGM-federated"
     pace = home / "pace"
     pace.write_text("0.5")
+    clock = home / "clock"
+    clock.write_text("0")
+    ours = {
+        pulled.PACE: str(pace),
+        "CLOCK_OFFSET": str(clock),
+        "LD_PRELOAD": str(false_clock(home)),
+    }
     kits = provisioned(folder / "kits", SITES)
     with pytest.MonkeyPatch.context() as environment:
         # Of sites that are started from here too.
-        for name, value in {**ENVIRONMENT, pulled.PACE: str(pace)}.items():
+        for name, value in {**ENVIRONMENT, **ours}.items():
             environment.setenv(name, value)
         try:
-            with federating(file, **{pulled.PACE: str(pace)}) as command:
-                made = Live(command, folder, kits, pace)
+            with federating(file, **ours) as command:
+                made = Live(command, folder, kits, pace, clock)
                 made.until(lambda: (folder / "run").exists())
                 made.until(lambda: len(made.exchanges()) > 6)
                 yield made
         finally:
             stop(kits.server, *kits.sites.values())
+
+
+def false_clock(folder: Path) -> Path:
+    """Return a library that lets the clock of programs be off."""
+    library = folder / "clock.so"
+    source = Path(__file__).parent / "clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
 
 
 def goes_on(live: Live, harm: Callable[[], None]) -> None:
@@ -202,6 +221,16 @@ def test_a_killed_server_is_started_again_and_another_job_goes_on(live):
             process.kill()
 
     goes_on(live, kill)
+
+
+def test_a_clock_that_jumps_changes_nothing(live):
+    jobs = live.jobs
+    for seconds in (86_400, -10_800, 0):
+        begun = len(live.exchanges())
+        live.clock.write_text(str(seconds))
+        live.until(lambda begun=begun: len(live.exchanges()) >= begun + 4)
+        assert all(not one["left_out"] for one in live.exchanges()[begun:])
+    assert live.jobs == jobs
 
 
 def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):

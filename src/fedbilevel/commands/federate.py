@@ -15,6 +15,7 @@ from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.federating import model_of, sites_of
+from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -22,6 +23,8 @@ from fedbilevel.experiments.runs import finished, keep, placed
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
 from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.processes import stop
+from fedbilevel.flare.provisioning import provisioned
 from fedbilevel.flare.rehearsal import rehearsal
 from fedbilevel.flare.supervision import Supervision
 from fedbilevel.tracking.driving import tracked
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     asked_for = located(asked_for, Path.cwd())
     experiment, folder = placed(asked_for, file, "-federated")
-    if finished(experiment, folder):
+    if finished(experiment, folder) and (folder / LEARNT).exists():
         print(f"the run in {folder} is finished.", file=sys.stderr)
         return 0
     if isinstance(experiment.problem, Own):
@@ -69,8 +72,12 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator[Administrat
             yield administrator
         return
     print("starting a server and sites on this machine …", file=sys.stderr)
+    sites = sites_of(experiment)
+    # The folder is ours: what a killed command has left in it is ended.
+    kits = provisioned(folder / "kits", sites)
+    stop(kits.server, *kits.sites.values())
     with (
-        rehearsal(folder / "kits", sites_of(experiment)) as kits,
+        rehearsal(folder / "kits", sites),
         Administrator(kits.admin) as administrator,
     ):
         yield administrator

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import orbax.checkpoint as ocp
 
 logger = logging.getLogger("fedbilevel")
+PATIENCE = 30 * 86_400
+"""Seconds that a checkpoint may take: Orbax reads them off a clock that may jump."""
 PREFIX = "round"
 DAMAGED = "damaged"
 TEMPORARY = ".orbax-checkpoint-tmp"
@@ -245,7 +247,8 @@ class Store:
                 cleanup_tmp_directories=True,
                 save_root_metadata=False,
                 async_options=ocp.AsyncOptions(
-                    post_finalization_callback=self._write_digests
+                    timeout_secs=PATIENCE,
+                    post_finalization_callback=self._write_digests,
                 ),
             ),
         )

@@ -11,6 +11,8 @@ Answer = TypeVar("Answer")
 
 SECONDS = 10.0
 """To wait for the server."""
+GONE = "FINISHED:UNKNOWN"
+"""The state of a job that the server does not know."""
 STALE = 35.0
 """Seconds after which a site is held for gone: it sends a heartbeat every 10."""
 
@@ -75,7 +77,15 @@ class Administrator:
 
     def status(self, job: str) -> str:
         """Return what the server's software calls the state of a job."""
-        return self._asked(lambda session: str(session.get_job_status(job)))
+        from nvflare.fuel.flare_api.api_spec import JobNotFound
+
+        def question(session: Any) -> str:
+            try:
+                return str(session.get_job_status(job))
+            except JobNotFound:
+                return GONE
+
+        return self._asked(question)
 
     def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Return what a running job answers; none if it does not.
@@ -128,6 +138,11 @@ class Administrator:
         self.close()
 
     def _asked(self, question: Callable[[Any], Answer]) -> Answer:
+        from nvflare.fuel.flare_api.api_spec import (
+            AuthenticationError,
+            AuthorizationError,
+            InvalidJobDefinition,
+        )
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         try:
@@ -140,6 +155,10 @@ class Administrator:
                 return question(self._session)
         except NotRunningError:
             raise
+        except (AuthenticationError, AuthorizationError, InvalidJobDefinition) as error:
+            # Another try would be refused as well.
+            said = f"the server of {self._kit} refuses: {error}"
+            raise PermissionError(said) from error
         # The library raises many kinds, and none of them is to end a run of days.
         except Exception as error:
             self.close()

@@ -15,6 +15,7 @@ from fedbilevel.experiments.folders import EXCHANGES, LEARNT
 from fedbilevel.experiments.measuring import metrics_of
 from fedbilevel.experiments.running import Work, carry_out
 from fedbilevel.flare.enrolling import enrolled
+from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.reporting import Reports, is_mistake
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.travelling import arrived
@@ -49,7 +50,7 @@ class CollabServer:
         """Carry out the experiment, from its newest checkpoint if there is one."""
         context, workspace = collab.fl_ctx, collab.workspace
         job = context.get_job_id()
-        home = Path(workspace.get_root_dir()) / "fedbilevel" / self.run_name
+        home = home_of(self.run_name, workspace, job)
         home.mkdir(parents=True, exist_ok=True)
         results = Path(workspace.get_run_dir(job)) / RESULTS
         results.mkdir(parents=True, exist_ok=True)

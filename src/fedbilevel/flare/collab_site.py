@@ -5,9 +5,12 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
+from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.worker import Worker, WorkerError
 
 ENROL = b"enrol"
+SERVER = "server"
+"""What Collab calls the server of a job."""
 ANSWERED, REFUSED = b"+", b"-"
 
 
@@ -43,12 +46,15 @@ class CollabSite:
             self._worker.close()
 
     def _ask(self, message: bytes) -> bytes | str:
+        # All of a job's sites could call: each other's data are none of their business.
+        if collab.caller != SERVER:
+            return "refused: only the server may ask"
         if self._worker is None:
             workspace, job = collab.workspace, collab.fl_ctx.get_job_id()
             self._worker = Worker(
                 made,
                 collab.site_name,
-                Path(workspace.get_root_dir()) / "fedbilevel" / self.run_name,
+                home_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
             )
@@ -93,7 +99,7 @@ def made(
         examples_of(experiment, site),
         model.x,
         model.y,
-        folder=home / "kept",
+        folder=home.parent,
     )
     device.warm_up()
 

@@ -51,10 +51,12 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
             f"{name} {reasons.get(name, 'is not connected')}" for name in missing
         )
         raise RuntimeError(f"a run begins with all of its sites, but: {words}.")
+    found = {name: Enrolment.decode(known[name]) for name in names}
+    devices = EnrolledDevices(found, form)
+    # Once they fit: a site whose data are put right may enrol again.
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
-    found = {name: Enrolment.decode(known[name]) for name in names}
-    return EnrolledDevices(found, form)
+    return devices
 
 
 def _ask(names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:

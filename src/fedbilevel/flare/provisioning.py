@@ -68,8 +68,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
                 f"{folder} holds the kits of {', '.join(sorted(found))}, not of "
                 f"{', '.join(sorted(sites))}; choose another folder."
             )
-        return kits
-    _provision(_project(sites, _free_port()), folder.absolute())
+    else:
+        _provision(_project(sites, _free_port()), folder.absolute())
     for kit in (kits.server, *kits.sites.values()):
         prepare(kit)
     return kits

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.recipe import FederationRecipe
@@ -19,6 +20,10 @@ from fedbilevel.tracking.replacing import replacing
 
 POLL = 1.0
 """Seconds between two questions."""
+JOB = "job"
+"""The file of a run's folder with the number of its latest job."""
+EXCHANGES_A_ROUND = 4
+"""Of a round that a job is given the time to finish when it is to stop."""
 GATHER = 60.0
 """Seconds that a job waits for sites to connect."""
 
@@ -120,12 +125,15 @@ class Supervision:
             with TemporaryDirectory() as folder:
                 job = FederationRecipe(self._experiment, self._run, present)
                 job.export(folder)
+                self._end_left_over()
                 number = self._administrator.submit(Path(folder) / job.job_name)
+                (self._folder / JOB).write_text(number)
         except ConnectionError as error:
             time.sleep(POLL)
             return _Ended(str(error))
         yield News(words=f"a job with {', '.join(present)} begins")
-        watch = Watch(self._administrator, number, set(self._sites))
+        round_seconds = EXCHANGES_A_ROUND * self._experiment.federation.timeout
+        watch = Watch(self._administrator, number, set(self._sites), round_seconds)
         try:
             while not watch.over():
                 if self._is_to_stop:
@@ -137,12 +145,19 @@ class Supervision:
             self._administrator.abort(number)
             raise
         yield from self._told({"records": self._fetch(number), "exchange": None})
-        if self._measured >= self._experiment.rounds:
+        learnt = self._folder / LEARNT
+        if self._measured >= self._experiment.rounds and learnt.exists():
             return None
         failure = self._folder / FAILURE
         if failure.exists():
             return _Ended(**json.loads(failure.read_text()))
         return _Ended(watch.words, failed=not watch.stopping)
+
+    def _end_left_over(self) -> None:
+        """End the job of a command that was killed: two would be in the way."""
+        file = self._folder / JOB
+        if file.exists():
+            self._administrator.abort(file.read_text())
 
     def _gathered(self) -> list[str]:
         """Return the sites that are connected, after a while: all, when a run begins.

@@ -1,12 +1,17 @@
 """The Collab API of NVIDIA FLARE as a transport."""
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from nvflare.collab import collab
 
 from fedbilevel.engines.federation.transport import Reply
 
+GRACE = 1.0
+"""Seconds after a timeout in which the software says why there was no answer."""
 WORDS = 300
 """The most that is kept of what a site says of a failure."""
 
@@ -35,11 +40,29 @@ class Collab:
             return
         # As they arrive, and none is kept here.
         group = collab.get_clients(asked)(blocking=False, timeout=timeout)
-        results = group.answer(message)
-        for name, found in results:
-            yield _reply(name, found)
-        for name, error in dict(results.failures).items():
-            yield Reply(name, failure=_words(error))
+        arrived: SimpleQueue[Reply | None] = SimpleQueue()
+        threading.Thread(
+            target=_drain, args=(group.answer(message), arrived), daemon=True
+        ).start()
+        # Its own clock begins anew with every piece of a message, however slow.
+        until = time.monotonic() + timeout + GRACE
+        while True:
+            try:
+                reply = arrived.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                return
+            if reply is None:
+                return
+            yield reply
+
+
+def _drain(results: Any, arrived: "SimpleQueue[Reply | None]") -> None:
+    """Pass on results as they come, then failures, then none."""
+    for name, found in results:
+        arrived.put(_reply(name, found))
+    for name, error in dict(results.failures).items():
+        arrived.put(Reply(name, failure=_words(error)))
+    arrived.put(None)
 
 
 def _reply(name: str, found: Any) -> Reply:

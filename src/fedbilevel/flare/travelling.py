@@ -56,6 +56,14 @@ def arrived(configuration: Path, code: Path) -> Experiment:
         True
     """
     experiment = read_experiment(configuration / EXPERIMENT)
+    # Whoever submits without the right to bring code could otherwise have a site read
+    # any folder, or the server call any address.
+    experiment = replace(experiment, folder=None, tracking=Tracking())
+    if experiment.data.name == "hub":
+        raise ValueError(
+            'sites do not load data of name "hub" for a job; write a problem of your '
+            "own, whose examples(site) does."
+        )
     if isinstance(experiment.problem, Own):
         own = Own(code / experiment.problem.file.name)
         experiment = replace(experiment, problem=own)

@@ -23,6 +23,7 @@ class Watch:
         administrator: reaches the server.
         job: its number.
         sites: all that could take part.
+        round_seconds: that a round takes at most.
 
     Attributes:
         stopping: whether it is to end after its round.
@@ -33,8 +34,15 @@ class Watch:
         'Watch'
     """
 
-    def __init__(self, administrator: Administrator, job: str, sites: set[str]) -> None:
+    def __init__(
+        self,
+        administrator: Administrator,
+        job: str,
+        sites: set[str],
+        round_seconds: float,
+    ) -> None:
         self._administrator, self._job, self._sites = administrator, job, sites
+        self._round_seconds = round_seconds
         self._submitted = self._heard = time.monotonic()
         self._exchanging: float | None = None
         self._looked = 0.0
@@ -92,7 +100,8 @@ class Watch:
     def stop(self) -> None:
         """Have the job end after its round, or after a while if it does not."""
         self.stopping = True
-        self._until = self._until or time.monotonic() + SILENCE
+        patience = SILENCE + self._round_seconds
+        self._until = self._until or time.monotonic() + patience
 
     def _is_late(self) -> bool:
         """Whether it was to stop, and has not."""

@@ -101,14 +101,16 @@ def received_of(phase: Phase, uplink: PyTree) -> PyTree:
 def is_fine(received: Decoded, info: Info, norm_limit: tree.Rate | None) -> bool:
     """Return whether an upload may enter the mean: the rule of `acceptable`.
 
-    And what was reported with it must be finite.
+    And what was reported with it must be finite, and within the limit.
 
     Example:
         >>> is_fine(np.array([1.0, np.nan]), {}, norm_limit=None)
         False
     """
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(info)):
-        return False
+    largest = np.inf if norm_limit is None else float(norm_limit)
+    for leaf in jax.tree.leaves(info):
+        if not np.all(np.isfinite(leaf) & (np.abs(leaf) <= largest)):
+            return False
     # One pass over the numbers, where the careful one takes several: a sum of squares
     # is finite only if all of them are. What is near the limit is looked at with care.
     squares = 0.0

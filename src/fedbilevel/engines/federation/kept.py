@@ -1,5 +1,6 @@
 """What a device keeps for itself between exchanges, and beyond a restart."""
 
+import os
 from pathlib import Path
 
 import jax
@@ -67,7 +68,7 @@ class KeptStates:
             raise RefusedError(f"{what} is damaged; begin the run anew") from error
 
     def put(self, run: str, after: Moment, state: Private) -> None:
-        """Keep a state; of too many, the one written first is forgotten.
+        """Keep a state; of too many, the one used longest ago is forgotten.
 
         Raises:
             RefusedError: if it cannot be written.
@@ -86,11 +87,13 @@ class KeptStates:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             unfinished = file.with_suffix(".unfinished")
-            unfinished.write_bytes(message)
+            with unfinished.open("wb") as written:
+                written.write(message)
+                written.flush()
+                os.fsync(written.fileno())
             unfinished.replace(file)
-            others = [one for one in file.parent.glob("after-*") if one != file]
-            others.sort(key=lambda one: one.stat().st_mtime_ns)
-            for oldest in others[: -(MOST - 1)]:
+            _mark_as_used(file)
+            for oldest in _by_use(file.parent)[:-MOST]:
                 oldest.unlink(missing_ok=True)
         except OSError as error:
             reason = f"it cannot write down what it keeps: {error.strerror}"
@@ -98,12 +101,30 @@ class KeptStates:
 
     def _read(self, run: str, after: Moment) -> bytes | None:
         if self._folder is None:
-            return self._states.get((run, after))
+            message = self._states.pop((run, after), None)
+            if message is not None:
+                self._states[run, after] = message  # the newest in use
+            return message
+        file = self._file(run, after)
         try:
-            return self._file(run, after).read_bytes()
+            message = file.read_bytes()
+            _mark_as_used(file)
         except FileNotFoundError:
             return None
+        return message
 
     def _file(self, run: str, after: Moment) -> Path:
         assert self._folder is not None
         return self._folder / run / f"after-{after[0]}-{after[1]}"
+
+
+def _by_use(folder: Path) -> list[Path]:
+    """Return the states of a folder, the one used longest ago first."""
+    return sorted(folder.glob("after-*"), key=lambda one: one.stat().st_mtime_ns)
+
+
+def _mark_as_used(file: Path) -> None:
+    # Later than all others, whatever the clock shows.
+    others = (one.stat().st_mtime_ns for one in file.parent.glob("after-*"))
+    mark = max(others, default=0) + 1
+    os.utime(file, ns=(mark, mark))
