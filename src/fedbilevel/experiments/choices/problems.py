@@ -89,6 +89,8 @@ class Representation:
 class Own:
     """A problem of your own: a Python file with a function `task`.
 
+    In a federation, with `model` and `examples` in its place.
+
     Attributes:
         file: beside the experiment file, or anywhere by its whole path.
 
