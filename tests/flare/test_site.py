@@ -1,0 +1,49 @@
+"""Whom a site answers, and where it and the server keep a run."""
+
+import json
+
+import pytest
+from nvflare.apis.signal import Signal
+from nvflare.apis.workspace import Workspace
+from nvflare.collab.api.app import ClientApp
+from nvflare.collab.api.context import Context, set_call_context
+
+from fedbilevel.flare.collab_site import CollabSite
+from fedbilevel.flare.homes import home_of
+
+
+@pytest.mark.parametrize("method", ["enrol", "answer"])
+def test_a_site_answers_no_other_site(method):
+    site = CollabSite("first")
+    app = ClientApp(site)
+    app.name = "north"
+    set_call_context(Context(app, "south", "north", Signal()))
+    try:
+        arguments = [b"anything"] if method == "answer" else []
+        answer = getattr(site, method)(*arguments)
+    finally:
+        set_call_context(None)
+    assert answer == "refused: only the server may ask"
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    for folder in ("startup", "local", "job-1", "job-2"):
+        (tmp_path / folder).mkdir()
+    for job, name in (("job-1", "lead@north.org"), ("job-2", "lead@south.org")):
+        meta = json.dumps({"submitter_name": name})
+        (tmp_path / job / "meta.json").write_text(meta)
+    return Workspace(str(tmp_path), site_name="north")
+
+
+def test_a_run_belongs_to_whoever_submitted_it(workspace, tmp_path):
+    first, second = (home_of("a1", workspace, job) for job in ("job-1", "job-2"))
+    assert first != second
+    assert first.name == second.name == "a1"
+    assert first.is_relative_to(tmp_path / "fedbilevel")
+
+
+@pytest.mark.parametrize("name", ["../local", "/etc", "a/b", "", ".", "é"])
+def test_a_run_is_kept_nowhere_else(workspace, name):
+    with pytest.raises(ValueError, match="a run cannot be called"):
+        home_of(name, workspace, "job-1")
