@@ -5,9 +5,11 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import jax
 from nvflare.collab import collab
 
 from fedbilevel.engines.federation import Federation
+from fedbilevel.engines.federation.kept import MOST
 from fedbilevel.experiments.building import weights_of
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.federating import model_of, sites_of
@@ -19,6 +21,7 @@ from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.reporting import Reports, is_mistake
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.travelling import arrived
+from fedbilevel.problems.task import Model
 from fedbilevel.tracking.records import RECORDS
 
 TOPIC = "fedbilevel"
@@ -81,6 +84,7 @@ class CollabServer:
 
 def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Work:
     model = model_of(experiment)
+    _refuse_rare_checkpoints(experiment, model)
     devices = enrolled(sites_of(experiment), model.form, home)
     engine = Federation(
         Collab(),
@@ -94,3 +98,15 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return Work(model.problem, devices, model.x, model.y, weights, engine, measure)
+
+
+def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:
+    """Sites keep so many private states: a checkpoint must not be older than those."""
+    algorithm, problem = experiment.algorithm, model.problem
+    _, private = algorithm.init(problem, model.x, model.y)
+    most = MOST // len(algorithm.phases(problem))
+    if jax.tree.leaves(private) and experiment.checkpoints.every > most:
+        raise ValueError(
+            f"checkpoints.every is {experiment.checkpoints.every}, but sites keep what "
+            f"is theirs for {most} rounds of this algorithm; give at most that."
+        )

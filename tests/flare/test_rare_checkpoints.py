@@ -1,0 +1,27 @@
+"""Sites keep private states for a while only: a checkpoint must not be older."""
+
+import pytest
+
+from fedbilevel import FedBiO, FedBiOAcc
+from fedbilevel.experiments.choices import Experiment, Keeping
+from fedbilevel.experiments.federating import model_of
+from fedbilevel.flare.collab_server import _refuse_rare_checkpoints
+
+
+@pytest.mark.single_precision
+@pytest.mark.parametrize(
+    ("algorithm", "every", "fits"),
+    [
+        (FedBiO(0.1), 1000, True),  # devices keep nothing
+        (FedBiO(0.1, private_lower=True), 64, True),
+        (FedBiO(0.1, private_lower=True), 65, False),
+        (FedBiOAcc(0.1, private_lower=True), 65, False),
+    ],
+)
+def test_checkpoints_are_as_frequent_as_sites_remember(algorithm, every, fits):
+    experiment = Experiment(algorithm, checkpoints=Keeping(every=every))
+    if fits:
+        _refuse_rare_checkpoints(experiment, model_of(experiment))
+        return
+    with pytest.raises(ValueError, match=r"checkpoints.every is 65"):
+        _refuse_rare_checkpoints(experiment, model_of(experiment))
