@@ -15,23 +15,30 @@ from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.experiments.folders import EXPERIMENT, LEARNT, RUN
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import finished, keep, placed
+from fedbilevel.experiments.runs import asked_of, finished, keep, placed
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.processes import stop
 from fedbilevel.flare.provisioning import provisioned
 from fedbilevel.flare.rehearsal import rehearsal
-from fedbilevel.flare.supervision import Supervision
+from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, read_records
 
-RUN = "run"
-"""The file of a folder with the name under which server and sites know the run."""
+CHANGEABLE = (
+    "rounds",
+    "evaluation.",
+    "checkpoints.",
+    "federation.timeout",
+    "federation.quorum",
+    "federation.attempts",
+)
+"""Settings that a run may be given anew when it goes on."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,17 +58,46 @@ def main(arguments: Sequence[str]) -> int:
     )
     asked_for = located(asked_for, Path.cwd())
     experiment, folder = placed(asked_for, file, "-federated")
+    _refuse_other_settings(experiment, folder)
     if finished(experiment, folder) and (folder / LEARNT).exists():
-        print(f"the run in {folder} is finished.", file=sys.stderr)
+        print(
+            f"the run in {folder} is finished; --rounds with more than "
+            f"{experiment.rounds} goes on, another --folder begins anew.",
+            file=sys.stderr,
+        )
         return 0
     if isinstance(experiment.problem, Own):
         # The server makes it anew; a mistake in its file is told before one starts.
         model_of(experiment)
-    with claimed(folder), _administrator(experiment, folder) as administrator:
-        code = _follow(experiment, folder, administrator, given.as_json)
+    sites_of(experiment)
+    try:
+        with claimed(folder), _administrator(experiment, folder) as administrator:
+            code = _follow(experiment, folder, administrator, given.as_json)
+    except FederationError as error:
+        if experiment.federation.kit is not None:
+            raise
+        consoles = folder / "kits" / "rehearsal" / "prod_00" / "SITE" / "console.txt"
+        raise FederationError(f"{error} (Here: {consoles}.)") from None
     if not (code or given.as_json):
         sum_up(folder)
     return code
+
+
+def _refuse_other_settings(experiment: Experiment, folder: Path) -> None:
+    """Refuse to go on with a run that was asked something else."""
+    if not (folder / EXPERIMENT).exists():
+        return
+    then, now = settings_of(asked_of(folder)), settings_of(experiment)
+    differing = [
+        name
+        for name in dict.fromkeys([*then, *now])
+        if then.get(name) != now.get(name) and not name.startswith(CHANGEABLE)
+    ]
+    if differing:
+        raise ValueError(
+            f"the run in {folder} was begun with another {', '.join(differing[:5])}; "
+            "give this one another --folder."
+        )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow, sum_up
+from fedbilevel.experiments.folders import RUN
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.runs import asked_of, finished
 
@@ -19,6 +20,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     given = asked("resume", "FOLDER", arguments)
     folder = Path(given.subject)
+    if (folder / RUN).exists():
+        raise ValueError(
+            f"the run in {folder} is one across sites; go on with it by the "
+            "fedbilevel federate that began it."
+        )
     experiment = with_overrides(
         asked_of(folder), given.options, f"fedbilevel resume {folder}"
     )

@@ -28,7 +28,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
                 "federation.sites is missing: name the sites, for each of which "
                 "examples(site) of the problem's file is called."
             )
-        return named
+        return _quorate(experiment, named)
     count = experiment.partition.devices
     if experiment.partition.natural:
         count = task_of(experiment).devices.device_count
@@ -37,7 +37,17 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
             f"federation.sites names {len(named)} sites, but the examples are dealt "
             f"to {count} devices; let both be as many."
         )
-    return named or tuple(f"site-{number + 1}" for number in range(count))
+    named = named or tuple(f"site-{number + 1}" for number in range(count))
+    return _quorate(experiment, named)
+
+
+def _quorate(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
+    if experiment.federation.quorum > len(named):
+        raise ValueError(
+            f"federation.quorum is {experiment.federation.quorum}, but there are "
+            f"{len(named)} sites; give at most that."
+        )
+    return named
 
 
 def model_of(experiment: Experiment) -> Model:

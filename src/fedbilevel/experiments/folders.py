@@ -5,6 +5,8 @@ from pathlib import Path
 EXPERIMENT = "experiment.toml"
 CHECKPOINTS = "checkpoints"
 LEARNT = "learnt.npz"
+RUN = "run"
+"""Of a run across sites: the name under which server and sites know it."""
 EXCHANGES = "exchanges.jsonl"
 """Of a run across sites: who took part in each exchange, and who did not and why."""
 

@@ -85,6 +85,7 @@ def made(
         'made'
     """
     # Here, as the process that waits for answers needs none of it.
+    from fedbilevel.engines.federation.enrolment import Enrolment
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import examples_of, model_of, sites_of
@@ -101,7 +102,9 @@ def made(
         model.y,
         folder=home.parent,
     )
-    device.warm_up()
+    # What does not fit cannot be computed; the server says so of what is told of it.
+    if device.enrolment[:2] == Enrolment.of(model.form)[:2]:
+        device.warm_up()
 
     def answer(message: bytes) -> bytes:
         if message == ENROL:

@@ -29,7 +29,8 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
 
     Raises:
         RuntimeError: if a site has never enrolled; says why.
-        ValueError: if one holds other examples than the problem asks for.
+        ValueError: if one holds other examples than the problem asks for, or cannot
+            load them.
 
     Example:
         >>> enrolled.__name__
@@ -50,7 +51,11 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
         words = "; ".join(
             f"{name} {reasons.get(name, 'is not connected')}" for name in missing
         )
-        raise RuntimeError(f"a run begins with all of its sites, but: {words}.")
+        said = f"a run begins with all of its sites, but: {words}."
+        # A loader that fails will fail again; what was killed, or is away, may not.
+        if any("could not begin" in reasons.get(name, "") for name in missing):
+            raise ValueError(said)
+        raise RuntimeError(said)
     found = {name: Enrolment.decode(known[name]) for name in names}
     devices = EnrolledDevices(found, form)
     # Once they fit: a site whose data are put right may enrol again.

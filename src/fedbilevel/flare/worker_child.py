@@ -6,16 +6,19 @@ nothing (no bytes) if all is well; then comes the answer.
 
 import os
 import pickle
+import re
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 LOOKS_EVERY = 0.5
 """Seconds between two looks at whether the parent still lives."""
 MARK = "\0"
 """Between what happened and what the exception says, which may be about data."""
+_LIBRARY = re.compile(r"/(site-packages|lib/python[\d.]+|fedbilevel)/|^<")
 LONGEST_REASON = 500
 """Characters of an exception's first line that cross at most."""
 
@@ -78,9 +81,26 @@ def _reply(
 
 def _words(event: str, error: BaseException) -> bytes:
     """Return an exception's name and first line; the rest stays on standard error."""
-    name, lines = type(error).__name__, str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
+    name = f"{type(_first(error)).__name__}{_place(_first(error))}"
     reason = f": {lines[0][:LONGEST_REASON]}" if lines else ""
     return f"{event} {name}{MARK}{reason}".encode(errors="backslashreplace")
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the exception that led to another."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _place(error: BaseException) -> str:
+    """Return where an exception arose in code that is not a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not _LIBRARY.search(one.filename)]
+    if not own:
+        return ""
+    return f" in {own[-1].name} of {Path(own[-1].filename).name}, line {own[-1].lineno}"
 
 
 def _begin(descriptor: int, parent: int) -> None:
