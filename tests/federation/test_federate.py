@@ -185,7 +185,25 @@ def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
 def test_a_finished_run_is_not_begun_again(told, capsys):
     file = told.folder.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
-    assert "clean-federated is finished." in capsys.readouterr().err
+    assert "clean-federated is finished; --rounds" in capsys.readouterr().err
+
+
+def test_other_settings_are_another_run(told, capsys):
+    file = told.folder.parents[1] / "clean.toml"
+    assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
+    assert "was begun with another seed; give" in capsys.readouterr().err
+
+
+def test_a_federated_run_is_not_resumed_as_a_simulation(told, capsys):
+    assert main(["resume", str(told.folder)]) == 2
+    assert "is one across sites; go on with it" in capsys.readouterr().err
+
+
+def test_a_quorum_of_more_sites_than_there_are_is_told_at_once(tmp_path, capsys):
+    (tmp_path / "clean.toml").write_text(CLEAN)
+    assert main(["federate", f"{tmp_path}/clean.toml", "--federation.quorum", "7"]) == 2
+    told = capsys.readouterr().err
+    assert "federation.quorum is 7, but there are 4 sites" in told
 
 
 def test_a_site_with_examples_of_another_form_is_named_after_one_job(told):
