@@ -32,7 +32,7 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
     answers = {}
     for block in blocks((ROOT / "README.md").read_text()):
-        if block.language != "bash":
+        if block.language != "bash" or block.marked:
             continue
         for command in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(command, comments=True)

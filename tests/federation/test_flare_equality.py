@@ -176,7 +176,7 @@ def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
 
 
 def test_no_process_grows_in_500_exchanges(done):
-    assert max(done.growth) > SOAK - 50
+    assert max(done.growth) > SOAK - 150  # half a second before its end
     # What waits to be collected comes and goes: the most in each half is what counts.
     halves = [
         [found for count, found in done.growth.items() if (count > SOAK / 2) == later]

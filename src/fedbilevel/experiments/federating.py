@@ -72,7 +72,7 @@ def examples_of(experiment: Experiment, site: str) -> LocalExamples:
     Example:
         >>> from fedbilevel import FedBiO
         >>> len(examples_of(Experiment(FedBiO(0.1)), "site-1").lower.labels)
-        131
+        143
     """
     if isinstance(experiment.problem, Own):
         return own_examples(experiment.problem.file, site)
