@@ -1,6 +1,6 @@
 """Sites that hold equally much, so that what they do is compiled once; and by hand."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ import numpy as np
 
 from fedbilevel import FederatedAlgorithm, InMemoryDevices, LocalExamples, Phase
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
-from fedbilevel.engines.federation.in_process import InProcess
+from fedbilevel.engines.federation import Site
 from fedbilevel.engines.preparation import canonical
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 from tests.engines.federation import START
+from tests.federation.sites import sites_holding
 
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
 NAMES = [f"site-{number}" for number in range(len(WEIGHTS))]
@@ -34,29 +34,7 @@ def algorithm(name: str) -> FederatedAlgorithm:
 
 
 def sites(name: str, folder: Path | None = None) -> dict[str, Site]:
-    return {
-        site: Site(
-            number,
-            PROBLEM,
-            algorithm(name),
-            examples,
-            *START,
-            folder=None if folder is None else folder / site,
-        )
-        for number, (site, examples) in enumerate(zip(NAMES, held(), strict=True))
-    }
-
-
-def enrolled(among: Mapping[str, Site]) -> EnrolledDevices:
-    return EnrolledDevices(
-        {name: site.enrolment for name, site in among.items()}, form=held()[0]
-    )
-
-
-def federation(among: Mapping[str, Site], **settings: Any) -> Federation:
-    fault = settings.pop("fault", lambda replies: replies)
-    given = {"run": "first", "timeout": 60.0, **settings}
-    return Federation(InProcess(among, fault), enrolled(among), **given)
+    return sites_holding(held(), PROBLEM, algorithm(name), folder)
 
 
 class Told(NamedTuple):

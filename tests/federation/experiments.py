@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.federation import pulled
+from tests.federation.waiting import until
 
 SITES = tuple(pulled.SIZES)
 ENVIRONMENT = {
@@ -69,6 +70,15 @@ class Command(NamedTuple):
     def said(self) -> str:
         """What it has said so far."""
         return self.file.read_text()
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something, while the command runs."""
+
+        def has() -> bool:
+            assert self.process.poll() is None, self.said
+            return happened()
+
+        until(has, 300)
 
 
 @contextmanager

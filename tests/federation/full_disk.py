@@ -13,14 +13,8 @@ import jax
 
 from fedbilevel import CheckpointError, Checkpoints, resume
 from tests.engines.federation import START
-from tests.federation.alike import (
-    PROBLEM,
-    WEIGHTS,
-    algorithm,
-    enrolled,
-    federation,
-    sites,
-)
+from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
+from tests.federation.sites import enrolled, federation
 
 NAME = "FedBiO, private lower level"
 ROUNDS = 8

@@ -1,41 +1,42 @@
 """Sites in this process, for tests of the server's loop."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbilevel import FederatedAlgorithm
+from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
 from fedbilevel.engines.federation.in_process import InProcess
-from tests import quadratic
 from tests.engines.federation import START, held
 
 
-def sites(
-    algorithm: Callable[[], FederatedAlgorithm], folder: Path | None = None
+def sites_holding(
+    held: Sequence[LocalExamples],
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    folder: Path | None = None,
 ) -> dict[str, Site]:
-    """Return sites that hold what the federation of every engine's tests holds."""
-    # One problem and one algorithm, so that what sites do is compiled once.
-    what = quadratic.problem(), algorithm()
+    """Return sites that share what is compiled, called site-0 and so on."""
     return {
         f"site-{number}": Site(
             number,
-            *what,
+            problem,
+            algorithm,
             examples,
             *START,
             folder=None if folder is None else folder / f"site-{number}",
         )
-        for number, examples in enumerate(held())
+        for number, examples in enumerate(held)
     }
 
 
-def enrolled(among: dict[str, Site]) -> EnrolledDevices:
+def enrolled(among: Mapping[str, Site]) -> EnrolledDevices:
     return EnrolledDevices(
         {name: site.enrolment for name, site in among.items()}, form=held()[0]
     )
 
 
-def federation(among: dict[str, Site], **settings: Any) -> Federation:
+def federation(among: Mapping[str, Site], **settings: Any) -> Federation:
     fault = settings.pop("fault", lambda replies: replies)
     given = {"run": "first", "timeout": 60.0, **settings}
     return Federation(InProcess(among, fault), enrolled(among), **given)

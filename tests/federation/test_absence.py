@@ -11,14 +11,8 @@ from fedbilevel import UniformSample, run
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
 from fedbilevel.engines.federation.absence import Absences
 from tests.engines.federation import START
-from tests.federation.alike import (
-    PROBLEM,
-    WEIGHTS,
-    algorithm,
-    enrolled,
-    federation,
-    sites,
-)
+from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
+from tests.federation.sites import enrolled, federation
 
 NAME = "two exchanges, private state"
 

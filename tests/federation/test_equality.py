@@ -7,8 +7,8 @@ import pytest
 from fedbilevel import Simulation, run
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
-from tests.engines.federation import ROUNDS, START, WEIGHTS, trajectory
-from tests.federation.sites import enrolled, federation, sites
+from tests.engines.federation import ROUNDS, START, WEIGHTS, held, trajectory
+from tests.federation.sites import enrolled, federation, sites_holding
 
 # One of each kind: what an exchange does does not depend on the formulas in it, and all
 # algorithms are held to each other by the other engines.
@@ -25,7 +25,8 @@ KINDS = (
 @pytest.mark.parametrize("name", KINDS)
 def test_sites_in_this_process_follow_the_simulation(name):
     expected = trajectory(name, Simulation())
-    among = sites(ALGORITHMS[name])
+    problem, algorithm = quadratic.problem(), ALGORITHMS[name]()
+    among = sites_holding(held(), problem, algorithm)
     rounds = run(
         quadratic.problem(),
         ALGORITHMS[name](),

@@ -24,11 +24,10 @@ from tests.federation.alike import (
     WEIGHTS,
     ByHand,
     algorithm,
-    enrolled,
-    federation,
     sites,
 )
 from tests.federation.faults import ELSEWHERE, FATES, SILENT, Schedule
+from tests.federation.sites import enrolled, federation
 
 AMONG = [
     "LocalBSGM",

@@ -5,8 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from fedbilevel.__main__ import main
 from fedbilevel.flare.provisioning import Kits, provisioned
 from fedbilevel.flare.rehearsal import pids, stop
 from fedbilevel.tracking.records import Record, read_records
-from tests.federation.experiments import ENVIRONMENT, Command, federating
+from tests.federation.experiments import ENVIRONMENT, federating
 
 ROUNDS = 120
 CLEAN = f"""
@@ -102,27 +101,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     kits = provisioned(folder / "kits", SITES)
     try:
         with federating(clean) as first:
-            until(first, lambda: bool(list(read_records(folder))))
+            first.until(lambda: bool(list(read_records(folder))))
             first.process.send_signal(signal.SIGINT)
             code = first.process.wait(timeout=120)
         left, before = processes_of(kits), lines(folder)
         interrupted = first.said
         with federating(clean) as second:
-            until(second, lambda: " begins" in second.said)
+            second.until(lambda: " begins" in second.said)
             with federating(wrong, "--federation.kit", str(kits.admin)) as third:
                 assert third.process.wait(timeout=300) == 2, third.said
             assert second.process.wait(timeout=300) == 0, second.said
         yield Told(folder, interrupted, code, left, before, second.said, third.said)
     finally:
         stop(kits.server, *kits.sites.values())
-
-
-def until(command: Command, happened: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 300
-    while not happened():
-        assert command.process.poll() is None, command.said
-        assert time.monotonic() < ends, command.said
-        time.sleep(0.1)
 
 
 def processes_of(kits: Kits) -> list[int]:

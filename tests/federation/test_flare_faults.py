@@ -85,14 +85,6 @@ class Live(NamedTuple):
         found = map(psutil.Process, pids(kit))
         return [one for one in found if words in " ".join(one.cmdline())]
 
-    def until(self, happened: Callable[[], bool], seconds: float = 300.0) -> None:
-        """Wait for something."""
-        ends = time.monotonic() + seconds
-        while not happened():
-            assert self.command.process.poll() is None, self.command.said
-            assert time.monotonic() < ends, self.command.said
-            time.sleep(0.1)
-
     def until_all_count(self) -> None:
         """Wait for a round in which all sites take part."""
         begun = len(self.exchanges())
@@ -102,7 +94,7 @@ class Live(NamedTuple):
                 one["counted"] == list(SITES) for one in self.exchanges()[begun:]
             )
 
-        self.until(all_count)
+        self.command.until(all_count)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +119,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         try:
             with federating(file, **ours) as command:
                 made = Live(command, folder, kits, pace, clock)
-                made.until(lambda: (folder / "run").exists())
-                made.until(lambda: len(made.exchanges()) > 6)
+                command.until(lambda: (folder / "run").exists())
+                command.until(lambda: len(made.exchanges()) > 6)
                 yield made
         finally:
             stop(kits.server, *kits.sites.values())
@@ -147,9 +139,9 @@ def goes_on(live: Live, harm: Callable[[], None]) -> None:
     jobs, checkpoint = live.jobs, live.checkpoint()
     harm()
     before = live.exchanges()
-    live.until(lambda: live.jobs > jobs)
+    live.command.until(lambda: live.jobs > jobs)
     # A round that is made again takes another time.
-    live.until(lambda: len(live.exchanges()) > len(before))
+    live.command.until(lambda: len(live.exchanges()) > len(before))
     after = live.exchanges()
     same = (old == new for old, new in zip(before, after, strict=False))
     began = next((number for number, one in enumerate(same) if not one), len(before))
@@ -165,7 +157,7 @@ def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
     computation.suspend()
     time.sleep(1.0)
     computation.kill()
-    live.until(lambda: any(one["left_out"] for one in live.exchanges()[begun:]))
+    live.command.until(lambda: any(one["left_out"] for one in live.exchanges()[begun:]))
     live.until_all_count()
     reasons = [one["left_out"].get("east", "") for one in live.exchanges()[begun:]]
     assert any("was killed (signal 9" in reason for reason in reasons), reasons
@@ -181,7 +173,7 @@ def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
         return [one["round_number"] for one in found if "south" in one["left_out"]]
 
     computation.suspend()
-    live.until(lambda: len(misses()) >= 3)
+    live.command.until(lambda: len(misses()) >= 3)
     computation.resume()
     live.until_all_count()
     first, second, third, *_ = misses()
@@ -199,7 +191,7 @@ def test_a_killed_site_is_missed_and_back_in_another_job(live):
     def kill() -> None:
         for pid in pids(site):
             os.kill(pid, signal.SIGKILL)
-        live.until(lambda: "west" in live.exchanges()[-1]["left_out"])
+        live.command.until(lambda: "west" in live.exchanges()[-1]["left_out"])
         start(site)
 
     goes_on(live, kill)
@@ -228,7 +220,7 @@ def test_a_clock_that_jumps_changes_nothing(live):
     for seconds in (86_400, -10_800, 0):
         begun = len(live.exchanges())
         live.clock.write_text(str(seconds))
-        live.until(lambda begun=begun: len(live.exchanges()) >= begun + 4)
+        live.command.until(lambda begun=begun: len(live.exchanges()) >= begun + 4)
         assert all(not one["left_out"] for one in live.exchanges()[begun:])
     assert live.jobs == jobs
 

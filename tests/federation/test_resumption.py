@@ -32,11 +32,10 @@ from tests.federation.alike import (
     WEIGHTS,
     ByHand,
     algorithm,
-    enrolled,
-    federation,
     held,
     sites,
 )
+from tests.federation.sites import enrolled, federation
 
 ROUNDS = 6
 PRIVATE = "FedBiO, private lower level"

@@ -63,18 +63,20 @@ def model_of(experiment: Experiment) -> Model:
     return Model.of(task_of(experiment))
 
 
-def examples_of(experiment: Experiment, site: str) -> LocalExamples:
-    """Return what a site holds.
+def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
+    """Return what a site knows, and what it holds.
 
     For a problem of your own its file says so; a ready-made one is dealt to sites as it
     would be to the devices of a simulation.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> len(examples_of(Experiment(FedBiO(0.1)), "site-1").lower.labels)
+        >>> _, held = known_at(Experiment(FedBiO(0.1)), "site-1")
+        >>> len(held.lower.labels)
         143
     """
     if isinstance(experiment.problem, Own):
-        return own_examples(experiment.problem.file, site)
-    number = sites_of(experiment).index(site)
-    return task_of(experiment).devices.local(number)
+        file = experiment.problem.file
+        return own_model(file), own_examples(file, site)
+    task = task_of(experiment)
+    return Model.of(task), task.devices.local(sites_of(experiment).index(site))

@@ -9,7 +9,7 @@ import numpy as np
 from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Task
-from fedbilevel.tracking.replacing import replacing
+from fedbilevel.replacing import replacing
 
 
 class Learnt(NamedTuple):

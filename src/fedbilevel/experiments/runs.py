@@ -8,8 +8,8 @@ from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
-from fedbilevel.tracking.replacing import replacing
 
 
 class Run(NamedTuple):

@@ -26,6 +26,40 @@ class NotRunningError(RuntimeError):
     """
 
 
+def open_session(kit: Path) -> Any:
+    """Return nvflare's `Session` of an administrator with their server.
+
+    Args:
+        kit: the folder of the administrator's startup kit.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+        >>> open_session(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        ValueError: nowhere is no startup kit of an administrator: it has no
+        startup/fed_admin.json.
+    """
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    username = _username(kit)
+    # It prints that it connects.
+    with redirect_stdout(io.StringIO()):
+        return new_secure_session(username, str(kit), timeout=SECONDS)
+
+
+def _username(kit: Path) -> str:
+    file = kit / "startup" / "fed_admin.json"
+    if not file.is_file():
+        raise ValueError(
+            f"{kit} is no startup kit of an administrator: it has no "
+            "startup/fed_admin.json."
+        )
+    return str(json.loads(file.read_text())["admin"]["username"])
+
+
 class Administrator:
     """Asks the server; a session that was lost is opened anew with the next question.
 
@@ -44,14 +78,8 @@ class Administrator:
     """
 
     def __init__(self, kit: Path) -> None:
-        file = kit / "startup" / "fed_admin.json"
-        if not file.is_file():
-            raise ValueError(
-                f"{kit} is no startup kit of an administrator: it has no "
-                "startup/fed_admin.json."
-            )
+        _username(kit)
         self._kit = kit
-        self._username = json.loads(file.read_text())["admin"]["username"]
         self._session: Any = None
 
     def connected(self) -> set[str]:
@@ -143,15 +171,12 @@ class Administrator:
             AuthorizationError,
             InvalidJobDefinition,
         )
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         try:
             # It prints what it does.
             with redirect_stdout(io.StringIO()):
                 if self._session is None:
-                    self._session = new_secure_session(
-                        self._username, str(self._kit), timeout=SECONDS
-                    )
+                    self._session = open_session(self._kit)
                 return question(self._session)
         except NotRunningError:
             raise

@@ -88,16 +88,16 @@ def made(
     from fedbilevel.engines.federation.enrolment import Enrolment
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
-    from fedbilevel.experiments.federating import examples_of, model_of, sites_of
+    from fedbilevel.experiments.federating import known_at, sites_of
     from fedbilevel.flare.travelling import arrived
 
     experiment = arrived(configuration, code)
-    model = model_of(experiment)
+    model, examples = known_at(experiment, site)
     device = Site(
         sites_of(experiment).index(site),
         model.problem,
         experiment.algorithm,
-        examples_of(experiment, site),
+        examples,
         model.x,
         model.y,
         folder=home.parent,

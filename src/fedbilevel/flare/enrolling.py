@@ -9,7 +9,7 @@ from nvflare.collab import collab
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
-from fedbilevel.tracking.replacing import replacing
+from fedbilevel.replacing import replacing
 
 logger = logging.getLogger(__name__)
 

@@ -16,23 +16,21 @@ ADMIN = "admin@rehearsal.org"
 
 
 class Kits(NamedTuple):
-    """Where the startup kits of a federation are, and who administers it.
+    """Where the startup kits of a federation are.
 
     Attributes:
         server: Kit of the server.
         sites: Kit of each site, by name.
-        admin: Kit of the administrator, as `new_secure_session` takes it.
-        username: Name of the administrator.
+        admin: Kit of the administrator.
 
     Example:
-        >>> Kits(Path("server"), {"site-1": Path("site-1")}, Path("admin")).username
-        'admin@rehearsal.org'
+        >>> Kits(Path("server"), {"site-1": Path("site-1")}, Path("admin")).admin.name
+        'admin'
     """
 
     server: Path
     sites: Mapping[str, Path]
     admin: Path
-    username: str = ADMIN
 
 
 def provisioned(folder: Path, sites: Sequence[str]) -> Kits:

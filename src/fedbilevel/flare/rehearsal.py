@@ -1,13 +1,13 @@
 """A federation on this machine: real startup kits, real processes, mutual TLS."""
 
-import io
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.flare.administrator import open_session
 from fedbilevel.flare.processes import pids, start, stop
 from fedbilevel.flare.provisioning import Kits, is_free, port, provisioned
 
@@ -76,14 +76,11 @@ def session(kits: Kits) -> Iterator[Any]:
         >>> with session(Kits(Path("server"), {}, Path("no"))) as administrator:
         ...     administrator.list_jobs()
         Traceback (most recent call last):
-        ConnectionError: no server answers to kit no: startup kit does not exist at no
+        ConnectionError: no server answers to kit no: no is no startup kit of an
+        administrator: it has no startup/fed_admin.json.
     """
-    from nvflare.fuel.flare_api.flare_api import new_secure_session
-
     try:
-        # It would print that it connects.
-        with redirect_stdout(io.StringIO()):
-            opened = new_secure_session(kits.username, str(kits.admin), timeout=10.0)
+        opened = open_session(kits.admin)
     except Exception as error:
         raise ConnectionError(
             f"no server answers to kit {kits.admin}: {error}"
@@ -109,7 +106,8 @@ def connected(kits: Kits) -> set[str]:
     Example:
         >>> connected(Kits(Path("server"), {}, Path("no")))
         Traceback (most recent call last):
-        ConnectionError: no server answers to kit no: startup kit does not exist at no
+        ConnectionError: no server answers to kit no: no is no startup kit of an
+        administrator: it has no startup/fed_admin.json.
     """
     with session(kits) as administrator:
         return _connected(administrator)

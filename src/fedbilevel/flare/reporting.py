@@ -8,8 +8,8 @@ from typing import Any
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.claiming import ClaimedError
 from fedbilevel.experiments.folders import EXCHANGES
+from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import read_records
-from fedbilevel.tracking.replacing import replacing
 
 MOST = 500
 """Records that one answer holds."""

@@ -15,8 +15,8 @@ from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.watching import Watch
+from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import RECORDS, Record, read_records
-from fedbilevel.tracking.replacing import replacing
 
 POLL = 1.0
 """Seconds between two questions."""

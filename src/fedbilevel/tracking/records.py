@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.tracking.replacing import replacing
+from fedbilevel.replacing import replacing
 
 RECORDS = "measured.jsonl"
 """The file of a run's folder that they are in."""

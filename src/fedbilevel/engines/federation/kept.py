@@ -15,6 +15,7 @@ from fedbilevel.engines.federation.messages import (
     unpacked,
 )
 from fedbilevel.engines.protocol import Moment
+from fedbilevel.replacing import replacing
 
 MOST = 64
 """States that a device keeps: the server may go back to its last checkpoint."""
@@ -86,12 +87,8 @@ class KeptStates:
         file = self._file(run, after)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = file.with_suffix(".unfinished")
-            with unfinished.open("wb") as written:
-                written.write(message)
-                written.flush()
-                os.fsync(written.fileno())
-            unfinished.replace(file)
+            with replacing(file) as unfinished:
+                unfinished.write_bytes(message)
             _mark_as_used(file)
             for oldest in _by_use(file.parent)[:-MOST]:
                 oldest.unlink(missing_ok=True)

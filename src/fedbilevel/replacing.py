@@ -1,5 +1,6 @@
 """Files that are whole whenever somebody reads them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 def replacing(file: Path) -> Iterator[Path]:
     """Give another file to write to, which takes the place of this one once written.
 
-    A crash in between leaves the old file whole.
+    A crash in between, of the program or of the machine, leaves the old file whole.
 
     Example:
         >>> import tempfile
@@ -21,4 +22,6 @@ def replacing(file: Path) -> Iterator[Path]:
     """
     unfinished = file.with_name(f"unfinished-{file.name}")
     yield unfinished
+    with unfinished.open("rb") as written:
+        os.fsync(written.fileno())
     unfinished.rename(file)
