@@ -70,14 +70,8 @@ def main(arguments: Sequence[str]) -> int:
         # The server makes it anew; a mistake in its file is told before one starts.
         model_of(experiment)
     sites_of(experiment)
-    try:
-        with claimed(folder), _administrator(experiment, folder) as administrator:
-            code = _follow(experiment, folder, administrator, given.as_json)
-    except FederationError as error:
-        if experiment.federation.kit is not None:
-            raise
-        consoles = folder / "kits" / "rehearsal" / "prod_00" / "SITE" / "console.txt"
-        raise FederationError(f"{error} (Here: {consoles}.)") from None
+    with claimed(folder), _administrator(experiment, folder) as administrator:
+        code = _follow(experiment, folder, administrator, given.as_json)
     if not (code or given.as_json):
         sum_up(folder)
     return code
@@ -116,7 +110,11 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator[Administrat
         rehearsal(folder / "kits", sites),
         Administrator(kits.admin) as administrator,
     ):
-        yield administrator
+        try:
+            yield administrator
+        except FederationError as error:
+            consoles = kits.server.parent / "SITE" / "console.txt"
+            raise FederationError(f"{error} (Here: {consoles}.)") from None
 
 
 def _follow(

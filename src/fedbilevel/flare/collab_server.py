@@ -16,6 +16,7 @@ from fedbilevel.experiments.federating import model_of, sites_of
 from fedbilevel.experiments.folders import EXCHANGES, LEARNT
 from fedbilevel.experiments.measuring import metrics_of
 from fedbilevel.experiments.running import Work, carry_out
+from fedbilevel.flare.collecting import Garbage
 from fedbilevel.flare.enrolling import enrolled
 from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.reporting import Reports, is_mistake
@@ -57,7 +58,7 @@ class CollabServer:
         home.mkdir(parents=True, exist_ok=True)
         results = Path(workspace.get_run_dir(job)) / RESULTS
         results.mkdir(parents=True, exist_ok=True)
-        reports = Reports(home)
+        reports, garbage = Reports(home), Garbage()
         context.get_engine().register_app_command(TOPIC, reports.answer)
 
         def prepare(experiment: Experiment) -> Work:
@@ -70,6 +71,7 @@ class CollabServer:
             )
             with closing(carry_out(experiment, home, True, prepare)) as steps:
                 for _ in steps:
+                    garbage.collect()
                     if reports.stop_is_asked or collab.is_aborted:
                         break
         except Exception as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
+from fedbilevel.flare.collecting import Garbage
 from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.worker import Worker, WorkerError
 
@@ -28,6 +29,7 @@ class CollabSite:
     def __init__(self, run_name: str) -> None:
         self.run_name = run_name
         self._worker: Worker | None = None
+        self._garbage = Garbage()
 
     @collab.publish
     def enrol(self) -> bytes | str:
@@ -58,6 +60,7 @@ class CollabSite:
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
             )
+        self._garbage.collect()
         try:
             found = self._worker.ask(message)
         except WorkerError as error:

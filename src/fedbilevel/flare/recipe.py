@@ -1,8 +1,10 @@
 """An experiment as a job of NVIDIA FLARE."""
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from nvflare.collab import CollabRecipe
@@ -51,8 +53,10 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         )
         self.set_per_site_config({site: {} for site in chosen})
         self._job.job.set_app_packages(["fedbilevel"])
-        self._files = TemporaryDirectory()
-        file = Path(self._files.name) / EXPERIMENT
+        # The file is read when the job is written, which is up to the recipe's owner.
+        files = Path(mkdtemp())
+        weakref.finalize(self, rmtree, files)
+        file = files / EXPERIMENT
         write_experiment(travelling(experiment), file)
         for target in ("server", *chosen):
             self._job.add_file_to(str(file), target, app_folder_type="config")
