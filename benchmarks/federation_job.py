@@ -97,7 +97,7 @@ class TimedSite:
         return True
 
     @collab.publish
-    def answer(self, message: bytes) -> bytes:
+    def answer(self, message: bytes) -> bytes | str:
         return self._workers[self._size].ask(message)
 
     @collab.publish

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-Answer = Callable[[bytes], bytes]
+Answer = Callable[[bytes], bytes | str]
 
 
 def echo() -> Answer:
@@ -26,7 +26,7 @@ def pid_and_calls(notes: Path) -> Answer:
 def orders(notes: Path) -> Answer:
     """Obey: sleep, kill, raise, end, fork; note what was done, answer the process."""
 
-    def obey(message: bytes) -> bytes:
+    def obey(message: bytes) -> bytes | str:
         word, _, argument = message.decode().partition(" ")
         with notes.open("a") as file:
             file.write(f"{message.decode()}\n")
@@ -42,8 +42,10 @@ def orders(notes: Path) -> Answer:
             os._exit(int(argument))
         elif word == "answer":
             return bytes(int(argument))
-        elif word == "text":
-            return argument  # type: ignore[return-value]
+        elif word == "say":
+            return argument
+        elif word == "number":
+            return int(argument)  # type: ignore[return-value]
         elif word == "fork" and not (pid := os.fork()):
             time.sleep(float(argument))
             os._exit(0)
@@ -73,7 +75,7 @@ def starved(room: int) -> Answer:
 
 
 def modules() -> Answer:
-    return lambda _: " ".join(sorted(sys.modules)).encode()
+    return lambda _: " ".join(sorted(sys.modules))
 
 
 def unable(path: str) -> Answer:

@@ -120,7 +120,7 @@ def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
         (b"raise ", f"raised ValueError {WHERE}"),
         (b"raise one\ntwo", f"raised ValueError {WHERE}: one"),
         ("raise λ≥0".encode(), f"raised ValueError {WHERE}: λ≥0"),
-        (b"text hello", "raised TypeError: the answer must be bytes, not str"),
+        (b"number 3", "raised TypeError: the answer must be bytes or words, not int"),
     ],
 )
 def test_a_failure_is_told_in_a_sentence_and_the_next_works(worker, order, reason):
@@ -131,6 +131,12 @@ def test_a_failure_is_told_in_a_sentence_and_the_next_works(worker, order, reaso
     # What goes to the server has the kind and the place, and not the words.
     assert failure.value.summary == told.partition(": ")[0]
     assert int(worker.ask(b"pid")) in descendants(os.getpid())
+
+
+def test_an_answer_may_be_words(worker):
+    assert worker.ask("say λ≥0".encode()) == "λ≥0"
+    assert worker.ask(b"answer 3") == bytes(3)
+    assert worker.ask(b"say ") == ""
 
 
 def test_a_long_message_of_an_exception_is_cut(worker):
@@ -188,7 +194,7 @@ def test_a_make_that_no_module_has_is_refused():
 
 def test_a_child_imports_neither_the_main_module_nor_more_than_asked_for():
     with Worker(computations.modules) as worker:
-        found = set(worker.ask(b"").decode().split())
+        found = set(str(worker.ask(b"")).split())
     assert not {"pytest", "jax", "numpy", "nvflare"} & found
 
 

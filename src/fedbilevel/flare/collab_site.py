@@ -1,6 +1,5 @@
 """What runs at a site: it answers the server, and computes in a process of its own."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from nvflare.collab import collab
@@ -8,11 +7,11 @@ from nvflare.collab import collab
 from fedbilevel.flare.collecting import Garbage
 from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.worker import Worker, WorkerError
+from fedbilevel.flare.worker_child import Answer
 
 ENROL = b"enrol"
 SERVER = "server"
 """What Collab calls the server of a job."""
-ANSWERED, REFUSED = b"+", b"-"
 
 
 class CollabSite:
@@ -62,19 +61,14 @@ class CollabSite:
             )
         self._garbage.collect()
         try:
-            found = self._worker.ask(message)
+            return self._worker.ask(message)
         except WorkerError as error:
             # What an exception says may be about data, and stays in the console: the
             # software's logs may be sent to the server.
             return f"could not answer: {error.summary}; its console says more"
-        if found.startswith(ANSWERED):
-            return found[1:]
-        return found[1:].decode()
 
 
-def made(
-    site: str, home: Path, configuration: Path, code: Path
-) -> Callable[[bytes], bytes]:
+def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
     """Return what answers messages at a site; called in the computation's process.
 
     Args:
@@ -109,12 +103,12 @@ def made(
     if device.enrolment[:2] == Enrolment.of(model.form)[:2]:
         device.warm_up()
 
-    def answer(message: bytes) -> bytes:
+    def answer(message: bytes) -> bytes | str:
         if message == ENROL:
-            return ANSWERED + device.enrolment.encode().encode()
+            return device.enrolment.encode().encode()
         try:
-            return ANSWERED + device.answer(message)
+            return device.answer(message)
         except RefusedError as error:
-            return REFUSED + f"refused: {error}".encode()
+            return f"refused: {error}"
 
     return answer

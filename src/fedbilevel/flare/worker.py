@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from fedbilevel.flare.worker_child import Answer
 from fedbilevel.flare.worker_process import Child, WorkerError
 
 __all__ = ["Worker", "WorkerError"]
@@ -36,9 +37,7 @@ class Worker:
         b'HELLO'
     """
 
-    def __init__(
-        self, make: Callable[..., Callable[[bytes], bytes]], *arguments: Any
-    ) -> None:
+    def __init__(self, make: Callable[..., Answer], *arguments: Any) -> None:
         try:
             self._order = pickle.dumps((make, arguments))
         except Exception as error:
@@ -47,14 +46,14 @@ class Worker:
                 f"ones that can be pickled: {error}"
             ) from error
         self._child: Child | None = None
-        self._next: tuple[Future[bytes], bytes] | None = None
+        self._next: tuple[Future[bytes | str], bytes] | None = None
         self._closed = False
         self._changed = threading.Condition()
         # A daemon: a computation that goes on must not keep this process from ending.
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def ask(self, message: bytes, timeout: float | None = None) -> bytes:
+    def ask(self, message: bytes, timeout: float | None = None) -> bytes | str:
         """Return the child's answer.
 
         A computation that takes too long goes on, and its answer is thrown away; later
@@ -67,7 +66,7 @@ class Worker:
         Raises:
             WorkerError: there is no answer.
         """
-        future = Future[bytes]()
+        future = Future[bytes | str]()
         with self._changed:
             if self._closed:
                 raise WorkerError(CLOSED)
@@ -130,7 +129,7 @@ class Worker:
                 future.set_exception(WorkerError(f"asking failed: {error!r}"))
         return True
 
-    def _exchange(self, message: bytes) -> bytes:
+    def _exchange(self, message: bytes) -> bytes | str:
         child = self._child
         if not child or not child.lives():
             with self._changed:

@@ -1,7 +1,6 @@
 """The child's half of a worker: call `make` once, then answer messages one by one.
 
-What crosses to the parent are bytes alone. Each reply begins with what went wrong, and
-nothing (no bytes) if all is well; then comes the answer.
+What crosses to the parent are bytes alone: of each reply what it is, then its content.
 """
 
 import os
@@ -11,11 +10,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
+
+from fedbilevel.flare.channel import Channel, inherited
 
 LOOKS_EVERY = 0.5
 """Seconds between two looks at whether the parent still lives."""
+Answer = Callable[[bytes], bytes | str]
+"""What answers messages: with what was computed, or in words why it was not."""
+COMPUTED, SAID, FAILED = b"computed", b"said", b"failed"
+"""What a reply is: what was computed, words instead, or words of a failure."""
 MARK = "\0"
 """Between what happened and what the exception says, which may be about data."""
 _LIBRARY = re.compile(r"/(site-packages|lib/python[\d.]+|fedbilevel)/|^<")
@@ -23,60 +27,66 @@ LONGEST_REASON = 500
 """Characters of an exception's first line that cross at most."""
 
 
-def serve(connection: Connection) -> None:
-    """Answer what comes over a connection until its other end closes.
+def serve(channel: Channel) -> None:
+    """Answer what comes over a channel until its other end closes.
 
     Args:
-        connection: brings first `make` and its arguments, pickled, then messages.
+        channel: brings first `make` and its arguments, pickled, then messages.
 
     Example:
         >>> import operator
-        >>> from multiprocessing import Pipe
-        >>> here, there = Pipe()
+        >>> from fedbilevel.flare.channel import pair
+        >>> here, there = pair()
         >>> child = threading.Thread(target=serve, args=(there,))
         >>> child.start()
-        >>> here.send_bytes(pickle.dumps((operator.methodcaller, ("upper",))))
-        >>> here.recv_bytes()
-        b''
-        >>> here.send_bytes(b"hello")
-        >>> here.recv_bytes(), here.recv_bytes()
-        (b'', b'HELLO')
+        >>> here.send(pickle.dumps((operator.methodcaller, ("upper",))))
+        >>> here.receive(), here.receive()
+        (b'computed', b'')
+        >>> here.send(b"hello")
+        >>> here.receive(), here.receive()
+        (b'computed', b'HELLO')
         >>> here.close()
         >>> child.join()
         >>> there.close()
     """
     try:
-        make, arguments = pickle.loads(connection.recv_bytes())
+        make, arguments = pickle.loads(channel.receive())
         answer = make(*arguments)
     except BaseException as error:
         traceback.print_exc()
-        connection.send_bytes(_words("could not begin:", error))
+        _send(channel, FAILED, _words("could not begin:", error))
         return
-    connection.send_bytes(b"")
+    _send(channel, COMPUTED, b"")
     while True:
         try:
-            message = connection.recv_bytes()
+            message = channel.receive()
         except (EOFError, ConnectionResetError):
             return
-        _reply(connection, answer, message)
+        _reply(channel, answer, message)
         # Not held while waiting for the next.
         del message
 
 
-def _reply(
-    connection: Connection, answer: Callable[[bytes], bytes], message: bytes
-) -> None:
+def _reply(channel: Channel, answer: Answer, message: bytes) -> None:
     try:
         answered = answer(message)
-        if not isinstance(answered, bytes):
-            raise TypeError(f"the answer must be bytes, not {type(answered).__name__}")
+        if not isinstance(answered, bytes | str):
+            kind = type(answered).__name__
+            raise TypeError(f"the answer must be bytes or words, not {kind}")
     # Whatever it raises, even SystemExit, is the computation's failure and not ours.
     except BaseException as error:
         traceback.print_exc()
-        connection.send_bytes(_words("raised", error))
+        _send(channel, FAILED, _words("raised", error))
         return
-    connection.send_bytes(b"")
-    connection.send_bytes(answered)
+    if isinstance(answered, str):
+        _send(channel, SAID, answered.encode())
+    else:
+        _send(channel, COMPUTED, answered)
+
+
+def _send(channel: Channel, outcome: bytes, content: bytes) -> None:
+    channel.send(outcome)
+    channel.send(content)
 
 
 def _words(event: str, error: BaseException) -> bytes:
@@ -105,11 +115,9 @@ def _place(error: BaseException) -> str:
 
 def _begin(descriptor: int, parent: int) -> None:
     """Serve in a process that was started for it, while its parent lives."""
-    # Processes that the computation starts must not keep the connection open.
-    os.set_inheritable(descriptor, False)
     # The computation holds this thread, perhaps for long after the parent has died.
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    serve(Connection(descriptor))
+    serve(inherited(descriptor))
 
 
 def _end_after(parent: int) -> None:

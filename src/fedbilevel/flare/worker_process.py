@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from multiprocessing import Pipe
 
-from fedbilevel.flare.worker_child import MARK
+from fedbilevel.flare.channel import pair
+from fedbilevel.flare.worker_child import FAILED, MARK, SAID
 
 LOOKS_EVERY = 1.0
 """Seconds between two looks at whether a silent child still lives."""
@@ -56,7 +56,7 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self._connection, there = Pipe()
+        self._channel, there = pair()
         with there:
             descriptor = there.fileno()
             arguments = [str(descriptor), str(os.getpid()), *sys.path]
@@ -67,7 +67,7 @@ class Child:
                     pass_fds=[descriptor],
                 )
             except OSError as error:
-                self._connection.close()
+                self._channel.close()
                 raise WorkerError(f"the computation could not begin: {error}") from None
 
     def begin(self, order: bytes) -> None:
@@ -77,19 +77,27 @@ class Child:
             WorkerError: that failed; the child has ended then.
         """
         try:
-            self._send(order)
+            self.ask(order)
         except WorkerError:
             self.ended()
             raise
 
-    def ask(self, message: bytes) -> bytes:
+    def ask(self, message: bytes) -> bytes | str:
         """Return its answer.
 
         Raises:
             WorkerError: it failed, or died.
         """
-        self._send(message)
-        return self._received()
+        try:
+            self._channel.send(message)
+        except OSError:
+            raise WorkerError(_death(self.ended())) from None
+        outcome, content = self._received(), self._received()
+        if outcome == FAILED:
+            words = f"the computation {content.decode()}"
+            summary, _, said = words.partition(MARK)
+            raise WorkerError(summary + said, summary)
+        return content.decode() if outcome == SAID else content
 
     def lives(self) -> bool:
         """Return whether it can be asked."""
@@ -101,30 +109,20 @@ class Child:
 
     def ended(self) -> int:
         """Hang up, wait for its end, and return its exit code."""
-        self._connection.close()
+        self._channel.close()
         try:
             return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def _send(self, message: bytes) -> None:
-        """Send a message, and raise what went wrong with it."""
-        try:
-            self._connection.send_bytes(message)
-        except OSError:
-            raise WorkerError(_death(self.ended())) from None
-        if failure := self._received():
-            summary, _, said = f"the computation {failure.decode()}".partition(MARK)
-            raise WorkerError(summary + said, summary)
-
     def _received(self) -> bytes:
         try:
             # A death hangs up, unless a process that the child forked holds on.
-            while not self._connection.poll(LOOKS_EVERY):
+            while not self._channel.has_come(LOOKS_EVERY):
                 if not self.lives():
                     raise EOFError
-            return self._connection.recv_bytes()
+            return self._channel.receive()
         except (EOFError, OSError):
             raise WorkerError(_death(self.ended())) from None
 
