@@ -56,9 +56,10 @@ def assert_same(one, other, atol=1e-10):
 
 @every_algorithm
 def test_jit_equals_no_jit(name):
-    # Two rounds: the opening and a later one. Uncompiled work is slow.
-    compiled = last_server(name, rounds=2)
-    assert_same(compiled, last_server(name, rounds=2, engine=DebugSimulation()))
+    # Two rounds: the opening and a later one, of two devices. Uncompiled work is slow.
+    settings = {"rounds": 2, "weights": [2.5, 0, 0, 0, 1.0]}
+    compiled = last_server(name, **settings)
+    assert_same(compiled, last_server(name, **settings, engine=DebugSimulation()))
 
 
 @every_algorithm

@@ -62,8 +62,8 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
 
 def test_a_terminal_shows_rounds_costs_figures_and_time_left(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
-    shown = in_terminal(tmp_path, "run quick.toml --rounds 60 --evaluation.every 1")
-    for words in ("of 60", "━", "samples drawn", "B sent", "validation loss", "left"):
+    shown = in_terminal(tmp_path, "run quick.toml --rounds 400 --evaluation.every 1")
+    for words in ("of 400", "━", "samples drawn", "B sent", "validation loss", "left"):
         assert words in shown
 
 

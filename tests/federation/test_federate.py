@@ -13,7 +13,7 @@ import pytest
 
 from fedbilevel.__main__ import main
 from fedbilevel.flare.provisioning import Kits, provisioned
-from fedbilevel.flare.rehearsal import pids, stop
+from fedbilevel.flare.rehearsal import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
 from tests.federation.experiments import ENVIRONMENT, federating
 
@@ -78,7 +78,7 @@ class Told(NamedTuple):
         left: processes that it left.
         before: what the server had written of each exchange by then.
         said: what the same command said when it was typed again.
-        mistaken: what another said meanwhile, about sites that hold something else.
+        mistaken: what another said then, about sites that hold something else.
     """
 
     folder: Path
@@ -107,10 +107,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         left, before = processes_of(kits), lines(folder)
         interrupted = first.said
         with federating(clean) as second:
-            second.until(lambda: " begins" in second.said)
-            with federating(wrong, "--federation.kit", str(kits.admin)) as third:
-                assert third.process.wait(timeout=300) == 2, third.said
             assert second.process.wait(timeout=300) == 0, second.said
+        with (
+            rehearsal(folder / "kits", SITES),
+            federating(wrong, "--federation.kit", str(kits.admin)) as third,
+        ):
+            assert third.process.wait(timeout=300) == 2, third.said
         yield Told(folder, interrupted, code, left, before, second.said, third.said)
     finally:
         stop(kits.server, *kits.sites.values())

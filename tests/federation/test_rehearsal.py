@@ -161,10 +161,11 @@ def test_a_port_that_is_taken_is_named(tmp_path):
 
 def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     script = f"""
+import time
 from pathlib import Path
 from fedbilevel.flare.rehearsal import rehearsal
 with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
-    pass
+    time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
     made = tmp_path / "rehearsal" / "prod_00"
