@@ -21,6 +21,7 @@ from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 
 ROUNDS = 3
+SIZES = (3, 8, 5, 1, 6)  # ragged; whoever has them, programs are the same
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
@@ -28,9 +29,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 def ragged_devices() -> InMemoryDevices:
     generator = np.random.default_rng(7)
-    return InMemoryDevices(
-        [quadratic.examples(generator, size, 0.3) for size in (3, 8, 5, 1, 6)]
-    )
+    return InMemoryDevices([quadratic.examples(generator, size, 0.3) for size in SIZES])
 
 
 def last_server(name, *, problem=None, devices=None, **settings):
@@ -72,8 +71,11 @@ def test_permuting_devices_changes_nothing(name):
 
 @every_algorithm
 def test_relabelling_devices_changes_nothing(name):
-    # One example a device: whatever is drawn, it is that one.
-    held = quadratic.devices(5, 1, 0.3)
+    # Copies of one example a device: whatever is drawn, it is that one.
+    held = [
+        jax.tree.map(lambda leaf, size=size: np.repeat(leaf, size, axis=0), device)
+        for size, device in zip(SIZES, quadratic.devices(5, 1, 0.3), strict=True)
+    ]
     order = [3, 0, 4, 1, 2]
     one = last_server(name, devices=InMemoryDevices(held))
     relabelled = InMemoryDevices([held[k] for k in order])
@@ -96,7 +98,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(name):
 @every_algorithm
 def test_an_absent_device_counts_for_nothing_whatever_it_holds(name):
     poisoned = np.random.default_rng(7)
-    held = [quadratic.examples(poisoned, size, 0.3) for size in (3, 8, 5, 1, 6)]
+    held = [quadratic.examples(poisoned, size, 0.3) for size in SIZES]
     held[1] = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), held[1])
     assert_same(last_server(name), last_server(name, devices=InMemoryDevices(held)))
 

@@ -31,7 +31,7 @@ def main(folder: Path, result: Path) -> None:
         engine=engine,
         checkpoints=Checkpoints(folder, every=2, keep=2),
     ):
-        print(done.number, flush=True)
+        print(f"round {done.number}", flush=True)
         x, y = np.asarray(done.x), np.asarray(done.y)
     if jax.process_index() == 0:
         np.save(result, np.concatenate([x, y]))

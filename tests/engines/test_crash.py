@@ -1,5 +1,6 @@
 """Real processes, killed with real signals, end with the bits of unharmed ones."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -40,7 +41,8 @@ def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
     seen: list[int] = []
     for line in process.stdout:
         assert "skipped" not in line, line
-        seen += [int(line)] if line.strip().isdigit() else []
+        # Others write to the same pipe, piece by piece.
+        seen += [int(number) for number in re.findall(r"round (\d+)\n", line)]
         if len(seen) >= enough:
             break
     return seen[0]

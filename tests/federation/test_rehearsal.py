@@ -173,7 +173,7 @@ with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
         lambda: all((made / x / "pid.fl").exists() for x in ("localhost", "site-1")), 30
     )
     parent.send_signal(signal.SIGINT)
-    _, said = parent.communicate(timeout=20)
+    _, said = parent.communicate(timeout=60)
     assert b"KeyboardInterrupt" in said
     assert pids(made / "localhost") + pids(made / "site-1") == []
 
