@@ -4,12 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Tests run a program once or twice: compiling it in half the time is what counts, and
-# what one process has compiled others need not. The sharded engine has 4 devices.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4",
-)
+from tests.compiling import for_devices
+
+# The sharded engine has 4 devices. What one process has compiled others need not.
+os.environ.setdefault("XLA_FLAGS", for_devices(4))
 # Loading such a program says much about machines, into pipes that nobody reads.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"

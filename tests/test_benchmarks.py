@@ -25,6 +25,7 @@ from fedbilevel import NeumannSeries, run
 from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
+from tests.compiling import QUICKLY
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -134,14 +135,12 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
 @pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
 def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
-    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    environment = {**os.environ, **flags}
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env={**os.environ, "XLA_FLAGS": QUICKLY},
         timeout=600,
     )
     assert done.returncode in (0, 1), done.stderr
@@ -162,13 +161,12 @@ def test_a_benchmark_prints_a_table_and_its_figures_last():
 
 def test_what_rounds_cost_is_what_the_formulas_say():
     command = [sys.executable, "-m", "benchmarks.costs", "--fast"]
-    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **flags},
+        env={**os.environ, "XLA_FLAGS": QUICKLY},
         timeout=600,
     )
     # Counts, not times: nothing excuses a difference.

@@ -104,56 +104,38 @@ def test_an_absent_device_counts_for_nothing_whatever_it_holds(name):
 
 
 @every_algorithm
-def test_rounds_after_the_second_and_new_numbers_trace_nothing(name):
-    def traces():
-        program: Any = simulation._work
-        return program._cache_size()
+def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers(name):
+    def programs():
+        work: Any = simulation._work
+        return work._cache_size()
 
-    def lower_loss(x, y, batch):  # another function: nothing is compiled for it yet
-        return quadratic.lower_loss(x, y, batch)
-
-    problem = BilevelProblem(quadratic.upper_loss, lower_loss)
-    first = traces()
-    last_server(name, problem=problem, rounds=5)
-    phases = ALGORITHMS[name]()
-    distinct = len({*phases.opening(problem)}) + len({*phases.phases(problem)})
-    assert 0 < traces() - first <= distinct
-    if not getattr(phases, "warm_start", None):
-        assert traces() - first <= 2 * len(phases.phases(problem))
-    before = traces()
-    # Numbers are arguments of the compiled program: other ones need no other program.
-    algorithm = jax.tree.map(lambda rate: 0.5 * rate, ALGORITHMS[name]())
-    x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
-    y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
-    list(run(problem, algorithm, ragged_devices(), x, y, rounds=2, weights=WEIGHTS))
-    assert traces() == before
-
-
-@every_algorithm
-def test_after_two_rounds_nothing_is_traced_whoever_takes_part(name):
     calls = []
 
-    def lower_loss(x, y, batch):
+    def lower_loss(x, y, batch):  # another function: nothing is compiled for it yet
         calls.append(1)
         return quadratic.lower_loss(x, y, batch)
 
     def varying(seed, round_number, device_count):
         return np.arange([4, 5, 2, 5, 3, 1][round_number])
 
-    x, y = np.ones(quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
-    seen = []
-    for _ in run(
-        BilevelProblem(quadratic.upper_loss, lower_loss),
-        ALGORITHMS[name](),
-        ragged_devices(),
-        x,
-        y,
-        rounds=6,
-        participation=varying,
-    ):
+    problem = BilevelProblem(quadratic.upper_loss, lower_loss)
+    algorithm = ALGORITHMS[name]()
+    rest = ragged_devices(), np.ones(quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
+    first, seen = programs(), []
+    for _ in run(problem, algorithm, *rest, rounds=6, participation=varying):
         seen.append(len(calls))
     assert seen[0] > 0
     assert seen[1:] == [seen[1]] * 5
+    phases = algorithm.phases(problem)
+    distinct = len({*algorithm.opening(problem)}) + len({*phases})
+    assert 0 < programs() - first <= distinct
+    if not getattr(algorithm, "warm_start", None):
+        assert programs() - first <= 2 * len(phases)
+    before = programs()
+    # Numbers are arguments of the compiled program: other ones need no other program.
+    others = jax.tree.map(lambda rate: 0.5 * rate, algorithm)
+    list(run(problem, others, *rest, rounds=2, participation=varying))
+    assert programs() == before
 
 
 @every_algorithm

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.compiling import QUICKLY
 from tools.terminal import shown
 
-# Compiled in half the time, on one device as on most machines.
+# Compiled quickly, for one device as on most machines.
 ENVIRONMENT = {
     **os.environ,
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "XLA_FLAGS": QUICKLY,
 }
 
 QUICK = """

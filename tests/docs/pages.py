@@ -170,25 +170,6 @@ def read_piece(text: str) -> None:
     read_experiment(piece)
 
 
-def readers_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of somebody who has installed the package.
-
-    It has `fedbilevel` and `python` of this interpreter and the data of this checkout.
-    Programs are compiled in half the time, for one device as on most machines.
-    """
-    shim = folder / "fedbilevel"
-    folder.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedbilevel "$@"\n')
-    shim.chmod(0o755)
-    path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return {
-        "FEDBILEVEL_DATA": str(ROOT / ".data"),
-        **os.environ,
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-        "PATH": os.pathsep.join(path),
-    }
-
-
 if __name__ == "__main__":
     sys.path[0] = ""  # as for a program in this folder
     carry_out(Path(sys.argv[1]))

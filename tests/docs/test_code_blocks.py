@@ -1,11 +1,13 @@
 """Every code block of the documentation is run, or marked as one that is not."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.compiling import QUICKLY
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT, Block, Fate
 
@@ -16,9 +18,28 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def readers_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of somebody who has installed the package.
+
+    It has `fedbilevel` and `python` of this interpreter and the data of this checkout.
+    Programs are compiled quickly, for one device as on most machines.
+    """
+    shim = folder / "fedbilevel"
+    folder.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedbilevel "$@"\n')
+    shim.chmod(0o755)
+    path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {
+        "FEDBILEVEL_DATA": str(ROOT / ".data"),
+        **os.environ,
+        "XLA_FLAGS": QUICKLY,
+        "PATH": os.pathsep.join(path),
+    }
+
+
 def read(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Do in an empty folder what a page says."""
-    environment = pages.readers_environment(folder / "bin")
+    environment = readers_environment(folder / "bin")
     desk = folder / "desk"
     desk.mkdir()
     if (ROOT / "examples").exists():

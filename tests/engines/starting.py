@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.compiling import for_devices
+
 
 def start_processes(count: int, module: list[str]) -> list[subprocess.Popen[str]]:
     """Start a module in so many processes that know each other, if more than one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = "--xla_backend_optimization_level=0"
-    flags += " --xla_force_host_platform_device_count=2"
     running = []
     for process in range(count):
         place = {"PORT": str(port), "PROCESSES": str(count), "PROCESS": str(process)}
@@ -22,7 +22,7 @@ def start_processes(count: int, module: list[str]) -> list[subprocess.Popen[str]
                 [sys.executable, "-m", *module],
                 env={
                     **os.environ,
-                    "XLA_FLAGS": flags,
+                    "XLA_FLAGS": for_devices(2),
                     "TF_CPP_MIN_LOG_LEVEL": "3",
                     **(place if count > 1 else {}),
                 },

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.compiling import QUICKLY
 from tests.federation import pulled
 from tests.federation.waiting import until
 
@@ -17,7 +18,7 @@ ENVIRONMENT = {
     **os.environ,
     # As the suite's own process computes.
     "JAX_ENABLE_X64": "1",
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "XLA_FLAGS": QUICKLY,
 }
 SERIES = '{ name = "NeumannSeries", terms = 2, scale = 0.3 }'
 LOCAL = f"""
