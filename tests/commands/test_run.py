@@ -1,17 +1,20 @@
 """Runs from a file: progress, interruption, resumption, and what is kept."""
 
+import gc
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedbilevel.commands.interruption import interruption
 from fedbilevel.experiments.reading import read_experiment
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
 
@@ -216,3 +219,21 @@ def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
         said = begun.stderr.read()
     assert begun.returncode == 130
     assert "Traceback" not in said
+
+
+def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(capfd):
+    def interrupt(phase: str, details: dict[str, int]) -> None:
+        gc.callbacks.remove(interrupt)
+        raise KeyboardInterrupt
+
+    def lose_it() -> None:
+        gc.collect()
+        time.sleep(60)
+
+    with interruption() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted() == 130
+        gc.callbacks.append(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lose_it()
+    assert "Traceback" not in capfd.readouterr().err

@@ -9,7 +9,8 @@ from pathlib import Path
 from shlex import quote
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import headline, interruption, sum_up
+from fedbilevel.commands.following import headline, sum_up
+from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment, Own

@@ -1,13 +1,12 @@
 """A run watched to its end, or to the first Ctrl-C."""
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from types import FrameType
 
+from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.running import carry_out
@@ -100,45 +99,3 @@ def _summary(records: Sequence[Record]) -> str:
         for name, value in last.items()
     )
     return f"after {records[-1].rounds} rounds: {', '.join(changes)}"
-
-
-@contextmanager
-def interruption() -> Iterator["Interrupted"]:
-    """Take note of the first Ctrl-C or SIGTERM; let the second end the program.
-
-    Example:
-        >>> with interruption() as interrupted:
-        ...     interrupted()
-        0
-    """
-    interrupted = Interrupted()
-    signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(one, interrupted.note) for one in signals]
-    try:
-        yield interrupted
-    finally:
-        for one, handler in zip(signals, before, strict=True):
-            signal.signal(one, handler)
-
-
-class Interrupted:
-    """Whether the run was asked to stop.
-
-    Example:
-        >>> Interrupted()()
-        0
-    """
-
-    def __init__(self) -> None:
-        self._noted = 0
-
-    def __call__(self) -> int:
-        """Return the exit code that shells give to the signal; 0 without one."""
-        return self._noted
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember it, and say what happens."""
-        self._noted = 128 + number
-        print("\nstopping after this round; once more to stop now", file=sys.stderr)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.engines.federation import Federation
 from fedbilevel.engines.federation.kept import MOST
@@ -74,6 +75,8 @@ class CollabServer:
                     garbage.collect()
                     if reports.stop_is_asked or collab.is_aborted:
                         break
+        except RunAborted:
+            raise
         except Exception as error:
             told = {"words": str(error), "mistake": is_mistake(error)}
             (results / FAILURE).write_text(json.dumps(told))

@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.engines.federation.transport import Reply
 
@@ -30,7 +31,11 @@ class Collab:
     def exchange(
         self, message: bytes, to: Sequence[str], timeout: float
     ) -> Iterator[Reply]:
-        """Send a message, and yield replies as they arrive, until time is up."""
+        """Send a message, and yield replies as they arrive, until time is up.
+
+        Raises:
+            RunAborted: the job has been, meanwhile.
+        """
         present = {proxy.name for proxy in collab.clients}
         for name in to:
             if name not in present:
@@ -50,7 +55,10 @@ class Collab:
             try:
                 reply = arrived.get(timeout=max(0.0, until - time.monotonic()))
             except Empty:
-                return
+                reply = None
+            # A job that is aborted ends its calls as if sites had been late.
+            if (reply is None or reply.message is None) and collab.is_aborted:
+                raise RunAborted("the job was aborted during an exchange")
             if reply is None:
                 return
             yield reply

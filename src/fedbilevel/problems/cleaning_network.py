@@ -57,8 +57,8 @@ class WeightingNetwork(NamedTuple):
         ...     bias=jnp.array(1.0),
         ... )
         >>> rows = LabelledRows(jnp.eye(2), jnp.array([0, 1]))
-        >>> network.weights(HintedRows(rows, jnp.array([0.0, 9.0])))
-        Array([0.7310586, 0.5      ], dtype=float32)
+        >>> network.weights(HintedRows(rows, jnp.array([0.0, 9.0]))).round(3)
+        Array([0.731, 0.5  ], dtype=float32)
     """
 
     slope: Float[Array, "hidden"]

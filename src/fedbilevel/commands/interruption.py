@@ -1,0 +1,78 @@
+"""The first Ctrl-C ends a round, the second ends the program."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AGAIN = 0.01
+"""Seconds after which an interruption that went nowhere comes again."""
+
+
+@contextmanager
+def interruption() -> Iterator["Interrupted"]:
+    """Take note of the first Ctrl-C or SIGTERM; let the second end the program.
+
+    Example:
+        >>> with interruption() as interrupted:
+        ...     interrupted()
+        0
+    """
+    interrupted = Interrupted()
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(one, interrupted.note) for one in signals]
+    told = sys.unraisablehook
+    # JAX has Python call it at every collection of garbage, and what is raised there is
+    # told in a traceback and forgotten.
+    sys.unraisablehook = _insists(told)
+    try:
+        yield interrupted
+    finally:
+        sys.unraisablehook = told
+        for one, handler in zip(signals, before, strict=True):
+            signal.signal(one, handler)
+
+
+class Interrupted:
+    """Whether the run was asked to stop.
+
+    Example:
+        >>> Interrupted()()
+        0
+    """
+
+    def __init__(self) -> None:
+        self._noted = 0
+
+    def __call__(self) -> int:
+        """Return the exit code that shells give to the signal; 0 without one."""
+        return self._noted
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Remember it, and say what happens."""
+        self._noted = 128 + number
+        print("\nstopping after this round; once more to stop now", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _insists(told: Callable[["sys.UnraisableHookArgs"], None]) -> Callable[..., None]:
+    """Return what interrupts again where Python could not pass an interruption on.
+
+    Args:
+        told: what becomes of all else that cannot be passed on.
+    """
+
+    def insist(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            told(lost)
+            return
+        # Later, since here it would be lost as well.
+        again = threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGINT])
+        again.daemon = True
+        again.start()
+
+    return insist
