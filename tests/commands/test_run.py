@@ -221,7 +221,9 @@ def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
     assert "Traceback" not in said
 
 
-def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(capfd):
+def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(
+    capfd, monkeypatch
+):
     def interrupt(phase: str, details: dict[str, int]) -> None:
         gc.callbacks.remove(interrupt)
         raise KeyboardInterrupt
@@ -230,6 +232,8 @@ def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(cap
         gc.collect()
         time.sleep(60)
 
+    # As outside of tests: it prints what is lost.
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     with interruption() as interrupted:
         signal.raise_signal(signal.SIGINT)
         assert interrupted() == 130

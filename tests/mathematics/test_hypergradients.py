@@ -1,8 +1,11 @@
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbilevel import ConjugateGradient, NeumannSeries, Samples
+from fedbilevel import BilevelProblem, ConjugateGradient, NeumannSeries, Samples
 from fedbilevel.mathematics.theory import Assumptions, series_bias
 from tests import quadratic
 
@@ -43,6 +46,30 @@ def test_neumann_series_equals_the_written_out_series(terms):
 
     got = NeumannSeries(terms, theta)(quadratic.problem(), x, y, samples)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+
+
+class ClosedForm(NamedTuple):
+    """∇²yy g · vector, times a factor; as a tuple it has no weak references."""
+
+    factor: float
+
+    def __call__(self, x, y, batch, vector, /):
+        return self.factor * jnp.mean(batch.matrix, axis=0) @ vector
+
+
+def test_neumann_series_uses_the_oracle_it_is_given():
+    upper, lower = held(4)
+    samples = Samples(one(upper, 0), one(lower, 0), one(lower, 1), (one(lower, 2),) * 2)
+    x, y = np.ones(quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
+
+    def found(**oracles):
+        losses = quadratic.upper_loss, quadratic.lower_loss
+        return NeumannSeries(2, 0.2)(BilevelProblem(*losses, **oracles), x, y, samples)
+
+    closed = found(hessian_product=ClosedForm(1.0))
+    np.testing.assert_allclose(closed, found(), rtol=0, atol=1e-12)
+    doubled = found(hessian_product=ClosedForm(2.0))
+    assert not np.allclose(doubled, closed, atol=1e-3)
 
 
 def test_neumann_series_bias_stays_under_its_bound():

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,13 +25,24 @@ def interruption() -> Iterator["Interrupted"]:
     signals = signal.SIGINT, signal.SIGTERM
     before = [signal.signal(one, interrupted.note) for one in signals]
     told = sys.unraisablehook
-    # JAX has Python call it at every collection of garbage, and what is raised there is
-    # told in a traceback and forgotten.
-    sys.unraisablehook = _insists(told)
+    again: list[threading.Timer] = []
+
+    def insist(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            told(lost)
+            return
+        # JAX has Python call it at every collection of garbage; what is raised there is
+        # told in a traceback and forgotten. Later, since here it would be lost too.
+        again.append(threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGINT]))
+        again[-1].start()
+
+    sys.unraisablehook = insist
     try:
         yield interrupted
     finally:
         sys.unraisablehook = told
+        for timer in again:
+            timer.cancel()
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)
 
@@ -57,22 +68,3 @@ class Interrupted:
         print("\nstopping after this round; once more to stop now", file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _insists(told: Callable[["sys.UnraisableHookArgs"], None]) -> Callable[..., None]:
-    """Return what interrupts again where Python could not pass an interruption on.
-
-    Args:
-        told: what becomes of all else that cannot be passed on.
-    """
-
-    def insist(lost: "sys.UnraisableHookArgs") -> None:
-        if lost.exc_type is not KeyboardInterrupt:
-            told(lost)
-            return
-        # Later, since here it would be lost as well.
-        again = threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGINT])
-        again.daemon = True
-        again.start()
-
-    return insist

@@ -36,7 +36,7 @@ class Channel:
         return self._end.fileno()
 
     def send(self, message: bytes) -> None:
-        """Send a message; return when the other side has taken most of it.
+        """Send a message; return when what is left of it fits the kernel's buffer.
 
         Raises:
             OSError: the other side has hung up.

@@ -9,7 +9,7 @@ import jax
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from fedbilevel.engines.federation import Federation
+from fedbilevel.engines.federation import Exchange, Federation
 from fedbilevel.engines.federation.kept import MOST
 from fedbilevel.experiments.building import weights_of
 from fedbilevel.experiments.choices import Experiment
@@ -59,7 +59,7 @@ class CollabServer:
         home.mkdir(parents=True, exist_ok=True)
         results = Path(workspace.get_run_dir(job)) / RESULTS
         results.mkdir(parents=True, exist_ok=True)
-        reports, garbage = Reports(home), Garbage()
+        reports = Reports(home)
         context.get_engine().register_app_command(TOPIC, reports.answer)
 
         def prepare(experiment: Experiment) -> Work:
@@ -72,7 +72,6 @@ class CollabServer:
             )
             with closing(carry_out(experiment, home, True, prepare)) as steps:
                 for _ in steps:
-                    garbage.collect()
                     if reports.stop_is_asked or collab.is_aborted:
                         break
         except RunAborted:
@@ -91,6 +90,12 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
     model = model_of(experiment)
     _refuse_rare_checkpoints(experiment, model)
     devices = enrolled(sites_of(experiment), model.form, home)
+    garbage = Garbage()
+
+    def note(exchange: Exchange) -> None:
+        reports.note(exchange)
+        garbage.collect()
+
     engine = Federation(
         Collab(),
         devices,
@@ -98,7 +103,7 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
         timeout=experiment.federation.timeout,
         seed=experiment.seed,
         quorum=experiment.federation.quorum,
-        note=reports.note,
+        note=note,
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)

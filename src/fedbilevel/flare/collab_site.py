@@ -28,7 +28,8 @@ class CollabSite:
     def __init__(self, run_name: str) -> None:
         self.run_name = run_name
         self._worker: Worker | None = None
-        self._garbage = Garbage()
+        self._garbage: Garbage | None = None
+        self._closed = False
 
     @collab.publish
     def enrol(self) -> bytes | str:
@@ -43,6 +44,7 @@ class CollabSite:
     @collab.final
     def close(self) -> None:
         """End the computation's process."""
+        self._closed = True
         if self._worker is not None:
             self._worker.close()
 
@@ -59,10 +61,15 @@ class CollabSite:
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
             )
+        if self._garbage is None:
+            self._garbage = Garbage()
         self._garbage.collect()
         try:
             return self._worker.ask(message)
         except WorkerError as error:
+            if self._closed:
+                # Nothing of the site's own, but the end of the job.
+                raise
             # What an exception says may be about data, and stays in the console: the
             # software's logs may be sent to the server.
             return f"could not answer: {error.summary}; its console says more"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
@@ -28,6 +29,7 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
         home: the folder of the run at the server.
 
     Raises:
+        RunAborted: the job has been, meanwhile.
         RuntimeError: if a site has never enrolled; says why.
         ValueError: if one holds other examples than the problem asks for, or cannot
             load them.
@@ -69,6 +71,8 @@ def _ask(names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     present = [proxy.name for proxy in collab.clients if proxy.name in names]
     told, reasons = {}, {}
     results = collab.get_clients(present)(timeout=PATIENCE).enrol()
+    if collab.is_aborted:
+        raise RunAborted("the job was aborted while sites enrolled")
     for name, found in results:
         if type(found) is not bytes:
             reasons[name] = str(found)[:300]

@@ -55,7 +55,7 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         self._job.job.set_app_packages(["fedbilevel"])
         # The file is read when the job is written, which is up to the recipe's owner.
         files = Path(mkdtemp())
-        weakref.finalize(self, rmtree, files)
+        weakref.finalize(self, rmtree, files, ignore_errors=True)
         file = files / EXPERIMENT
         write_experiment(travelling(experiment), file)
         for target in ("server", *chosen):

@@ -13,6 +13,8 @@ from fedbilevel.engines.federation.transport import Reply
 
 GRACE = 1.0
 """Seconds after a timeout in which the software says why there was no answer."""
+LOOKS_EVERY = 0.05
+"""Seconds between two looks at whether the job is aborted."""
 WORDS = 300
 """The most that is kept of what a site says of a failure."""
 
@@ -45,32 +47,39 @@ class Collab:
             return
         # As they arrive, and none is kept here.
         group = collab.get_clients(asked)(blocking=False, timeout=timeout)
-        arrived: SimpleQueue[Reply | None] = SimpleQueue()
+        arrived: SimpleQueue[Reply | list[Reply]] = SimpleQueue()
         threading.Thread(
             target=_drain, args=(group.answer(message), arrived), daemon=True
         ).start()
         # Its own clock begins anew with every piece of a message, however slow.
         until = time.monotonic() + timeout + GRACE
+        unreached: list[Reply] = []
         while True:
             try:
                 reply = arrived.get(timeout=max(0.0, until - time.monotonic()))
             except Empty:
-                reply = None
-            # A job that is aborted ends its calls as if sites had been late.
-            if (reply is None or reply.message is None) and collab.is_aborted:
-                raise RunAborted("the job was aborted during an exchange")
-            if reply is None:
-                return
+                break
+            if isinstance(reply, list):
+                unreached = reply
+                break
             yield reply
+        # The end of a job is told to its sites first; at the server it then ends calls
+        # as if sites had been late. So who cannot be reached is waited for as well.
+        while unreached and not collab.is_aborted:
+            if time.monotonic() >= until - GRACE:
+                break
+            time.sleep(LOOKS_EVERY)
+        if collab.is_aborted:
+            raise RunAborted("the job was aborted during an exchange")
+        yield from unreached
 
 
-def _drain(results: Any, arrived: "SimpleQueue[Reply | None]") -> None:
-    """Pass on results as they come, then failures, then none."""
+def _drain(results: Any, arrived: "SimpleQueue[Reply | list[Reply]]") -> None:
+    """Pass on results as they come, then all failures at once."""
     for name, found in results:
         arrived.put(_reply(name, found))
-    for name, error in dict(results.failures).items():
-        arrived.put(Reply(name, failure=_words(error)))
-    arrived.put(None)
+    failures = dict(results.failures).items()
+    arrived.put([Reply(name, failure=_words(error)) for name, error in failures])
 
 
 def _reply(name: str, found: Any) -> Reply:

@@ -79,7 +79,7 @@ def _reply(channel: Channel, answer: Answer, message: bytes) -> None:
         _send(channel, FAILED, _words("raised", error))
         return
     if isinstance(answered, str):
-        _send(channel, SAID, answered.encode())
+        _send(channel, SAID, answered.encode(errors="backslashreplace"))
     else:
         _send(channel, COMPUTED, answered)
 
@@ -117,7 +117,8 @@ def _begin(descriptor: int, parent: int) -> None:
     """Serve in a process that was started for it, while its parent lives."""
     # The computation holds this thread, perhaps for long after the parent has died.
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    serve(inherited(descriptor))
+    with inherited(descriptor) as channel:
+        serve(channel)
 
 
 def _end_after(parent: int) -> None:
