@@ -3,7 +3,7 @@
 import gc
 
 EVERY = 5
-"""Exchanges between two collections, which take some 3 ms each."""
+"""Exchanges between two collections, which take 3 to 10 ms each."""
 
 
 class Garbage:
