@@ -29,7 +29,6 @@ class CollabSite:
         self.run_name = run_name
         self._worker: Worker | None = None
         self._garbage: Garbage | None = None
-        self._closed = False
 
     @collab.publish
     def enrol(self) -> bytes | str:
@@ -44,7 +43,6 @@ class CollabSite:
     @collab.final
     def close(self) -> None:
         """End the computation's process."""
-        self._closed = True
         if self._worker is not None:
             self._worker.close()
 
@@ -67,7 +65,7 @@ class CollabSite:
         try:
             return self._worker.ask(message)
         except WorkerError as error:
-            if self._closed:
+            if self._worker.is_closed:
                 # Nothing of the site's own, but the end of the job.
                 raise
             # What an exception says may be about data, and stays in the console: the

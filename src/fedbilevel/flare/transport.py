@@ -9,6 +9,7 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
+from fedbilevel.engines.federation.gathering import NO_ANSWER
 from fedbilevel.engines.federation.transport import Reply
 
 GRACE = 1.0
@@ -65,9 +66,7 @@ class Collab:
             yield reply
         # The end of a job is told to its sites first; at the server it then ends calls
         # as if sites had been late. So who cannot be reached is waited for as well.
-        while unreached and not collab.is_aborted:
-            if time.monotonic() >= until - GRACE:
-                break
+        while unreached and not collab.is_aborted and time.monotonic() < until - GRACE:
             time.sleep(LOOKS_EVERY)
         if collab.is_aborted:
             raise RunAborted("the job was aborted during an exchange")
@@ -93,5 +92,5 @@ def _reply(name: str, found: Any) -> Reply:
 def _words(error: Exception) -> str:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, TimeoutError):
-        return "did not answer in time"
+        return NO_ANSWER
     return f"could not be reached: {str(cause)[:WORDS]}"

@@ -53,6 +53,11 @@ class Worker:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def ask(self, message: bytes, timeout: float | None = None) -> bytes | str:
         """Return the child's answer.
 
