@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -23,11 +24,16 @@ from fedbilevel import (
     resume,
     run,
 )
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoint_store import Store
+from fedbilevel.engines.checkpoints import Progress
+from fedbilevel.engines.protocol import RunState
 from tests import quadratic
 from tests.engines import federation
 
 ALGORITHM = FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True)
 ROUNDS = 9
+SHAPES = (1, ()), (0, (0, 2)), (24, (4, 3, 2))
 SHARDED = Sharded(Mesh(np.array(jax.devices()[:2]), ("shards",)))
 
 
@@ -77,6 +83,22 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
     assert end.number == ROUNDS - 1
     assert_same_bits(numbers(end), whole)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16, jnp.int8])
+def test_arrays_of_any_shape_and_type_come_back_as_they_were(dtype, tmp_path):
+    server = [jnp.arange(size).astype(dtype).reshape(shape) for size, shape in SHAPES]
+    state = RunState(server, jnp.ones((3, 2), dtype))
+    store = Store(Checkpoints(tmp_path, every=1), {})
+    store.save(Progress(1, state, Costs(), ()))
+    store.close()
+    found = store.newest(state)
+    assert found is not None
+    assert [one.dtype for one in jax.tree.leaves(found.state)] == [dtype] * 4
+    jax.tree.map(np.testing.assert_array_equal, found.state, state)
+    other = jax.tree.map(lambda leaf: leaf.astype(jnp.int32), state)
+    with pytest.raises(CheckpointError, match="other shapes or types"):
+        store.newest(other)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,12 @@ class Command(NamedTuple):
             assert self.process.poll() is None, self.said
             return happened()
 
-        until(has, 300)
+        until(has, 300, lambda: self.said)
+
+    def until_its_end(self) -> None:
+        """Wait until the command has ended well."""
+        until(lambda: self.process.poll() is not None, 300, lambda: self.said)
+        assert self.process.returncode == 0, self.said
 
 
 @contextmanager

@@ -7,7 +7,6 @@ same rounds.
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.flare.provisioning import Kits, provisioned
 from fedbilevel.flare.rehearsal import pids, start, stop
+from tests.false_clock import false_clock
 from tests.federation import pulled
 from tests.federation.experiments import (
     ENVIRONMENT,
@@ -106,13 +106,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = home / "runs" / "LocalBSGM-federated"
     pace = home / "pace"
     pace.write_text("0.5")
-    clock = home / "clock"
-    clock.write_text("0")
-    ours = {
-        pulled.PACE: str(pace),
-        "CLOCK_OFFSET": str(clock),
-        "LD_PRELOAD": str(false_clock(home)),
-    }
+    clock, believing = false_clock(home)
+    ours = {pulled.PACE: str(pace), **believing}
     kits = provisioned(folder / "kits", SITES)
     with pytest.MonkeyPatch.context() as environment:
         # Of sites that are started from here too.
@@ -126,14 +121,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
                 yield made
         finally:
             stop(kits.server, *kits.sites.values())
-
-
-def false_clock(folder: Path) -> Path:
-    """Return a library that lets the clock of programs be off."""
-    library = folder / "clock.so"
-    source = Path(__file__).parent / "clock.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
 
 
 def goes_on(live: Live, harm: Callable[[], None]) -> None:
@@ -229,7 +216,7 @@ def test_a_clock_that_jumps_changes_nothing(live):
 
 def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     live.pace.unlink()
-    assert live.command.process.wait(timeout=300) == 0, live.command.said
+    live.command.until_its_end()
     lines = (live.folder / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
     # Who is said to have been late has been waited for.

@@ -217,10 +217,10 @@ def test_what_devices_keep_and_send_holds_no_example(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A real file system of 150 kB."""
+    """A real file system of 70 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=70k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only an administrator may mount a file system")
     yield folder

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedbilevel.engines.checkpoint_arrays import read_arrays
 from fedbilevel.engines.protocol import RunState
 
 DIGESTS = "digests.json"
@@ -71,30 +71,26 @@ def read_state(folder: Path, like: RunState) -> RunState | None:
         >>> read_state.__name__
         'read_state'
     """
-    ocp = orbax()
     leaves, structure = jax.tree.flatten(like)
     ours = len(jax.tree.leaves(like.server))
-    names = [str(i) for i in range(len(leaves))]
-    wanted = ocp.RestoreArgs(restore_type=np.ndarray)
-    # The handler itself, since a Checkpointer waits for all processes: one that cannot
-    # read must not leave the others waiting.
-    with closing(ocp.PyTreeCheckpointHandler()) as handler:
-        found = handler.restore(
-            folder / "state",
-            args=ocp.args.PyTreeRestore(
-                item=dict.fromkeys(names, 0),
-                restore_args=dict.fromkeys(names, wanted),
-            ),
-        )
+    found = read_arrays(folder / "state")
+    if len(found) != len(leaves):
+        return None
     arrays = []
-    for place, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+    for place, (array, leaf) in enumerate(zip(found, leaves, strict=True)):
         # A mesh fills private state up to a multiple of its shards.
-        array = found[name] if place < ours else found[name][: len(leaf)]
+        array = _typed(array if place < ours else array[: len(leaf)], leaf.dtype)
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             return None
         arrays.append(jnp.asarray(array))
     read: RunState = jax.tree.unflatten(structure, arrays)
     return read
+
+
+def _typed(array: np.ndarray, wanted: np.dtype) -> np.ndarray:
+    """Return an array in its type: NumPy's files have no name for bfloat16."""
+    unnamed = array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize
+    return array.view(wanted) if unnamed else array
 
 
 def orbax() -> Any:

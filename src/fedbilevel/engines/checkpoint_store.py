@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +74,8 @@ class Store:
             CheckpointError: if this one, or the one before, could not be written.
         """
         ocp = orbax()
+        from fedbilevel.engines.checkpoint_handler import SaveArrays
+
         manager = self._manager = self._manager or self._open(ocp)
         self._score(progress.history)
         server, private = progress.state
@@ -85,12 +86,11 @@ class Store:
             "costs": progress.costs._asdict(),
             "history": [dict(one) for one in progress.history],
         }
-        state = {str(i): x for i, x in enumerate(leaves)}
         with self._writing():
             saved = manager.save(
                 progress.rounds,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(state),
+                    state=SaveArrays(leaves),
                     notes=ocp.args.JsonSave(notes),
                 ),
             )
@@ -262,9 +262,6 @@ class Store:
 
 def _cause(error: Exception) -> str:
     """Return what the system said, of all that was said about it."""
-    code = re.search(r"os_error_code='(\d+)'", str(error))
-    if code is not None:
-        return os.strerror(int(code[1]))
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,58 @@
+"""How Orbax writes the arrays of a checkpoint in the background.
+
+Its own way, by tensorstore, starts threads by the wall clock: once that has been put
+back, nothing may be written until it is again where it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fedbilevel.engines.checkpoint_arrays import parts_of, write_parts
+
+
+class ArraysHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
+    """Writes arrays, each process the parts that it holds.
+
+    Example:
+        >>> ArraysHandler.__name__
+        'ArraysHandler'
+    """
+
+    async def async_save(
+        self, directory: PathLike[str], args: "SaveArrays"
+    ) -> list[Any]:
+        """Take the arrays as they are; return what is done when they are written."""
+        written = _write(Path(directory), dict(parts_of(args.arrays)))
+        return [ocp.future.CommitFutureAwaitingContractedSignals(written)]
+
+    def save(self, directory: PathLike[str], args: "SaveArrays") -> None:
+        """Write at once: Orbax asks for this, and calls the other."""
+        write_parts(Path(directory), dict(parts_of(args.arrays)))
+
+    def restore(self, directory: PathLike[str], args: Any) -> None:
+        """Orbax asks for this; reading does without Orbax."""
+        raise NotImplementedError
+
+
+@ocp.args.register_with_handler(ArraysHandler, for_save=True, for_restore=True)
+@dataclass
+class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]
+    """Arrays to be written.
+
+    Example:
+        >>> SaveArrays([jax.numpy.zeros(2)]).arrays
+        [Array([0., 0.], dtype=float32)]
+    """
+
+    arrays: Sequence[jax.Array]
+
+
+async def _write(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
+    write_parts(folder, parts)

@@ -1,0 +1,55 @@
+"""Checkpoints are written whatever the wall clock does."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedbilevel import Checkpoints, run
+from tests.engines.test_checkpoints import arguments
+from tests.false_clock import false_clock
+
+JUMPS = 86_400, -10_800, 0
+ROUNDS_BETWEEN = 5
+
+
+def main(offset: Path, folder: Path) -> None:
+    """Run, with a checkpoint of every round, while the clock jumps."""
+    rounds = run(
+        **arguments(rounds=len(JUMPS) * ROUNDS_BETWEEN),
+        checkpoints=Checkpoints(folder, every=1),
+    )
+    for seconds in JUMPS:
+        offset.write_text(str(seconds))
+        for _ in range(ROUNDS_BETWEEN):
+            next(rounds)
+        print(time.time(), flush=True)
+    assert not list(rounds)
+    # Those of tensorstore wait by that clock, so that most jumps do no harm.
+    tasks = Path("/proc/self/task").glob("*/comm")
+    assert not [name for name in map(Path.read_text, tasks) if name.startswith("ts_")]
+
+
+def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
+    offset, environment = false_clock(tmp_path)
+    folder = tmp_path / "checkpoints"
+    began = time.time()
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, offset, folder],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    took = time.time() - began
+    for seen, jump in zip(map(float, done.stdout.split()), JUMPS, strict=True):
+        assert 0 < seen - began - jump < took  # The clock was off.
+    newest = folder / f"round_{len(JUMPS) * ROUNDS_BETWEEN}"
+    assert (newest / "commit_success.txt").exists()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
