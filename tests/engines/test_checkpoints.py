@@ -1,5 +1,7 @@
 """Durable runs: the same bits after any interruption, and no use of damaged files."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedbilevel import (
     BilevelProblem,
@@ -25,6 +27,7 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoint_arrays import read_arrays, write_parts
 from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import Progress
 from fedbilevel.engines.protocol import RunState
@@ -34,7 +37,8 @@ from tests.engines import federation
 ALGORITHM = FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True)
 ROUNDS = 9
 SHAPES = (1, ()), (0, (0, 2)), (24, (4, 3, 2))
-SHARDED = Sharded(Mesh(np.array(jax.devices()[:2]), ("shards",)))
+MESH = Mesh(np.array(jax.devices()[:2]), ("shards",))
+SHARDED = Sharded(MESH)
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
@@ -85,20 +89,71 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     assert_same_bits(numbers(end), whole)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16, jnp.int8])
-def test_arrays_of_any_shape_and_type_come_back_as_they_were(dtype, tmp_path):
-    server = [jnp.arange(size).astype(dtype).reshape(shape) for size, shape in SHAPES]
-    state = RunState(server, jnp.ones((3, 2), dtype))
+@pytest.mark.parametrize(
+    ("dtype", "as_wide"),
+    [
+        (jnp.float32, jnp.int32),
+        (jnp.float64, jnp.int64),
+        (jnp.bfloat16, jnp.float16),
+        (jnp.float8_e5m2, jnp.float8_e4m3fn),
+    ],
+)
+def test_arrays_of_any_shape_type_and_place_come_back_as_they_were(
+    dtype, as_wide, tmp_path
+):
+    whole = [jnp.arange(size).astype(dtype).reshape(shape) for size, shape in SHAPES]
+    cut = jax.device_put(
+        jnp.arange(8).astype(dtype).reshape(2, 4),
+        NamedSharding(MESH, PartitionSpec(None, "shards")),
+    )
+    state = RunState([*whole, cut], jnp.ones((3, 2), dtype))
     store = Store(Checkpoints(tmp_path, every=1), {})
     store.save(Progress(1, state, Costs(), ()))
     store.close()
     found = store.newest(state)
     assert found is not None
-    assert [one.dtype for one in jax.tree.leaves(found.state)] == [dtype] * 4
+    assert {one.dtype for one in jax.tree.leaves(found.state)} == {jnp.dtype(dtype)}
     jax.tree.map(np.testing.assert_array_equal, found.state, state)
-    other = jax.tree.map(lambda leaf: leaf.astype(jnp.int32), state)
+    other = jax.tree.map(lambda leaf: leaf.astype(as_wide), state)
     with pytest.raises(CheckpointError, match="other shapes or types"):
         store.newest(other)
+
+
+def test_a_part_that_is_missing_is_missed(tmp_path):
+    parts = {f"{n}.{row}.float64": np.zeros(2) for n in (0, 1) for row in (0, 2, 4)}
+    for missing in ("0.0", "0.2"):
+        write_parts(tmp_path, {n: a for n, a in parts.items() if missing not in n})
+        with pytest.raises(ValueError, match="rows of an array are missing"):
+            read_arrays(tmp_path)
+    write_parts(tmp_path, {n: a for n, a in parts.items() if n[0] == "1"})
+    with pytest.raises(ValueError, match="an array is missing"):
+        read_arrays(tmp_path)
+
+
+def test_a_state_that_does_not_fit_ends_in_a_sentence(tmp_path):
+    # In a process of its own: Orbax's threads are loud.
+    code = """
+import resource, sys
+import jax.numpy as jnp
+from fedbilevel import CheckpointError, Checkpoints
+from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checkpoint_arrays import read_arrays, write_parts
+from fedbilevel.engines.checkpoint_store import Store
+from fedbilevel.engines.checkpoints import Progress
+from fedbilevel.engines.protocol import RunState
+
+store = Store(Checkpoints(sys.argv[1], every=1), {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    store.save(Progress(1, RunState(jnp.zeros(50_000), ()), Costs(), ()))
+    store.close()
+except CheckpointError as error:
+    print(error)
+"""
+    said = subprocess.check_output(
+        [sys.executable, "-c", code, tmp_path], text=True, stderr=subprocess.DEVNULL
+    )
+    assert said.startswith(f"a checkpoint could not be written to {tmp_path}: File too")
 
 
 @pytest.mark.parametrize(

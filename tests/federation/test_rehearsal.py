@@ -12,7 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nvflare.fuel.flare_api.api_spec import AuthenticationError
 
+from fedbilevel.flare import administrator
+from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
 from tests.federation.waiting import until
@@ -68,6 +71,30 @@ def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
     resources = (kits.server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in resources
     assert (kits.server / "snapshots").is_dir()
+
+
+def test_who_was_let_in_before_is_refused_only_after_a_while(kits, monkeypatch):
+    def refusing(kit: Path) -> None:
+        # What came when the server's clock jumped between two steps of a login.
+        raise AuthenticationError("Incorrect user name or password")
+
+    opening = administrator.open_session
+    refusal = "refuses: Incorrect user name"
+    with Administrator(kits.admin) as one:
+        assert one.connected() == set(SITES)
+        one.close()
+        monkeypatch.setattr(administrator, "open_session", refusing)
+        with pytest.raises(ConnectionError, match="did not answer: Incorrect user"):
+            one.connected()
+        with pytest.raises(PermissionError, match=refusal):
+            Administrator(kits.admin).connected()
+        monkeypatch.setattr(administrator, "open_session", opening)
+        assert one.connected() == set(SITES)
+        one.close()
+        monkeypatch.setattr(administrator, "open_session", refusing)
+        monkeypatch.setattr(administrator, "PATIENCE", 0.0)
+        with pytest.raises(PermissionError, match=refusal):
+            one.connected()
 
 
 def write_job_that_names(component: str, folder: Path) -> Path:

@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedbilevel.engines.checkpoint_arrays import read_arrays
 from fedbilevel.engines.protocol import RunState
@@ -67,19 +67,25 @@ def verified_notes(folder: Path) -> dict[str, Any]:
 def read_state(folder: Path, like: RunState) -> RunState | None:
     """Return a verified checkpoint's state, or none if it is not of that form.
 
+    Raises:
+        DamageError: if it was whole only to whoever wrote the digests.
+
     Example:
         >>> read_state.__name__
         'read_state'
     """
     leaves, structure = jax.tree.flatten(like)
     ours = len(jax.tree.leaves(like.server))
-    found = read_arrays(folder / "state")
+    try:
+        found = read_arrays(folder / "state")
+    except (ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
+        raise DamageError(f"its arrays are unreadable: {error}") from error
     if len(found) != len(leaves):
         return None
     arrays = []
     for place, (array, leaf) in enumerate(zip(found, leaves, strict=True)):
         # A mesh fills private state up to a multiple of its shards.
-        array = _typed(array if place < ours else array[: len(leaf)], leaf.dtype)
+        array = array if place < ours else array[: len(leaf)]
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             return None
         arrays.append(jnp.asarray(array))
@@ -87,14 +93,8 @@ def read_state(folder: Path, like: RunState) -> RunState | None:
     return read
 
 
-def _typed(array: np.ndarray, wanted: np.dtype) -> np.ndarray:
-    """Return an array in its type: NumPy's files have no name for bfloat16."""
-    unnamed = array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize
-    return array.view(wanted) if unnamed else array
-
-
 def orbax() -> Any:
-    """Import the library that writes and reads arrays, or say how to get it.
+    """Import the library that writes checkpoints, or say how to get it.
 
     Example:
         >>> orbax().__name__

@@ -1,7 +1,7 @@
 """How Orbax writes the arrays of a checkpoint in the background.
 
 Its own way, by tensorstore, starts threads by the wall clock: once that has been put
-back, nothing may be written until it is again where it was.
+back, it can happen that nothing is written until it is again where it was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,10 +37,11 @@ class ArraysHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
         write_parts(Path(directory), dict(parts_of(args.arrays)))
 
     def restore(self, directory: PathLike[str], args: Any) -> None:
-        """Orbax asks for this; reading does without Orbax."""
-        raise NotImplementedError
+        """Orbax asks for this, and is not asked to read."""
+        raise NotImplementedError("checkpoints are read by read_arrays")
 
 
+# Orbax takes no handler that is not registered for both.
 @ocp.args.register_with_handler(ArraysHandler, for_save=True, for_restore=True)
 @dataclass
 class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
 from fedbilevel.engines import agreement
 from fedbilevel.engines.accounting import Costs
@@ -78,9 +77,6 @@ class Store:
 
         manager = self._manager = self._manager or self._open(ocp)
         self._score(progress.history)
-        server, private = progress.state
-        # The next exchange writes over private state.
-        leaves = jax.tree.leaves((server, jax.tree.map(jnp.copy, private)))
         notes = {
             "configuration": self.configuration,
             "costs": progress.costs._asdict(),
@@ -90,7 +86,7 @@ class Store:
             saved = manager.save(
                 progress.rounds,
                 args=ocp.args.Composite(
-                    state=SaveArrays(leaves),
+                    state=SaveArrays(jax.tree.leaves(progress.state)),
                     notes=ocp.args.JsonSave(notes),
                 ),
             )
@@ -248,6 +244,8 @@ class Store:
                 save_root_metadata=False,
                 async_options=ocp.AsyncOptions(
                     timeout_secs=PATIENCE,
+                    # It would be waited for by that clock, and for less.
+                    create_directories_asynchronously=False,
                     post_finalization_callback=self._write_digests,
                 ),
             ),

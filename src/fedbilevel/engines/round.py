@@ -82,6 +82,6 @@ def _local(tree: PyTree) -> PyTree:
     def own(leaf: Array) -> Array:
         if isinstance(leaf, jax.core.Tracer) or len(leaf.sharding.device_set) == 1:
             return leaf
-        return leaf.addressable_data(0)
+        return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
 
     return jax.tree.map(own, tree)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -13,6 +14,9 @@ SECONDS = 10.0
 """To wait for the server."""
 GONE = "FINISHED:UNKNOWN"
 """The state of a job that the server does not know."""
+PATIENCE = 600.0
+"""Seconds for which who was let in before may be refused: a clock may be off, and to it
+a certificate is not valid yet."""
 STALE = 35.0
 """Seconds after which a site is held for gone: it sends a heartbeat every 10."""
 
@@ -81,6 +85,7 @@ class Administrator:
         _username(kit)
         self._kit = kit
         self._session: Any = None
+        self._let_in: float | None = None
 
     def connected(self) -> set[str]:
         """Return the sites that the server has heard of lately.
@@ -177,16 +182,24 @@ class Administrator:
             with redirect_stdout(io.StringIO()):
                 if self._session is None:
                     self._session = open_session(self._kit)
-                return question(self._session)
+                answer = question(self._session)
+            self._let_in = time.monotonic()
+            return answer
         except NotRunningError:
             raise
-        except (AuthenticationError, AuthorizationError, InvalidJobDefinition) as error:
-            # Another try would be refused as well.
-            said = f"the server of {self._kit} refuses: {error}"
-            raise PermissionError(said) from error
-        # The library raises many kinds, and none of them is to end a run of days.
+        # The library raises many kinds, and hardly any is to end a run of days.
         except Exception as error:
+            refused = isinstance(error, AuthenticationError) and not self._may_return()
+            if refused or isinstance(error, AuthorizationError | InvalidJobDefinition):
+                # Another try would be refused as well.
+                said = f"the server of {self._kit} refuses: {error}"
+                raise PermissionError(said) from error
             self.close()
             raise ConnectionError(
                 f"the server of {self._kit} did not answer: {error}"
             ) from error
+
+    def _may_return(self) -> bool:
+        """Whether the server let this administrator in not long ago."""
+        let_in = self._let_in
+        return let_in is not None and time.monotonic() - let_in < PATIENCE
