@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -188,21 +189,42 @@ def test_a_port_that_is_taken_is_named(tmp_path):
 
 def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     script = f"""
-import time
+import signal, time
 from pathlib import Path
 from fedbilevel.flare.rehearsal import rehearsal
+# Whoever runs the tests in the background of a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
-    time.sleep(60)
+    time.sleep(600)
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
     made = tmp_path / "rehearsal" / "prod_00"
-    until(
-        lambda: all((made / x / "pid.fl").exists() for x in ("localhost", "site-1")), 30
-    )
-    parent.send_signal(signal.SIGINT)
-    _, said = parent.communicate(timeout=60)
+    begun = [made / kit / "pid.fl" for kit in ("localhost", "site-1")]
+    with subprocess.Popen([sys.executable, "-c", script], stderr=PIPE) as parent:
+        try:
+            until(lambda: all(file.exists() for file in begun), 60)
+            parent.send_signal(signal.SIGINT)
+            _, said = parent.communicate(timeout=60)
+        finally:
+            parent.kill()
     assert b"KeyboardInterrupt" in said
     assert pids(made / "localhost") + pids(made / "site-1") == []
+
+
+def test_a_program_ends_that_is_interrupted_while_it_connects(tmp_path):
+    kits = provisioned(tmp_path, SITES)
+    script = f"""
+import os, signal, threading
+from pathlib import Path
+import nvflare.fuel.flare_api.flare_api
+from fedbilevel.flare.administrator import open_session
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+open_session(Path({str(kits.admin)!r}))  # for 10 s: no server runs
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], stderr=PIPE, text=True, timeout=60
+    )
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
 
 
 def test_nvflare_that_is_missing_is_named():

@@ -46,12 +46,18 @@ def open_session(kit: Path) -> Any:
         ValueError: nowhere is no startup kit of an administrator: it has no
         startup/fed_admin.json.
     """
-    from nvflare.fuel.flare_api.flare_api import new_secure_session
+    from nvflare.fuel.flare_api.flare_api import Session
 
-    username = _username(kit)
-    # It prints that it connects.
-    with redirect_stdout(io.StringIO()):
-        return new_secure_session(username, str(kit), timeout=SECONDS)
+    session = Session(_username(kit), str(kit), secure_mode=True)
+    try:
+        # It prints that it connects.
+        with redirect_stdout(io.StringIO()):
+            session.try_connect(SECONDS)
+    except BaseException:
+        # A Ctrl-C too: threads of a connection would keep the program from ending.
+        session.api.close()
+        raise
+    return session
 
 
 def _username(kit: Path) -> str:

@@ -1,10 +1,8 @@
 """A federation on this machine: real startup kits, real processes, mutual TLS."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,30 +118,15 @@ def _connected(administrator: Any) -> set[str]:
 
 
 def _wait(kits: Kits) -> None:
-    # In a thread, where no Ctrl-C comes: the software takes it for a failure of the
-    # connection, and it would be lost.
-    given_up = threading.Event()
-    with ThreadPoolExecutor(1) as beside:
-        try:
-            beside.submit(_wait_for_sites, kits, given_up).result()
-        finally:
-            given_up.set()
-
-
-def _wait_for_sites(kits: Kits, given_up: threading.Event) -> None:
     ends = time.monotonic() + PATIENCE
     missing = set(kits.sites)
-
-    def goes_on() -> bool:
-        return bool(missing) and not given_up.is_set() and time.monotonic() < ends
-
-    while goes_on():
+    while missing and time.monotonic() < ends:
         time.sleep(0.2)
         if not _answers(port(kits.server)):
             continue
         try:
             with session(kits) as administrator:
-                while goes_on():
+                while missing and time.monotonic() < ends:
                     missing = set(kits.sites) - _connected(administrator)
                     time.sleep(0.2)
         except ConnectionError:
