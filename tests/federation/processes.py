@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,26 @@ import psutil
 def descendants(pid: int) -> set[int]:
     """Return the processes that a process has started, and those that they have."""
     return {child.pid for child in psutil.Process(pid).children(recursive=True)}
+
+
+def command_lines(pids: Iterable[int]) -> dict[int, str]:
+    """Return the command lines of those that have not ended meanwhile."""
+    found = {}
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found[pid] = " ".join(psutil.Process(pid).cmdline())
+    return found
+
+
+def listening(pids: Iterable[int]) -> set[str]:
+    """Return the addresses where those listen that have not ended meanwhile."""
+    found = set()
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            for connection in psutil.Process(pid).net_connections():
+                if connection.status == psutil.CONN_LISTEN:
+                    found.add(connection.laddr.ip)
+    return found
 
 
 def gone(pid: int) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import psutil
 import pytest
 
 from fedbilevel.experiments.reading import read_experiment
@@ -25,7 +24,7 @@ from tests.federation.experiments import (
     home_in,
     written,
 )
-from tests.federation.processes import memory
+from tests.federation.processes import command_lines, memory
 
 SOAK = 500
 ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6}
@@ -62,17 +61,15 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
             found = carried_out(home, kits)
             pace.unlink()
             yield found
-            left = [one for kit in all_of(kits) for one in commands_of(kit).values()]
+            left = [
+                one for kit in all_of(kits) for one in command_lines(pids(kit)).values()
+            ]
             jobs = "runner_process", "worker_process", "worker_child"
             assert not [one for one in left if any(word in one for word in jobs)]
 
 
 def all_of(kits: Kits) -> list[Path]:
     return [kits.server, *kits.sites.values()]
-
-
-def commands_of(kit: Path) -> dict[int, str]:
-    return {pid: " ".join(psutil.Process(pid).cmdline()) for pid in pids(kit)}
 
 
 def carried_out(home: Path, kits: Kits) -> Done:
@@ -141,7 +138,7 @@ def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
     }
     found = {}
     for kit in all_of(kits):
-        for pid, words in commands_of(kit).items():
+        for pid, words in command_lines(pids(kit)).items():
             computes = " computes" if "worker_child" in words else ""
             if job in words:
                 found[f"{kit.name}{computes}"] = pid

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from tests.federation.experiments import (
     home_in,
     written,
 )
+from tests.federation.processes import command_lines
 
 ROUNDS = 150
 TIMEOUT = 2.0
@@ -84,8 +86,8 @@ class Live(NamedTuple):
 
     def processes(self, kit: Path, words: str) -> list[psutil.Process]:
         """Return the processes of a kit in whose command line these words are."""
-        found = map(psutil.Process, pids(kit))
-        return [one for one in found if words in " ".join(one.cmdline())]
+        found = command_lines(pids(kit)).items()
+        return [psutil.Process(pid) for pid, line in found if words in line]
 
     def until_all_count(self) -> None:
         """Wait for a round in which all sites take part."""
@@ -179,7 +181,8 @@ def test_a_killed_site_is_missed_and_back_in_another_job(live):
 
     def kill() -> None:
         for pid in pids(site):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # It has ended meanwhile.
+                os.kill(pid, signal.SIGKILL)
         live.command.until(lambda: "west" in live.exchanges()[-1]["left_out"])
         start(site)
 

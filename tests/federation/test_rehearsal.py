@@ -19,6 +19,7 @@ from fedbilevel.flare import administrator
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
+from tests.federation.processes import listening
 from tests.federation.waiting import until
 
 SITES = ["site-1", "site-2"]
@@ -47,13 +48,7 @@ def test_the_administrator_sees_all_sites_connected(kits):
 
 
 def test_nothing_listens_beyond_the_loopback(kits):
-    heard = {
-        connection.laddr.ip
-        for kit in all_of(kits)
-        for pid in pids(kit)
-        for connection in psutil.Process(pid).net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    }
+    heard = listening(pid for kit in all_of(kits) for pid in pids(kit))
     assert heard
     assert {address.removeprefix("::ffff:") for address in heard} == {"127.0.0.1"}
 
