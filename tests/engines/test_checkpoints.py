@@ -137,7 +137,6 @@ import resource, sys
 import jax.numpy as jnp
 from fedbilevel import CheckpointError, Checkpoints
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checkpoint_arrays import read_arrays, write_parts
 from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import Progress
 from fedbilevel.engines.protocol import RunState

@@ -196,7 +196,7 @@ with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
     begun = [made / kit / "pid.fl" for kit in ("localhost", "site-1")]
     with subprocess.Popen([sys.executable, "-c", script], stderr=PIPE) as parent:
         try:
-            until(lambda: all(file.exists() for file in begun), 60)
+            until(lambda: all(file.exists() for file in begun), 30)
             parent.send_signal(signal.SIGINT)
             _, said = parent.communicate(timeout=60)
         finally:

@@ -26,7 +26,6 @@ def parts_of(
         ValueError: if they are shared along another.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> dict(parts_of([jnp.arange(3)]))
         {'0.0.int32': array([0, 1, 2], dtype=int32)}
     """

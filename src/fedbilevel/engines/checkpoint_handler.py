@@ -52,7 +52,7 @@ class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]
         [Array([0., 0.], dtype=float32)]
     """
 
-    arrays: Sequence[jax.Array]
+    arrays: Sequence[jax.Array | np.ndarray]
 
 
 async def _write(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
