@@ -1,8 +1,17 @@
-"""x64, strict dtype promotion and no rank promotion, in every test of mathematics."""
+"""Precision, tiers and compiled programs of the test suite.
+
+Tests of mathematics run in x64 with strict dtype promotion and no rank promotion.
+A test belongs to the quick tier unless it, or its module, is marked `process`, `slow`
+or `nightly`; see CONTRIBUTING.md, "Tests".
+"""
 
 import os
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.compiling import for_devices
 
@@ -17,6 +26,21 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
+
+MOST_MAPS = 30_000
+"""Memory maps of a process at which its compiled programs are dropped."""
+NOT_QUICK = "process", "slow", "nightly"
+"""Markers of tests that the quick tier leaves out."""
+STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
+"""Audit events of the interpreter that a quick test must not raise."""
+ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
+"""How a module says that none of its tests is quick."""
+PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/"
+"""Modules whose docstrings start processes in their examples."""
+LEFT = pytest.StashKey[Counter[str]]()
+"""Numbers of tests left to the night, by file."""
+quick_test: str | None = None
+"""The quick test that is running."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +57,79 @@ def strict_numbers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forgotten_programs() -> Iterator[None]:
+def few_memory_maps() -> Iterator[None]:
     # A compiled program holds memory maps, and Linux grants a process 65,530 of them.
+    # Programs are kept as long as they fit: tests of several modules share them.
     yield
-    jax.clear_caches()
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # The quick tier does not import what only other tiers need: torch, mlflow, nvflare
+    # and flwr_datasets take 15 s of a processor.
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    return True if ALL_MARKED.search(collection_path.read_text()) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    left: Counter[str] = Counter()
+    for item in items:
+        if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
+            item.add_marker(pytest.mark.process)
+        if not any(item.get_closest_marker(name) for name in NOT_QUICK):
+            item.add_marker(pytest.mark.quick)
+        if item.get_closest_marker("nightly"):
+            left[item.location[0]] += 1
+    if "not nightly" not in config.option.markexpr:
+        left.clear()
+    config.stash[LEFT] = left
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global quick_test
+    quick_test = item.nodeid if item.get_closest_marker("quick") else None
+    try:
+        return (yield)
+    finally:
+        quick_test = None
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if quick_test is not None and event in STARTS_A_PROCESS:
+        raise RuntimeError(
+            f"{quick_test} starts a process ({event}); mark it `process`, or call the "
+            "command in this process."
+        )
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # Workers of pytest-xdist collect, and their controller prints.
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(session.config.stash[LEFT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    left: dict[str, int] = node.workeroutput.get("left", {})
+    node.config.stash[LEFT] = Counter(left)
+
+
+def pytest_terminal_summary(
+    terminalreporter: Any, exitstatus: int, config: pytest.Config
+) -> None:
+    left = config.stash.get(LEFT, Counter())
+    if left:
+        terminalreporter.section(f"{left.total()} tests left to make nightly")
+        for file, count in sorted(left.items()):
+            terminalreporter.line(f"{count:4d}  {file}")

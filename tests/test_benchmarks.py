@@ -26,6 +26,9 @@ from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests.compiling import QUICKLY
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -141,7 +144,7 @@ def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
         text=True,
         check=False,
         env={**os.environ, "XLA_FLAGS": QUICKLY},
-        timeout=600,
+        timeout=HANG,
     )
     assert done.returncode in (0, 1), done.stderr
     assert (done.returncode == 1) == ("MISSED" in done.stdout.splitlines()[-1])
@@ -167,7 +170,7 @@ def test_what_rounds_cost_is_what_the_formulas_say():
         text=True,
         check=False,
         env={**os.environ, "XLA_FLAGS": QUICKLY},
-        timeout=600,
+        timeout=HANG,
     )
     # Counts, not times: nothing excuses a difference.
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.compiling import QUICKLY
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -23,7 +26,7 @@ def printed(example: str, folder: Path) -> str:
         check=False,
         cwd=folder,
         env={**os.environ, "XLA_FLAGS": QUICKLY},
-        timeout=600,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -12,6 +12,7 @@ from benchmarks import experiment
 FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "files"),
     [

@@ -12,6 +12,8 @@ from fedbilevel.engines.accounting import Costs
 from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
 from fedbilevel.metrics import stationarity
 
+pytestmark = pytest.mark.slow
+
 
 def exact_stationarity(x, y):
     # L̃ = L_1 + L_1² / μ, with L_1 the largest singular value of ∇²g.

@@ -1,11 +1,12 @@
 """All algorithms, for tests of what holds for every one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import optax
+import pytest
 
 from fedbilevel import (
     ConjugateGradient,
@@ -74,6 +75,37 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     ),
     "two exchanges, private state": lambda: TwoExchanges(0.1),
 }
+
+KINDS = (
+    "LocalBSGVRM",
+    "FedBiO, private lower level",
+    "two exchanges, private state",
+)
+"""One of each kind: a series on each device, private state, several exchanges."""
+
+
+def at_night(*values: Any) -> list[Any]:
+    """Return parameters of a test that are left to the night."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def in_tiers(
+    quick: Collection[str] = KINDS, check: Collection[str] = tuple(ALGORITHMS)
+) -> pytest.MarkDecorator:
+    """Return a mark that runs a test for every algorithm, each in its tier.
+
+    Args:
+        quick: algorithms of the quick tier.
+        check: algorithms of `make check`; all others are left to the night.
+    """
+
+    def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+        if name in quick:
+            return ()
+        return (pytest.mark.slow if name in check else pytest.mark.nightly,)
+
+    named = [pytest.param(name, marks=marks(name)) for name in ALGORITHMS]
+    return pytest.mark.parametrize("name", named)
 
 
 class TwoExchangesServer(NamedTuple):

@@ -15,6 +15,8 @@ from fedbilevel import (
 )
 from tests import quadratic
 
+pytestmark = pytest.mark.slow
+
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
 
 

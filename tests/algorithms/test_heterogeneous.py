@@ -1,5 +1,6 @@
 """Where each method settles on heterogeneous devices, with deterministic oracles."""
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -25,7 +26,16 @@ from fedbilevel import (
     sweep,
 )
 from tests import quadratic
+from tests.algorithms.table import at_night
 from tests.quadratic import Mean
+
+pytestmark = pytest.mark.slow
+
+
+def by_day(table: Collection[str], *names: str) -> list[Any]:
+    """Return the names of a table, all but some left to the night."""
+    return [*names, *at_night(*(name for name in table if name not in names))]
+
 
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
 SERIES = NeumannSeries(terms=40, scale=0.2)
@@ -94,7 +104,7 @@ CORRECT: dict[str, FederatedAlgorithm] = {
 }
 
 
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize("name", by_day(CORRECT, "FedBiO", "SimFBO"))
 def test_one_local_step_reaches_the_true_solution(name):
     x, y = settled(CORRECT[name], rounds=300 if name == "FedNest" else 600)
     np.testing.assert_allclose(x, TRUTH.solution(), rtol=0, atol=1e-6)
@@ -102,6 +112,7 @@ def test_one_local_step_reaches_the_true_solution(name):
     np.testing.assert_allclose(y, lower, rtol=0, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_drawn_number_of_products_has_the_expectation_of_the_series():
     # The count of steps seeds the draw, and the rates are too small to move anything:
     # rounds are draws at one point.
@@ -140,7 +151,7 @@ DRIFTING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", DRIFTING)
+@pytest.mark.parametrize("name", by_day(DRIFTING, "FedBiO"))
 def test_the_drift_of_several_local_steps_shrinks_with_the_rate(name):
     rates = (0.04, 0.02, 0.01)
     algorithms = [DRIFTING[name](rate, local_steps=5) for rate in rates]
@@ -153,6 +164,7 @@ def test_the_drift_of_several_local_steps_shrinks_with_the_rate(name):
     assert errors[2] < 0.65 * errors[1]
 
 
+@pytest.mark.nightly
 def test_the_drift_vanishes_with_decaying_rates():
     def rate(step):
         return 0.05 / (1 + jnp.asarray(step, float) / 500)
@@ -170,7 +182,7 @@ BIASED: dict[str, FederatedAlgorithm] = {
 }
 
 
-@pytest.mark.parametrize("name", BIASED)
+@pytest.mark.parametrize("name", by_day(BIASED, "LocalBSGM"))
 def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name):
     predicted = of_own_hypergradients(fixed_lower=True)
     assert np.linalg.norm(predicted - TRUTH.solution()) > 0.5
@@ -246,7 +258,7 @@ def decaying(step):
     return 0.1 / (1 + jnp.asarray(step, float) / 100.0)
 
 
-@pytest.mark.parametrize("make", [FedBiO, SimFBO, ShroFBO])
+@pytest.mark.parametrize("make", [FedBiO, *at_night(SimFBO, ShroFBO)])
 def test_partial_participation_reaches_the_true_solution(make):
     sample = UniformSample(2)
     x, _ = trajectory([make(decaying)], 10_000, participation=sample, seed=1)
@@ -255,6 +267,7 @@ def test_partial_participation_reaches_the_true_solution(make):
     assert errors[-1] < 0.05
 
 
+@pytest.mark.nightly
 def test_partial_participation_biases_fednest():
     algorithm = FedNest(decaying, SERIES, upper_rate=2.0, lower_rate=2.0)
     x, _ = trajectory([algorithm], 2_000, participation=UniformSample(1), seed=1)

@@ -18,13 +18,13 @@ from fedbilevel import (
 )
 from fedbilevel.engines import simulation
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 
 ROUNDS = 3
 SIZES = (3, 8, 5, 1, 6)  # ragged; whoever has them, programs are the same
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+every_algorithm = in_tiers(quick=KINDS[1:])
 
 
 def ragged_devices() -> InMemoryDevices:
@@ -53,7 +53,7 @@ def assert_same(one, other, atol=1e-10):
     )
 
 
-@every_algorithm
+@in_tiers(quick=(), check=KINDS)
 def test_jit_equals_no_jit(name):
     # Two rounds: the opening and a later one, of two devices. Uncompiled work is slow.
     settings = {"rounds": 2, "weights": [2.5, 0, 0, 0, 1.0]}
@@ -103,7 +103,7 @@ def test_an_absent_device_counts_for_nothing_whatever_it_holds(name):
     assert_same(last_server(name), last_server(name, devices=InMemoryDevices(held)))
 
 
-@every_algorithm
+@in_tiers(quick=(), check=KINDS)
 def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers(name):
     def programs():
         work: Any = simulation._work
@@ -138,7 +138,7 @@ def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers
     assert programs() == before
 
 
-@every_algorithm
+@in_tiers(quick=KINDS[1:2], check=KINDS)
 @pytest.mark.single_precision
 def test_dtypes_and_structure_are_kept(name):
     def loss(x, y, batch):

@@ -20,7 +20,7 @@ from fedbilevel import (
 from fedbilevel.algorithms.rescale import rescale, same_steps
 from fedbilevel.mathematics import theory
 from tests import quadratic
-from tests.algorithms.table import TwoExchanges
+from tests.algorithms.table import TwoExchanges, at_night
 
 SERIES = NeumannSeries(terms=10, scale=0.15)
 SHORT = NeumannSeries(terms=1, scale=0.15)
@@ -83,6 +83,7 @@ def test_a_decaying_rate_becomes_that_of_theorem_3_for_the_new_numbers():
     np.testing.assert_allclose(got.upper_mixing, many.mixing)
 
 
+@pytest.mark.slow
 def test_a_schedule_is_multiplied_and_run_through_faster():
     schedule = optax.exponential_decay(0.1, transition_steps=30, decay_rate=0.5)
     tuned = LocalBSGM(schedule, SHORT, upper_mixing=2.0, local_steps=6)
@@ -111,6 +112,7 @@ def test_a_schedule_is_capped_where_a_fresh_sample_would_weigh_more_than_all():
     assert np.isclose(rate(1), 1.0)  # α is now 1, and 9 · 0.2 more than allowed
 
 
+@pytest.mark.slow
 def test_a_grid_of_rates_is_rescaled_under_vmap():
     devices = InMemoryDevices(quadratic.devices(2, 5, 0.2))
 
@@ -131,7 +133,8 @@ def test_a_grid_of_rates_is_rescaled_under_vmap():
     np.testing.assert_allclose(together, jnp.stack(apart), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", [BSGM, BSGVRM])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [BSGM, *at_night(BSGVRM)])
 def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
     held = quadratic.examples(np.random.default_rng(8), 500, 0.3)
     mean = quadratic.Mean.of([held])
@@ -165,6 +168,7 @@ def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
     assert wide < 1.2 * few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

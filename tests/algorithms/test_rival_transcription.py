@@ -32,6 +32,8 @@ from tests import quadratic
 from tests.algorithms import rival_transcription as rules
 from tests.algorithms.rival_transcription import Federation, Nested, NestedDraws, Rates
 
+pytestmark = pytest.mark.slow
+
 ROUNDS, LOCAL_STEPS, BATCH, OPENING_BATCH, SEED = 3, 3, 2, 5, 11
 UPPER_SIZES, LOWER_SIZES = (6, 2, 4), (3, 8, 5)
 WEIGHTS = np.array([1.0, 3.0, 2.0])

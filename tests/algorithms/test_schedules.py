@@ -22,7 +22,7 @@ from fedbilevel.engines import simulation
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, at_night
 
 SERIES = NeumannSeries(1, 0.1)  # short, for programs that compile sooner
 DECAY = {"init_value": 0.2, "transition_steps": 4, "decay_rate": 0.5}
@@ -70,7 +70,10 @@ SCHEDULED = {
     if "private" not in name and "drawn" not in name
     for algorithm in [make()]
 }
-every_algorithm = pytest.mark.parametrize("name", SCHEDULED)
+by_day = "LocalBSGVRM", "FedBiO"
+every_algorithm = pytest.mark.parametrize(
+    "name", [*by_day, *at_night(*(name for name in SCHEDULED if name not in by_day))]
+)
 
 
 def server_after(algorithm):
@@ -119,6 +122,7 @@ def test_a_bare_constant_schedule_of_optax_runs_as_its_number():
     np.testing.assert_allclose(constant, number, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_warm_start_counts_its_steps_across_exchanges_and_the_algorithm_its_own():
     # One noiseless example and rates that stop x: y follows a recursion.
     warm = WarmStart(optax.linear_schedule(0.3, 0.0, 6), exchanges=3, local_steps=2)
@@ -138,6 +142,7 @@ def test_a_warm_start_counts_its_steps_across_exchanges_and_the_algorithm_its_ow
     assert done.server.step == 1
 
 
+@pytest.mark.slow
 def test_a_warm_start_of_many_exchanges_compiles_two_programs():
     warm = WarmStart(CONSTANT, exchanges=5)
     algorithm = LocalBSGM(0.1, SERIES, warm_start=warm)
@@ -146,6 +151,7 @@ def test_a_warm_start_of_many_exchanges_compiles_two_programs():
     assert PROGRAMS._cache_size() - before == 3  # and the first round
 
 
+@pytest.mark.slow
 def test_a_named_schedule_is_the_one_of_optax_and_compiles_once():
     named = server_after(
         with_rate(SCHEDULED["FedBiO"], optax_schedule("exponential_decay", **DECAY))

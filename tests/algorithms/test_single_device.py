@@ -22,6 +22,8 @@ from fedbilevel.engines.protocol import Moment, device_key
 from tests import quadratic
 from tests.quadratic import RIDGE
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS, BATCH, OPENING, SEED = 12, 2, 5, 3
 HELD = quadratic.devices(1, per_device=9, noise=0.3)
 X = np.linspace(-1.0, 1.0, quadratic.X_SIZE)

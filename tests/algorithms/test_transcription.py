@@ -21,6 +21,9 @@ from fedbilevel.engines.protocol import Moment, device_key
 from fedbilevel.metrics.consensus import consensus_error
 from tests import quadratic
 from tests.algorithms import transcription
+from tests.algorithms.table import at_night
+
+pytestmark = pytest.mark.slow
 
 ROUNDS, BATCH, OPENING_BATCH, SEED = 5, 2, 6, 11
 SERIES = NeumannSeries(terms=3, scale=0.15)
@@ -34,8 +37,8 @@ def decaying(t: int) -> float:
     return float(0.4 / max(t + 2, 4) ** (1 / 3))
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("devices", [4, *at_night(1)])
+@pytest.mark.parametrize("local_steps", [3, *at_night(1)])
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("eta", [fixed, decaying])
 def test_both_algorithms_equal_their_transcription(devices, local_steps, number, eta):

@@ -18,6 +18,8 @@ from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
 
+pytestmark = pytest.mark.process
+
 PROBLEMS = {
     "regularisation": ["penalties"],
     "cleaning": ["trusted", "trust"],

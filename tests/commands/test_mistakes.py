@@ -9,6 +9,8 @@ import pytest
 
 from tests.commands.mistakes import MISTAKES, Mistake
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, str]]:

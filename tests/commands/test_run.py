@@ -18,6 +18,8 @@ from fedbilevel.commands.interruption import interruption
 from fedbilevel.experiments.reading import read_experiment
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
 
+pytestmark = pytest.mark.process
+
 
 def measured(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "measured.jsonl").read_text()

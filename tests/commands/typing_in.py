@@ -1,10 +1,22 @@
-"""The command line as a person uses it: a process in a folder."""
+"""The command line as a person uses it, in a folder: in this process, or in a terminal.
 
+An interpreter that imports JAX and compiles a run takes 5 to 10 s of a processor, and
+tests of one process share what they compile. Only what needs a process (signals, pipes,
+terminals) is typed into one.
+"""
+
+import io
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import jax
+
+from fedbilevel.__main__ import main
 from tests.compiling import QUICKLY
 from tools.terminal import shown
 
@@ -34,16 +46,35 @@ every = 5
 
 
 def fedbilevel(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
-    """Type a command; fail if it does."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fedbilevel", *words.split()],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=ENVIRONMENT,
+    """Carry out a command in this process; fail if it does."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        chdir(folder),
+        redirect_stdout(output),
+        redirect_stderr(errors),
+        as_for_users(),
+    ):
+        code = main(words.split())
+    assert code == 0, errors.getvalue()
+    return subprocess.CompletedProcess(
+        words, code, output.getvalue(), errors.getvalue()
     )
-    assert done.returncode == 0, done.stderr
-    return done
+
+
+@contextmanager
+def as_for_users() -> Iterator[None]:
+    """Compute as outside of tests, and leave logging as it was."""
+    logger = logging.getLogger("fedbilevel")
+    handlers, propagate = list(logger.handlers), logger.propagate
+    try:
+        with (
+            jax.enable_x64(False),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+        ):
+            yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
 
 
 def in_terminal(folder: Path, words: str) -> str:

@@ -8,6 +8,8 @@ from flwr_datasets.partitioner import (
 
 from fedbilevel.data.partition import partition, take
 
+pytestmark = pytest.mark.slow
+
 LABELS = np.repeat(np.arange(4), 250)
 
 

@@ -16,6 +16,8 @@ from benchmarks import fetch_data
 from fedbilevel.datasets.sources import File, Source, load
 from fedbilevel.datasets.table import DataSet, Labelled
 
+pytestmark = pytest.mark.process
+
 CONTENT = b"the data"
 SOURCE = Source(
     "tiny",

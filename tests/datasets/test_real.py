@@ -8,6 +8,8 @@ import pytest
 
 from fedbilevel.datasets import adult, fashion_mnist, mnist, newsgroups
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[2] / ".data"
 
 

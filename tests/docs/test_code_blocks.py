@@ -1,17 +1,26 @@
 """Every code block of the documentation is run, or marked as one that is not."""
 
+import ast
+import doctest
 import os
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from fedbilevel.__main__ import COMMANDS
 from tests.compiling import QUICKLY
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT, Block, Fate
+from tests.waiting import HANG
 
 NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
+BY_DAY = {"docs/index.md", "docs/how-to/data.md", "docs/how-to/models.md"}
+"""Pages that are run by day; a change of another runs that page by its name (-k)."""
 
 
 def name(page: Path) -> str:
@@ -51,7 +60,7 @@ def read(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         cwd=desk,
         env=environment,
-        timeout=900,
+        timeout=HANG,
     )
 
 
@@ -65,21 +74,54 @@ def test_every_code_block_is_run_or_marked(page):
     assert not stray, "run these, or write `notest` after the block's language"
 
 
+def modules_of(program: str) -> Iterator[str]:
+    """Yield what a program imports of the package, and what it takes from `fb`."""
+    for node in ast.walk(ast.parse(program)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("fedbilevel"):
+                yield from (f"{module}.{one.name}" for one in node.names)
+            case ast.Attribute(value=ast.Name(id="fb"), attr=attribute):
+                yield f"fedbilevel.{attribute}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_a_page_names_is_there(page):
+    # The small version of running the page, which most are left to the night for.
+    for block in pages.blocks(page.read_text()):
+        if block.marked:
+            continue
+        if block.language == "python":
+            session = doctest.DocTestParser().get_examples(block.text)
+            program = "".join(one.source for one in session) or block.text
+            for found in modules_of(program):
+                module, _, attribute = found.rpartition(".")
+                assert hasattr(import_module(module), attribute), found
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language in ("bash", "console"):
+            for line in block.commands.splitlines():
+                program, *words = line.split()
+                if program == "fedbilevel" and words[0] != "--help":
+                    assert words[0] in COMMANDS, line
+
+
 # The README's programs and what they print: tests/test_readme.py.
+@pytest.mark.process
 @pytest.mark.parametrize(
     "page",
     [
-        page
+        pytest.param(page, marks=[] if name(page) in BY_DAY else pytest.mark.nightly)
         for page in PAGES[1:]
         if any(block.fate not in NOT_RUN for block in pages.blocks(page.read_text()))
     ],
-    ids=name,
+    ids=lambda page: name(page),
 )
 def test_a_page_does_what_it_says(page, tmp_path):
     done = read(page, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_blocks_run_in_the_order_of_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("""
@@ -142,6 +184,7 @@ print("sum", total + Path("first.toml").read_text().count("2"))
     assert lines[-1] == "sum 5"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("block", "reason"),
     [

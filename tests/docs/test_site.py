@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.waiting import HANG
 from tools.public_names import public_names
+
+pytestmark = pytest.mark.process
 
 PARTS = ("mkdocs.yml", "CHANGELOG.md", "docs", "tools", "src")
 
@@ -23,7 +26,7 @@ def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         cwd=project,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        timeout=300,
+        timeout=HANG,
     )
 
 
@@ -69,35 +72,45 @@ def test_an_entry_is_what_a_reader_wants_to_see(site):
     assert '<span class="doc-section-title">Examples:</span>' in page
 
 
+MISTAKES = {
+    "an entry": (
+        "docs/reference/algorithms.md",
+        "::: fedbilevel.FedBiO\n",
+        "",
+        ["fedbilevel.FedBiO is public and has no entry"],
+    ),
+    "a link": (
+        "docs/maths.md",
+        "# The maths\n",
+        "# The maths\n\n[gone](results.md#nowhere) and [lost](nowhere.md)\n",
+        ["'nowhere.md'", "'results.md#nowhere'"],
+    ),
+    "a formula": (
+        "docs/maths.md",
+        "# The maths\n",
+        "# The maths\n\n$\\nowhere$\n",
+        [r"\nowhere"],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("file", "old", "new", "warning"),
+    "missing",
     [
-        (
-            "docs/reference/algorithms.md",
-            "::: fedbilevel.FedBiO\n",
-            "",
-            "fedbilevel.FedBiO is public and has no entry",
-        ),
-        (
-            "docs/maths.md",
-            "# The maths\n",
-            "# The maths\n\n[gone](results.md#nowhere) and [lost](nowhere.md)\n",
-            "'nowhere.md'",
-        ),
-        ("docs/maths.md", "# The maths\n", "# The maths\n\n$\\nowhere$\n", r"\nowhere"),
+        # All at once by day: a build takes 10 s of a processor.
+        pytest.param(["an entry", "a link"], id="an entry, a link"),
+        *(pytest.param([one], id=one, marks=pytest.mark.nightly) for one in MISTAKES),
     ],
 )
-def test_the_build_fails_where_something_is_missing(
-    project, tmp_path, file, old, new, warning
-):
-    text = (project / file).read_text()
-    assert old in text
-    (project / file).write_text(text.replace(old, new))
+def test_the_build_fails_where_something_is_missing(project, tmp_path, missing):
+    for file, old, new, _ in map(MISTAKES.__getitem__, missing):
+        text = (project / file).read_text()
+        assert old in text
+        (project / file).write_text(text.replace(old, new))
     done = build(project, tmp_path / "html")
     assert done.returncode != 0
-    assert warning in done.stderr
-    if "results.md#nowhere" in new:
-        assert "'results.md#nowhere'" in done.stderr
+    for warning in (words for one in missing for words in MISTAKES[one][-1]):
+        assert warning in done.stderr
 
 
 def test_public_names_are_those_that_the_package_says():

@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
+pytestmark = pytest.mark.process
+
 SOLVER = Path(__file__).parents[2] / "integrations/benchopt/solvers/localbsgvrm.py"
 # What the bilevel benchmark's objective gives to solvers, takes from them and asks of
 # data sets, and nothing else of it.

@@ -19,6 +19,8 @@ from fedbilevel import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 INPUTS, HIDDEN, OUTPUTS = 5, 4, 3
 ALGORITHMS = [
     LocalBSGVRM(0.2, NeumannSeries(1, 0.3), local_steps=2, batch_size=4),

@@ -70,6 +70,7 @@ def assert_same_bits(one, other):
     assert one[1] == other[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Simulation(chunk_size=2), SHARDED])
 @pytest.mark.parametrize("stop", [1, 2, 5, 8])
 def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
@@ -130,6 +131,7 @@ def test_a_part_that_is_missing_is_missed(tmp_path):
         read_arrays(tmp_path)
 
 
+@pytest.mark.process
 def test_a_state_that_does_not_fit_ends_in_a_sentence(tmp_path):
     # In a process of its own: Orbax's threads are loud.
     code = """
@@ -155,6 +157,7 @@ except CheckpointError as error:
     assert said.startswith(f"a checkpoint could not be written to {tmp_path}: File too")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [(Simulation(), SHARDED), (SHARDED, Simulation()), (SHARDED, Sharded())],

@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from fedbilevel import Checkpoints, run
 from tests.engines.test_checkpoints import arguments
 from tests.false_clock import false_clock
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
 
 JUMPS = 86_400, -10_800, 0
 ROUNDS_BETWEEN = 5
@@ -47,7 +52,7 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-3000:]

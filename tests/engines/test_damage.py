@@ -11,6 +11,7 @@ import pytest
 
 from fedbilevel import CheckpointError, Checkpoints, resume, run
 from fedbilevel.engines.checkpoint_files import verified_notes
+from tests.algorithms.table import at_night
 from tests.engines.test_checkpoints import arguments, assert_same_bits, numbers
 
 
@@ -34,7 +35,8 @@ def damage(path: Path, generator: np.random.Generator, kind: str) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("case", range(60))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*range(12), *at_night(*range(12, 60))])
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     case, two_checkpoints, tmp_path, caplog
 ):

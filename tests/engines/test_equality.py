@@ -17,11 +17,10 @@ from fedbilevel import (
     run,
 )
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines import federation
 from tests.engines.starting import start_processes
-
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+from tests.waiting import HANG
 
 
 def shards(count: int, chunk_size: int | None = None) -> Sharded:
@@ -32,14 +31,21 @@ def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
 
 
-@every_algorithm
+@in_tiers(quick=(), check=KINDS)
 def test_every_engine_gives_one_trajectory(name):
+    expected = federation.trajectory(name, Simulation())
+    engines: list[Engine] = [Simulation(chunk_size=3), shards(2)]
+    for engine in engines:
+        assert_same(expected, federation.trajectory(name, engine))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_size_of_chunks_and_mesh_gives_one_trajectory(name):
     expected = federation.trajectory(name, Simulation())
     engines: list[Engine] = [
         Simulation(chunk_size=1),
-        Simulation(chunk_size=3),
         shards(1),
-        shards(2),
         shards(4, chunk_size=1),
     ]
     for engine in engines:
@@ -47,25 +53,30 @@ def test_every_engine_gives_one_trajectory(name):
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory) -> dict[str, list[np.ndarray]]:
-    """Run all algorithms in two processes of two devices each."""
+def two_processes(request, tmp_path_factory) -> dict[str, list[np.ndarray]]:
+    """Run the algorithms of selected tests in two processes of two devices each."""
     folder = tmp_path_factory.mktemp("processes")
-    for process in start_processes(
-        2, ["tests.engines.processes", str(folder), *ALGORITHMS]
-    ):
-        said, _ = process.communicate(timeout=600)
+    names = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.function is test_two_processes_of_two_shards_give_the_same
+    ]
+    for process in start_processes(2, ["tests.engines.processes", str(folder), *names]):
+        said, _ = process.communicate(timeout=HANG)
         assert process.returncode == 0, said
     return {
         name: list(np.load(folder / f"{number}.npy"))
-        for number, name in enumerate(ALGORITHMS)
+        for number, name in enumerate(names)
     }
 
 
-@every_algorithm
+@pytest.mark.process
+@in_tiers(check=KINDS)
 def test_two_processes_of_two_shards_give_the_same(name, two_processes):
     assert_same(federation.trajectory(name, Simulation()), two_processes[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LocalBSGVRM", "FedBiO, private lower level"])
 def test_samples_of_devices_loaded_on_demand_give_the_same(name):
     settings = {"participation": UniformSample(3), "rounds": 4}
@@ -84,6 +95,7 @@ def test_samples_of_devices_loaded_on_demand_give_the_same(name):
         assert_same(expected, federation.trajectory(name, engine, **settings))
 
 
+@pytest.mark.slow
 def test_more_devices_of_one_shard_than_a_program_has_room_for():
     # Two of eight devices usually take part, so there is room for two of each shard.
     examples = quadratic.devices(8, 3, 0.2)
@@ -102,6 +114,7 @@ def test_more_devices_of_one_shard_than_a_program_has_room_for():
     assert_same(expected, federation.trajectory(name, engine, **settings))
 
 
+@pytest.mark.slow
 def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
     settings: dict[str, Any] = {"rounds": 1, "engine": shards(2)}
     problem, devices = quadratic.problem(), federation.in_memory()
@@ -114,9 +127,10 @@ def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
     np.testing.assert_allclose(again.x, expected.x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.process
 def test_processes_that_do_not_see_the_same_decide_alike(tmp_path):
     running = start_processes(2, ["tests.engines.quarrel", str(tmp_path)])
-    said = [process.communicate(timeout=300)[0] for process in running]
+    said = [process.communicate(timeout=HANG)[0] for process in running]
     for process, lines in zip(running, said, strict=True):
         assert process.returncode == 0, lines
         words = [line.split() for line in lines.splitlines()]

@@ -39,6 +39,7 @@ def start_run(algorithm, devices=None, **settings):
     return run(quadratic.problem(), algorithm, devices, *START, **settings)
 
 
+@pytest.mark.slow
 def test_samples_are_those_that_the_algorithm_states():
     # Per step and device: 1 upper batch; ζ, ζ_0 and ζ_1 … ζ_3 of the lower set.
     algorithm = LocalBSGVRM(
@@ -51,12 +52,14 @@ def test_samples_are_those_that_the_algorithm_states():
     assert second.costs.exchanges == 2
 
 
+@pytest.mark.slow
 def test_conjugate_gradient_draws_one_curvature_batch():
     algorithm = LocalBSGM(0.1, ConjugateGradient(iterations=4))
     first, second = start_run(algorithm, rounds=2)
     assert second.costs.lower_samples - first.costs.lower_samples == 4 * 3
 
 
+@pytest.mark.slow
 def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
     """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
     seen = {"down": 0, "up": 0, "samples": 0}
@@ -109,6 +112,7 @@ def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in()
     assert times.min() < times.max()
 
 
+@pytest.mark.slow
 def test_data_loaded_on_demand_gives_the_same_numbers():
     generator = np.random.default_rng(3)
     held = [quadratic.examples(generator, size, 0.3) for size in (2, 5, 3, 1, 4)]
@@ -271,6 +275,7 @@ run(BilevelProblem(loss, loss), FedBiO(0.1), [LocalExamples([1], [1])], 0, 0, ro
 """
 
 
+@pytest.mark.process
 def test_a_list_of_devices_is_told_what_to_do_with_it():
     # As a user: in this process the tests' type checker would speak first.
     done = subprocess.run(

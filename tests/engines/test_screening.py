@@ -119,6 +119,7 @@ ENGINES: dict[str, Engine] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, caplog):
@@ -162,6 +163,7 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
         assert device in map(int, re.findall(r"\d+", names))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     added = np.zeros((DEVICES, ROUNDS))
@@ -182,6 +184,7 @@ def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     assert len(finished) <= 4 + 1 + UNSEEN
 
 
+@pytest.mark.slow
 def test_the_error_names_the_newest_checkpoint(tmp_path):
     added = np.zeros((DEVICES, ROUNDS))
     added[:, 4] = np.nan
@@ -218,6 +221,7 @@ def test_who_leaves_early_is_still_told(caplog):
     ]
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_a_run_that_would_have_stopped():
     held = quadratic.devices(2, 1, 0.1)
     done = sweep(

@@ -11,7 +11,7 @@ import pytest
 
 from fedbilevel import FedBiO, InMemoryDevices, SimFBO, UniformSample, run, sweep
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])
 START = np.linspace(-1.0, 1.0, quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
@@ -24,7 +24,7 @@ def devices() -> InMemoryDevices:
     )
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@in_tiers(quick=KINDS[:1], check=KINDS)
 def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, ALGORITHMS[name]())
     settings = [ALGORITHMS[name](), halved]
@@ -98,6 +98,7 @@ for i, algorithm in enumerate(settings):
 """
 
 
+@pytest.mark.process
 def test_a_sweep_is_right_as_compiled_for_users():
     # Tests are compiled with few optimisations; one release of the compiler had a wrong
     # one that this very sweep met.

@@ -52,6 +52,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.process
 def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder):
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     done = subprocess.run(

@@ -17,6 +17,8 @@ from fedbilevel.experiments.running import carry_out
 from fedbilevel.metrics import newton_reference, stationarity
 from fedbilevel.tracking import read_records
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.single_precision
 def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_path):

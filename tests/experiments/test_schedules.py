@@ -108,6 +108,7 @@ def test_a_misspelt_schedule_on_the_command_line_ends_with_code_2(capsys):
     assert "didyoumeancosine_decay_schedule?" in said
 
 
+@pytest.mark.process
 def test_without_optax_a_file_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "asked.toml").write_text(FILE)
     # A process of its own, in which a name that cannot be imported stands for optax.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.compiling import QUICKLY
 from tests.federation import pulled
-from tests.federation.waiting import until
+from tests.waiting import until
 
 SITES = tuple(pulled.SIZES)
 ENVIRONMENT = {
@@ -79,11 +79,11 @@ class Command(NamedTuple):
             assert self.process.poll() is None, self.said
             return happened()
 
-        until(has, 300, lambda: self.said)
+        until(has, lambda: self.said)
 
     def until_its_end(self) -> None:
         """Wait until the command has ended well."""
-        until(lambda: self.process.poll() is not None, 300, lambda: self.said)
+        until(lambda: self.process.poll() is not None, lambda: self.said)
         assert self.process.returncode == 0, self.said
 
 

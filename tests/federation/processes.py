@@ -1,11 +1,12 @@
 """Processes seen from outside: who descends from whom, their memory, their end."""
 
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import until
 
 
 def descendants(pid: int) -> set[int]:
@@ -41,12 +42,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-def assert_gone(pids: Iterable[int], seconds: float) -> None:
-    """Wait until all have ended; fail if some have not after so many seconds."""
-    left, deadline = set(pids), time.monotonic() + seconds
-    while left := {pid for pid in left if not gone(pid)}:
-        assert time.monotonic() < deadline, f"{left} still live after {seconds} seconds"
-        time.sleep(0.02)
+def until_gone(pids: Iterable[int]) -> None:
+    """Wait until all have ended; fail if some never do."""
+    pids = set(pids)
+    until(lambda: all(map(gone, pids)), lambda: f"of {pids} some still live", 0.02)
 
 
 def memory(pids: Iterable[int]) -> int:

@@ -13,6 +13,7 @@ from fedbilevel.engines.federation.absence import Absences
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
+from tests.waiting import no_hang
 
 NAME = "two exchanges, private state"
 
@@ -103,11 +104,9 @@ def test_a_transport_that_never_ends_is_left_when_time_is_up():
     rounds = run(
         PROBLEM, algorithm(NAME), enrolled(among), *START, rounds=1, engine=engine
     )
-    began = time.monotonic()
-    with pytest.raises(NoQuorumError, match=r"round 0.*site-0 sent what was refused"):
+    refused = r"round 0.*site-0 sent what was refused"
+    with no_hang(), pytest.raises(NoQuorumError, match=refused):
         next(rounds)
-    # Besides, the server finds out what it is to receive.
-    assert time.monotonic() - began < 30
     assert records[0].left_out["site-1"] == "did not answer in time"
 
 

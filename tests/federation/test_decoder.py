@@ -19,27 +19,30 @@ from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from tests.federation.alike import PROBLEM, algorithm, sites
 from tests.federation.fuzz import KINDS, sealed, with_header
+from tests.waiting import HANG
 
-INPUTS = 100_000
 MOST_BYTES = 50_000_000
 """How much a process may grow over inputs of up to 1 MB."""
-PATIENCE = 240.0
 
 
-def test_of_many_inputs_each_is_refused_or_of_the_right_form():
-    command = [sys.executable, "-m", "tests.federation.fuzz", "0", str(INPUTS)]
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "inputs", [4_000, pytest.param(100_000, marks=pytest.mark.nightly)]
+)
+def test_of_many_inputs_each_is_refused_or_of_the_right_form(inputs):
+    command = [sys.executable, "-m", "tests.federation.fuzz", "0", str(inputs)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANG,
         cwd=root,
         env={**os.environ, "JAX_ENABLE_X64": "true"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)
-    assert sum(told["seen"].values()) == INPUTS
+    assert sum(told["seen"].values()) == inputs
     assert set(told["seen"]) == {*KINDS, "large", "enrolment"}
     # Many are read: otherwise it would be the digest alone that is tried.
     for kind in ("changed header", "bits flipped", "other arrays"):

@@ -16,6 +16,7 @@ from fedbilevel.flare.provisioning import Kits, provisioned
 from fedbilevel.flare.rehearsal import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
 from tests.federation.experiments import ENVIRONMENT, federating
+from tests.waiting import HANG
 
 ROUNDS = 120
 CLEAN = f"""
@@ -103,16 +104,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         with federating(clean) as first:
             first.until(lambda: bool(list(read_records(folder))))
             first.process.send_signal(signal.SIGINT)
-            code = first.process.wait(timeout=120)
+            code = first.process.wait(timeout=HANG)
         left, before = processes_of(kits), lines(folder)
         interrupted = first.said
         with federating(clean) as second:
-            assert second.process.wait(timeout=300) == 0, second.said
+            assert second.process.wait(timeout=HANG) == 0, second.said
         with (
             rehearsal(folder / "kits", SITES),
             federating(wrong, "--federation.kit", str(kits.admin)) as third,
         ):
-            assert third.process.wait(timeout=300) == 2, third.said
+            assert third.process.wait(timeout=HANG) == 2, third.said
         yield Told(folder, interrupted, code, left, before, second.said, third.said)
     finally:
         stop(kits.server, *kits.sites.values())
@@ -131,6 +132,7 @@ def last_of(folder: Path) -> Record:
     return last
 
 
+@pytest.mark.nightly
 def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
     assert told.code == 130
     assert "stopping after this round; once more to stop now" in told.interrupted
@@ -139,6 +141,7 @@ def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
     assert told.left == []
 
 
+@pytest.mark.nightly
 def test_the_same_command_goes_on_from_there(told):
     assert 0 < len(told.before) < ROUNDS
     after = lines(told.folder)
@@ -148,6 +151,7 @@ def test_the_same_command_goes_on_from_there(told):
     assert all(json.loads(line)["counted"] == SITES for line in after)
 
 
+@pytest.mark.nightly
 def test_it_tells_how_far_it_is(told):
     begun = f"round 0 of {ROUNDS} | 0 samples drawn, 0B sent | accuracy"
     assert begun in told.interrupted
@@ -158,6 +162,7 @@ def test_it_tells_how_far_it_is(told):
         assert "a job with site-1, site-2, site-3, site-4 begins\n" in words
 
 
+@pytest.mark.nightly
 def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
     shutil.copy(told.folder.parents[1] / "clean.toml", tmp_path)
     subprocess.run(
@@ -175,18 +180,21 @@ def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
     assert found.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
 
 
+@pytest.mark.nightly
 def test_a_finished_run_is_not_begun_again(told, capsys):
     file = told.folder.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
     assert "clean-federated is finished; --rounds" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_other_settings_are_another_run(told, capsys):
     file = told.folder.parents[1] / "clean.toml"
     assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
     assert "was begun with another seed; give" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_federated_run_is_not_resumed_as_a_simulation(told, capsys):
     assert main(["resume", str(told.folder)]) == 2
     assert "is one across sites; go on with it" in capsys.readouterr().err
@@ -199,6 +207,7 @@ def test_a_quorum_of_more_sites_than_there_are_is_told_at_once(tmp_path, capsys)
     assert "federation.quorum is 7, but there are 4 sites" in told
 
 
+@pytest.mark.nightly
 def test_a_site_with_examples_of_another_form_is_named_after_one_job(told):
     *_, last = told.mistaken.splitlines()
     assert told.mistaken.count(" begins\n") == 1

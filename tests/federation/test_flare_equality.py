@@ -25,7 +25,9 @@ from tests.federation.experiments import (
     written,
 )
 from tests.federation.processes import command_lines, memory
+from tests.waiting import HANG
 
+pytestmark = pytest.mark.nightly
 SOAK = 500
 ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6}
 
@@ -92,7 +94,7 @@ def carried_out(home: Path, kits: Kits) -> Done:
         }
         growth = watched(kits, files["LocalBSGM"].parent, commands["LocalBSGM"])
         for name, command in commands.items():
-            assert command.process.wait(timeout=300) == 0, (name, command.said)
+            assert command.process.wait(timeout=HANG) == 0, (name, command.said)
     folders = {name: folder_of(file.parent) for name, file in files.items()}
     said = {name: command.said for name, command in commands.items()}
     return Done(folders, said, growth)

@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, rehearsal, session, start, stop
-from tests.federation.waiting import until
+from tests.federation.handshake import hello
+from tests.waiting import HANG, until
 
 SITES = ["site-1", "site-2"]
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -85,24 +88,6 @@ def said(kit: Path) -> str:
     return log.read_text() if log.exists() else ""
 
 
-def hello(kits: Kits, shown: Path | None) -> bytes:
-    """What the server says first to one who shows the certificate of a kit."""
-    trusted = kits.sites["site-1"] / "startup" / "rootCA.pem"
-    context = ssl.create_default_context(cafile=trusted)
-    context.set_alpn_protocols(["h2"])
-    # With 1.3 a client finishes its handshake before the server has judged it.
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    if shown is not None:
-        startup = shown / "startup"
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-    address = ("127.0.0.1", port(kits.server))
-    with (
-        socket.create_connection(address, timeout=10) as connection,
-        context.wrap_socket(connection, server_hostname="localhost") as secured,
-    ):
-        return secured.recv(100)
-
-
 def show_another_authority(intruder: Path, folder: Path) -> None:
     """Take the certificate of the same name from a federation of one's own."""
     other = provisioned(folder, SITES).sites["site-2"] / "startup"
@@ -146,7 +131,7 @@ def test_no_certificate_no_handshake(kits):
 def test_no_encryption_no_answer(kits):
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
     address = ("127.0.0.1", port(kits.server))
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=HANG) as connection:
         connection.sendall(preface)
         assert connection.recv(100) == b""
 
@@ -157,7 +142,7 @@ def test_a_certificate_of_another_authority_is_refused(kits, intruder, tmp_path)
         hello(kits, intruder)
     with attempt(intruder, "site-2"):
         # It calls, is cut off, and calls again.
-        until(lambda: said(intruder).count("re-challenge") >= 2, 30)
+        until(lambda: said(intruder).count("re-challenge") >= 2)
         assert connected(kits) == {"site-1"}
     assert "Successfully registered" not in said(intruder)
 
@@ -171,10 +156,11 @@ def test_an_expired_certificate_is_refused(kits, intruder):
 def test_a_site_does_not_even_call_with_an_expired_certificate(kits, intruder):
     let_expire(intruder, kits)
     with attempt(intruder, "site-2"):
-        until(lambda: said(intruder).count("registered aux handler") >= 2, 30)
-        # A site with a valid one calls within a second of these words.
-        with pytest.raises(AssertionError):
-            until(lambda: "created secure channel" in said(intruder), 4)
+        until(lambda: said(intruder).count("registered aux handler") >= 2)
+        # A site with a valid one calls within a second of these words. On a busy
+        # machine it may need longer than 4 s: then this shows less, and never fails.
+        time.sleep(4)
+        assert "created secure channel" not in said(intruder)
         assert connected(kits) == {"site-1"}
 
 
@@ -183,14 +169,14 @@ def test_no_site_connects_in_the_name_of_another(kits, intruder):
     configuration.write_text(configuration.read_text().replace("site-2", "site-1"))
     refused = "authenticated as 'site-2' but claimed endpoint 'site-1'"
     with attempt(intruder, "site-1"):
-        until(lambda: refused in said(kits.server), 30)
+        until(lambda: refused in said(kits.server))
         assert_only_the_true_site_1(kits)
     assert "Successfully registered" not in said(intruder)
 
 
 def test_no_site_registers_in_the_name_of_another(kits, intruder):
     with attempt(intruder, "site-2", REGISTER_AS_SITE_1):
-        until(lambda: "CNMismatch" in said(kits.server), 30)
+        until(lambda: "CNMismatch" in said(kits.server))
         assert_only_the_true_site_1(kits)
     assert "Successfully registered" not in said(intruder)
 
@@ -206,7 +192,7 @@ def assert_only_the_true_site_1(kits: Kits) -> None:
 def test_the_true_site_gets_in_the_way_the_others_tried(kits):
     site = kits.sites["site-2"]
     with attempt(site, "site-2"):
-        until(lambda: said(site).count("Successfully registered") == 2, 30)
+        until(lambda: said(site).count("Successfully registered") == 2)
         assert connected(kits) == set(SITES)
 
 
@@ -217,9 +203,9 @@ def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intrud
     start(kits.server)
     refused = "Reject disabled client registration: site-2"
     with attempt(intruder, "site-2"):
-        until(lambda: refused in said(kits.server), 40)
+        until(lambda: refused in said(kits.server))
     assert "Successfully registered" not in said(intruder)
     with session(kits) as administrator:
         administrator.enable_client("site-2")
     with attempt(intruder, "site-2"):
-        until(lambda: "Successfully registered" in said(intruder), 30)
+        until(lambda: "Successfully registered" in said(intruder))

@@ -20,7 +20,7 @@ from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.provisioning import Kits, port, provisioned
 from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
 from tests.federation.processes import listening
-from tests.federation.waiting import until
+from tests.waiting import HANG, until
 
 SITES = ["site-1", "site-2"]
 
@@ -43,16 +43,19 @@ def program(kit: Path) -> psutil.Process:
     return psutil.Process(int((kit / "pid.fl").read_text()))
 
 
+@pytest.mark.nightly
 def test_the_administrator_sees_all_sites_connected(kits):
     assert connected(kits) == set(SITES)
 
 
+@pytest.mark.nightly
 def test_nothing_listens_beyond_the_loopback(kits):
     heard = listening(pid for kit in all_of(kits) for pid in pids(kit))
     assert heard
     assert {address.removeprefix("::ffff:") for address in heard} == {"127.0.0.1"}
 
 
+@pytest.mark.nightly
 def test_what_runs_inherits_the_environment_and_this_python(kits):
     for kit in all_of(kits):
         running = program(kit)
@@ -61,6 +64,7 @@ def test_what_runs_inherits_the_environment_and_this_python(kits):
         assert running.exe() == os.path.realpath(sys.executable)
 
 
+@pytest.mark.nightly
 def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
     with session(kits) as administrator:
         assert administrator.list_jobs() == []
@@ -69,6 +73,7 @@ def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
     assert (kits.server / "snapshots").is_dir()
 
 
+@pytest.mark.nightly
 def test_who_was_let_in_before_is_refused_only_after_a_while(kits, monkeypatch):
     def refusing(kit: Path) -> None:
         # What came when the server's clock jumped between two steps of a login.
@@ -121,27 +126,30 @@ def write_job_that_names(component: str, folder: Path) -> Path:
     return folder / "job"
 
 
+@pytest.mark.nightly
 def test_a_class_that_is_not_allowed_does_not_run_and_errors_stay_at_sites(
     kits, tmp_path
 ):
     job = write_job_that_names("json.JSONDecoder", tmp_path)
     with session(kits) as administrator:
         number = administrator.submit_job(str(job))
-        done = administrator.wait_for_job(number, timeout=60, poll_interval=0.5)
+        done = administrator.wait_for_job(number, timeout=HANG, poll_interval=0.5)
     assert done["status"] == "FINISHED:ABNORMAL"
     refused = "'json.JSONDecoder' at config path 'components.#1' is not in allow_list"
     logs = [site / number / "error_log.txt" for site in kits.sites.values()]
-    until(lambda: all(refused in log.read_text() for log in logs), 10)
+    until(lambda: all(refused in log.read_text() for log in logs))
     time.sleep(3)  # A site that sends its errors has done so by then.
     kept = {file.name for file in (kits.server / "jobs" / number).iterdir()}
     assert kept == {"data", "meta", "scheduled", "workspace"}
 
 
+@pytest.mark.nightly
 def test_a_kit_that_runs_is_not_started_twice(kits):
     with pytest.raises(RuntimeError, match="runs already"):
         start(kits.server)
 
 
+@pytest.mark.nightly
 def test_a_folder_serves_only_the_sites_it_was_made_for(kits):
     with (
         pytest.raises(ValueError, match="holds the kits of site-1, site-2"),
@@ -150,16 +158,18 @@ def test_a_folder_serves_only_the_sites_it_was_made_for(kits):
         pass
 
 
+@pytest.mark.nightly
 def test_a_killed_site_is_started_again_by_its_watchdog(kits):
     site = kits.sites["site-2"]
     killed = program(site)
     killed.kill()
-    until(lambda: int((site / "pid.fl").read_text()) != killed.pid, 15)
+    until(lambda: int((site / "pid.fl").read_text()) != killed.pid)
     # The server lists the killed one for 30 s: what counts is a second registration.
     registered = "Successfully registered client:site-2"
-    until(lambda: (site / "log.txt").read_text().count(registered) == 2, 30)
+    until(lambda: (site / "log.txt").read_text().count(registered) == 2)
 
 
+@pytest.mark.nightly
 def test_a_stopped_site_leaves_no_process_and_can_return(kits):
     site = kits.sites["site-2"]
     before = pids(site)
@@ -168,9 +178,10 @@ def test_a_stopped_site_leaves_no_process_and_can_return(kits):
     assert pids(site) == []
     assert "site-1" in connected(kits)
     start(site)
-    until(lambda: len(pids(site)) >= 2, 15)
+    until(lambda: len(pids(site)) >= 2)
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_is_named(tmp_path):
     server = provisioned(tmp_path, ["site-1"]).server
     with (
@@ -182,6 +193,7 @@ def test_a_port_that_is_taken_is_named(tmp_path):
     assert pids(server) == []
 
 
+@pytest.mark.nightly
 def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     script = f"""
 import signal, time
@@ -196,15 +208,16 @@ with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
     begun = [made / kit / "pid.fl" for kit in ("localhost", "site-1")]
     with subprocess.Popen([sys.executable, "-c", script], stderr=PIPE) as parent:
         try:
-            until(lambda: all(file.exists() for file in begun), 30)
+            until(lambda: all(file.exists() for file in begun))
             parent.send_signal(signal.SIGINT)
-            _, said = parent.communicate(timeout=60)
+            _, said = parent.communicate(timeout=HANG)
         finally:
             parent.kill()
     assert b"KeyboardInterrupt" in said
     assert pids(made / "localhost") + pids(made / "site-1") == []
 
 
+@pytest.mark.nightly
 def test_a_program_ends_that_is_interrupted_while_it_connects(tmp_path):
     kits = provisioned(tmp_path, SITES)
     script = f"""
@@ -217,11 +230,12 @@ threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 open_session(Path({str(kits.admin)!r}))  # for 10 s: no server runs
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], stderr=PIPE, text=True, timeout=60
+        [sys.executable, "-c", script], stderr=PIPE, text=True, timeout=HANG
     )
     assert done.stderr.endswith("\nKeyboardInterrupt\n")
 
 
+@pytest.mark.process
 def test_nvflare_that_is_missing_is_named():
     script = """
 import importlib.util

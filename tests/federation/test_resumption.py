@@ -36,6 +36,7 @@ from tests.federation.alike import (
     sites,
 )
 from tests.federation.sites import enrolled, federation
+from tests.waiting import HANG
 
 ROUNDS = 6
 PRIVATE = "FedBiO, private lower level"
@@ -83,6 +84,7 @@ def leave(name: str, folder: Path, stop: int) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AMONG)
 @pytest.mark.parametrize("stop", [2, 3])
 def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path):
@@ -92,6 +94,7 @@ def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path
     assert_close(again[-1].server, by_hand(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AMONG)
 def test_the_server_goes_back_behind_what_devices_have_done(name, tmp_path):
     *_, last = run(**arguments(name, tmp_path, rounds=5))
@@ -119,6 +122,7 @@ def obstruct(file: Path) -> None:
         (file.with_name(f"after-{number}-0") / "something").mkdir(parents=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("happens", "words"),
     [
@@ -234,7 +238,7 @@ def ends(folder: Path, kept: Path, last: int = 0) -> list[str]:
         [*command, str(folder), str(kept), str(last)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -265,6 +269,7 @@ def check_what_is_left(folder: Path, kept: Path, said: str, cause: str) -> None:
     assert_close(rest[-1].server, expected.server)
 
 
+@pytest.mark.process
 def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
     small_disk, tmp_path
 ):
@@ -273,6 +278,7 @@ def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
     check_what_is_left(folder, kept, said, "No space left on device")
 
 
+@pytest.mark.process
 def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
     folder, kept = tmp_path / "run", tmp_path / "kept"
     # Whoever writes the checkpoint of 4 rounds has waited for that of 2.

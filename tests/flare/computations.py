@@ -24,7 +24,7 @@ def pid_and_calls(notes: Path) -> Answer:
 
 
 def orders(notes: Path) -> Answer:
-    """Obey: sleep, kill, raise, end, fork; note what was done, answer the process."""
+    """Obey: sleep, wait for a file, raise, end, fork …; note it, answer the process."""
 
     def obey(message: bytes) -> bytes | str:
         word, _, argument = message.decode().partition(" ")
@@ -32,6 +32,9 @@ def orders(notes: Path) -> Answer:
             file.write(f"{message.decode()}\n")
         if word == "sleep":
             time.sleep(float(argument))
+        elif word == "wait":
+            while not Path(argument).exists():
+                time.sleep(0.01)
         elif word == "signal":
             os.kill(os.getpid(), int(argument))
         elif word == "raise":

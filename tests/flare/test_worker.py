@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from fedbilevel.flare.worker import Worker, WorkerError
-from tests.federation.processes import assert_gone, descendants
+from tests.federation.processes import descendants, until_gone
 from tests.flare import computations
+from tests.waiting import HANG, until
+
+pytestmark = pytest.mark.process
 
 PARENT = """
 import os, resource, sys
@@ -47,13 +49,6 @@ def known(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def until(condition, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def under_way(notes: Path, order: str) -> bool:
     return notes.exists() and order in notes.read_text().splitlines()
 
@@ -76,7 +71,7 @@ class Asking:
             self.outcome = str(error)
 
     def get(self) -> str | None:
-        self._thread.join(10)
+        self._thread.join(HANG)
         return self.outcome
 
 
@@ -92,8 +87,8 @@ def test_one_child_answers_all_and_makes_once(notes):
 
 def test_a_child_killed_while_computing_is_an_error_and_the_next_works(worker, notes):
     pid = int(worker.ask(b"pid"))
-    asking = Asking(worker, b"sleep 60")
-    until(lambda: under_way(notes, "sleep 60"))
+    asking = Asking(worker, b"sleep 3600")
+    until(lambda: under_way(notes, "sleep 3600"), pause=0.01)
     os.kill(pid, signal.SIGKILL)
     killed = "the computation was killed (signal 9, perhaps out of memory)"
     assert asking.get() == killed
@@ -206,27 +201,30 @@ def test_a_call_that_takes_too_long_leaves_its_answer_to_nobody(worker):
     assert worker.ask(b"pid") == pid
 
 
-def test_a_call_that_gave_up_before_its_turn_is_never_computed(worker, notes):
-    asking = Asking(worker, b"sleep 0.5")
-    until(lambda: under_way(notes, "sleep 0.5"))
+def test_a_call_that_gave_up_before_its_turn_is_never_computed(worker, notes, tmp_path):
+    free = tmp_path / "free"
+    asking = Asking(worker, f"wait {free}".encode())
+    until(lambda: under_way(notes, f"wait {free}"), pause=0.01)
     with pytest.raises(WorkerError, match=r"took longer than 0\.1 seconds"):
         worker.ask(b"answer 7", 0.1)
+    free.touch()
     asking.get()
-    # It would be next, if it were not forgotten.
-    time.sleep(0.2)
+    # It would come before this one, if it were not forgotten.
+    worker.ask(b"pid")
     assert not under_way(notes, "answer 7")
 
 
-def test_a_newer_task_takes_the_place_of_one_that_waits(worker, notes):
-    computing = Asking(worker, b"sleep 1")
-    until(lambda: under_way(notes, "sleep 1"))
+def test_a_newer_task_takes_the_place_of_one_that_waits(worker, notes, tmp_path):
+    free = tmp_path / "free"
+    computing = Asking(worker, f"wait {free}".encode())
+    until(lambda: under_way(notes, f"wait {free}"), pause=0.01)
     older = Asking(worker, b"answer 1")
-    # Nothing shows from outside that a call has begun to wait.
-    time.sleep(0.1)
+    until(lambda: worker._next is not None, pause=0.01)
     newer = Asking(worker, b"pid")
     assert older.get() == "a newer task has come meanwhile"
     # It did not have to wait for its turn to be told so.
     assert computing.outcome is None
+    free.touch()
     assert computing.get() == newer.get()
     assert not under_way(notes, "answer 1")
 
@@ -261,10 +259,10 @@ def test_fifty_megabytes_go_and_come_back():
 
 def test_closing_ends_a_computation_at_once(notes):
     worker = Worker(computations.orders, notes)
-    computing = Asking(worker, b"sleep 60")
-    until(lambda: under_way(notes, "sleep 60"))
+    computing = Asking(worker, b"sleep 3600")
+    until(lambda: under_way(notes, "sleep 3600"), pause=0.01)
     waiting = Asking(worker, b"pid")
-    time.sleep(0.1)
+    until(lambda: worker._next is not None, pause=0.01)
     (pid,) = descendants(os.getpid())
     worker.close()
     worker.close()
@@ -276,7 +274,7 @@ def test_closing_ends_a_computation_at_once(notes):
 
 def test_a_forked_process_of_the_child_does_not_hide_its_death(worker, notes):
     with pytest.raises(WorkerError, match="killed"):
-        worker.ask(b"fork 60", 5.0)
+        worker.ask(b"fork 3600", HANG)
     os.kill(int(notes.read_text()), signal.SIGKILL)
     assert int(worker.ask(b"pid")) in descendants(os.getpid())
 
@@ -298,29 +296,29 @@ def parent(notes: Path, script: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_child_goes_when_its_parent_is_killed(notes, busy):
-    script = "worker.ask(b'sleep 60') if {} else input()"
+    script = "worker.ask(b'sleep 3600') if {} else input()"
     with parent(notes, script.format(busy)) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         if busy:
-            until(lambda: under_way(notes, "sleep 60"))
+            until(lambda: under_way(notes, "sleep 3600"), pause=0.01)
         process.kill()
         process.wait()
-        assert_gone([pid], 2.0)
+        until_gone([pid])
 
 
 def test_a_parent_that_ends_waits_for_no_computation_and_leaves_nothing(notes):
     script = """
 try:
-    worker.ask(b"sleep 60", 0.2)
+    worker.ask(b"sleep 3600", 0.2)
 except WorkerError as error:
     print(error)
 """
     with parent(notes, script) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        assert process.wait(5) == 0
-        assert_gone([pid], 2.0)
+        assert process.wait(HANG) == 0
+        until_gone([pid])
         # The child has the parent's output: it ends with the last of them.
         assert "took longer than 0.2 seconds" in process.stdout.read()
 
@@ -338,7 +336,7 @@ print(worker.ask(b"answer 3"))
 worker.close()
 """
     with parent(notes, script) as process:
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=HANG)
         assert process.returncode == 0
     assert output.splitlines()[1:] == [
         "asking failed: MemoryError()",

@@ -220,6 +220,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
     assert theory.series_bias(assumptions, shorter) ** 2 > wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [LocalBSGM, LocalBSGVRM])
 def test_rounds_and_samples_are_those_that_a_run_counts(make):
     own = {"opening_batch_size": 7} if make is LocalBSGVRM else {}

@@ -8,6 +8,7 @@ from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.metrics import largest_curvature
 
 
+@pytest.mark.slow
 def test_it_is_the_largest_eigenvalue_of_the_mean_hessian_over_weighted_devices():
     generator = np.random.default_rng(0)
     parts = [generator.normal(size=(rows, 12)) for rows in (5, 9)]

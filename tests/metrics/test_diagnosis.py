@@ -14,6 +14,8 @@ from fedbilevel.metrics import Survey, Verdict, diagnose, diagnosis
 from tests import quadratic
 from tests.quadratic import Mean
 
+pytestmark = pytest.mark.slow
+
 X, Y = np.full(quadratic.X_SIZE, 0.5), np.zeros(quadratic.Y_SIZE)
 SERIES = NeumannSeries(terms=60, scale=0.1)
 WARM = WarmStart(learning_rate=0.1, exchanges=150)

@@ -29,6 +29,7 @@ def spectral_norm(matrix: np.ndarray) -> float:
     return float(np.linalg.norm(matrix, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [3, 100])
 def test_the_mean_of_a_ragged_quadratic(block_size):
     generator = np.random.default_rng(5)
@@ -56,6 +57,7 @@ def test_the_mean_of_a_ragged_quadratic(block_size):
     np.testing.assert_allclose(got.upper_lipschitz, steepest, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_single_examples_count_where_they_are_worse_than_their_mean():
     held = quadratic.devices(1, 3, 0.8)
     got = estimate(quadratic.problem(), held, examples=40)
@@ -69,6 +71,7 @@ def test_single_examples_count_where_they_are_worse_than_their_mean():
     assert of_mean.gradient_lipschitz < got.gradient_lipschitz
 
 
+@pytest.mark.slow
 def test_a_large_spectrum_by_lanczos():
     size = 3 * extremes.DENSE_SIZE
     spectrum = np.geomspace(0.02, 7.0, size)
@@ -115,6 +118,7 @@ def test_eigenvalues_that_are_not_found_are_reported(monkeypatch):
         estimate(problem, [LocalExamples(ones, ones)], 1.0, np.ones(size))
 
 
+@pytest.mark.slow
 def test_third_derivatives_of_penalties():
     # g = ½ Σ e^{x_j} y_j² b: each block of its second derivatives is diagonal.
     problem = BilevelProblem(
@@ -134,6 +138,7 @@ def test_third_derivatives_of_penalties():
         )
 
 
+@pytest.mark.slow
 def test_third_derivatives_lie_between_what_directions_show_and_what_is_possible():
     generator = np.random.default_rng(3)
     features = generator.normal(size=(6, 4))

@@ -9,6 +9,8 @@ from fedbilevel.mathematics import theory
 from fedbilevel.metrics.estimation import estimate_assumptions
 from tests import quadratic
 
+pytestmark = pytest.mark.slow
+
 DEVICES, LOCAL_STEPS, ROUNDS = 4, 20, 40
 HELD = quadratic.examples(np.random.default_rng(8), 100, 0.3)
 MEAN = quadratic.Mean.of([HELD])

@@ -21,6 +21,7 @@ def on_demand(held: list[LocalExamples]) -> OnDemandDevices:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [InMemoryDevices, on_demand])
 @pytest.mark.parametrize("block_size", [3, 100])
 def test_newton_reference_equals_the_closed_form(source, block_size):
@@ -75,6 +76,7 @@ def test_a_hopelessly_conditioned_lower_loss_is_reported(monkeypatch):
         newton_reference(problem, devices).hypergradient(1.0, np.zeros(12))
 
 
+@pytest.mark.slow
 def test_newton_reference_on_a_nested_nonlinear_problem_equals_dense_algebra():
     generator = np.random.default_rng(6)
 

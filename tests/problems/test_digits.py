@@ -16,6 +16,8 @@ from fedbilevel.problems import (
     redraw_labels,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def split(training_labels=None, training_rows=None) -> Split:
     """Return 300 training, 300 validation and 600 test images on four devices."""

@@ -103,6 +103,7 @@ def test_lower_losses_are_strongly_convex(name):
     assert smallest >= case.convexity - 1e-12
 
 
+@pytest.mark.slow
 @every_task
 def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(name):
     case = CASES[name]()
@@ -124,6 +125,7 @@ def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(n
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @every_task
 def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
     task = CASES[name]().task

@@ -22,6 +22,7 @@ def noisy(quadratic: Quadratic):
     return quadratic_task(quadratic, examples=5, noise=6.0, curvature_noise=2.0)
 
 
+@pytest.mark.slow
 def test_closed_forms_hold_exactly_for_noisy_examples():
     quadratic = different()
     task = noisy(quadratic)
@@ -64,6 +65,7 @@ def local_hypergradient(task, device, x, y):
     return gradient_x - mixed @ jnp.linalg.solve(hessian, gradient_y)
 
 
+@pytest.mark.slow
 def test_at_the_biased_solution_local_hypergradients_and_lower_gradients_cancel():
     quadratic = different()
     task = noisy(quadratic)
@@ -77,6 +79,7 @@ def test_at_the_biased_solution_local_hypergradients_and_lower_gradients_cancel(
     np.testing.assert_allclose(np.mean(gradients, axis=0), 0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [LocalBSGM, LocalBSGVRM])
 def test_the_papers_algorithms_settle_at_the_biased_solution(make):
     quadratic = different()

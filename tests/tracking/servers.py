@@ -6,10 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from tests.waiting import until
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -41,15 +42,15 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        for _ in range(600):
-            try:
-                urlopen(f"{self.uri}/health", timeout=5).close()
-                return
-            except (URLError, OSError):
-                assert self._process.poll() is None, "mlflow server has ended"
-                time.sleep(0.1)
-        self.signal(signal.SIGKILL)
-        raise TimeoutError("mlflow server has not answered for a minute")
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "mlflow server has ended"
+        try:
+            urlopen(f"{self.uri}/health", timeout=5).close()
+        except (URLError, OSError):
+            return False
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)

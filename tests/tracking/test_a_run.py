@@ -14,6 +14,9 @@ from fedbilevel.tracking.protocol import numbers
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import Server
 from tests.tracking.wandb_files import wandb_history, wandb_records
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
 
 
 class Left(NamedTuple):
@@ -34,7 +37,7 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
         if Record.parse(line).rounds == 7:
             running.send_signal(signal.SIGINT)
             break
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 130, errors
     before = list(read_records(folder))
     client = MlflowClient(server.uri)
@@ -46,7 +49,7 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
         shutil.rmtree(checkpoint)
     end = before[-1].rounds + 3
     again = start("resume", str(folder), "--json", "--rounds", str(end))
-    _, errors = again.communicate(timeout=120)
+    _, errors = again.communicate(timeout=HANG)
     assert again.returncode == 0, errors
     return Left(folder, status, before, list(read_records(folder)))
 

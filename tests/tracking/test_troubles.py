@@ -15,18 +15,22 @@ from fedbilevel.tracking import (
     Record,
     TensorBoard,
     WeightsAndBiases,
+    driving,
     read_records,
     tracked,
 )
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import Server
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
 
 
 def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     running = start("run", str(file), "--tracking.mlflow", "http://127.0.0.1:1")
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 2
     assert errors.endswith(
         "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
@@ -45,7 +49,7 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
         if Record.parse(line).rounds == 5:
             mortal.signal(signal.SIGKILL)
             break
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 0, errors
     assert errors.count("MLflow had trouble") == 1
     records = read_records(tmp_path / "runs" / "asked")
@@ -56,6 +60,15 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     server, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setattr(driving, "PAUSE", HANG)
+    sent: list[Record] = []
+    really_send = MLflow.record
+
+    def send(tracker: MLflow, record: Record) -> None:
+        sent.append(record)
+        really_send(tracker, record)
+
+    monkeypatch.setattr(MLflow, "record", send)
     losses = [0.5, float("nan"), 0.25]
     records = [Record(n, 0.1 * n, Costs(), {"loss": x}) for n, x in enumerate(losses)]
     with tracked([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
@@ -64,9 +77,10 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
         try:
             record(records[1])
             assert "MLflow had trouble" in caplog.text
-            began = time.monotonic()
+            tried = len(sent)
             record(records[2])
-            assert time.monotonic() - began < 0.5
+            # While the server is stuck later records only wait.
+            assert len(sent) == tried
         finally:
             server.signal(signal.SIGCONT)
     client = MlflowClient(server.uri)
@@ -96,7 +110,9 @@ def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
         began = time.monotonic()
         with pytest.raises(ConnectionError, match="no MLflow server answers"):
             MLflow(server.uri, tmp_path).begin("stuck", {}, goes_on=False)
-        assert time.monotonic() - began < 5
+        # By itself MLflow tries for minutes. One request ends after a second, and on a
+        # machine at load 10 not much later: it waits, it does not compute.
+        assert time.monotonic() - began < 60
     finally:
         server.signal(signal.SIGCONT)
 
@@ -160,7 +176,7 @@ def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )
     assert "Weights & Biases cannot be used: No API key" in ended.stderr
     assert "WANDB_MODE=offline" in ended.stderr
@@ -189,6 +205,6 @@ def test_no_library_of_a_tracker_is_imported_before_it_begins():
         "print({'mlflow', 'wandb', 'tensorboardX', 'tensorboard'} & set(sys.modules))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG
     )
     assert ended.stdout == "set()\n"

@@ -100,16 +100,28 @@ def _describe(value: Any, inside: tuple[int, ...]) -> Any:
     if isinstance(value, types.MethodType):
         parts = {"method": value.__func__, "of": value.__self__}
         return _describe(parts, inside)
+    wrapped = getattr(value, "__wrapped__", None)
+    if callable(wrapped) and _is_of_a_library(value):
+        return _describe(wrapped, inside)
     if isinstance(value, types.FunctionType):
         return _function(value, inside)
-    wrapped = getattr(value, "__wrapped__", None)
-    if callable(wrapped) and not isinstance(value, type):
-        return _describe(wrapped, inside)
     if isinstance(value, tuple | list):
         return [_describe(one, inside) for one in value]
     if isinstance(value, type | types.ModuleType):
         return {"name": value.__name__}
     return {"class": type(value).__name__, **_held(value, inside)}
+
+
+def _is_of_a_library(wrapper: Any) -> bool:
+    """Return whether a wrapper is a library's, such as `jax.jit` or a type checker.
+
+    What such a wrapper holds is the library's business: it says nothing about the
+    run, and following it through every function a problem calls can take minutes.
+    """
+    if not isinstance(wrapper, types.FunctionType):
+        return not isinstance(wrapper, type)
+    defined_in = str(wrapper.__globals__.get("__name__"))
+    return defined_in.partition(".")[0] != wrapper.__module__.partition(".")[0]
 
 
 def _held(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
