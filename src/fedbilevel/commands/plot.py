@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedbilevel.experiments.building import task_of
+from fedbilevel.experiments.failures import not_finite, read_failure
 from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
     experiment, records = read_run(given.folder)
+    failure = read_failure(given.folder) or not_finite(records)
+    if failure is not None:
+        print(f"the run in {given.folder} failed, {failure}", file=sys.stderr)
     pictures = [course(records)]
     # While a run is still going there is nothing learnt yet, but much to see.
     if (given.folder / LEARNT).exists():
@@ -54,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     for file, (_, svg) in zip(files, drawn, strict=True):
         file.write_text(svg, encoding="utf-8")
     page = out / REPORT
-    page.write_text(report(given.folder, experiment, records, drawn), encoding="utf-8")
+    text = report(given.folder, experiment, records, drawn, failure)
+    page.write_text(text, encoding="utf-8")
     if given.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))
     else:

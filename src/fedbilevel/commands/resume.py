@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import follow, sum_up
+from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import RUN
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.runs import asked_of, finished
@@ -32,6 +34,14 @@ def main(arguments: Sequence[str]) -> int:
         raise ValueError(
             f"--folder: a run goes on where it is, in {folder}; leave it out, or copy "
             "the folder."
+        )
+    failure = read_failure(folder)
+    if not given.options and failure is not None:
+        raise ValueError(
+            f"the run in {folder} failed, {failure} To resume it with the same "
+            "settings is to fail again; run the experiment with other settings in "
+            "another --folder, or find the first number that is not finite: "
+            f"fedbilevel resume {quote(str(folder))} engine:DebugSimulation"
         )
     if not given.options and finished(experiment, folder):
         print(

@@ -5,6 +5,8 @@ from pathlib import Path
 EXPERIMENT = "experiment.toml"
 CHECKPOINTS = "checkpoints"
 LEARNT = "learnt.npz"
+FAILURE = "failure.json"
+"""Of a failed run: the reason, and after how many rounds it was last measured."""
 RUN = "run"
 """Of a run across sites: the name under which server and sites know it."""
 EXCHANGES = "exchanges.jsonl"

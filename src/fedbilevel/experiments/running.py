@@ -23,6 +23,7 @@ from fedbilevel.engines.rounds import resume
 from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.failures import failure_recorded
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
@@ -103,6 +104,7 @@ def carry_out(
 
     Trackers are told of each record, and of how the run ends: whoever stops iterating
     early closes the generator, and has left the run. It is then measured once more.
+    A run whose numbers end it leaves the reason in its folder (`failures`).
 
     Args:
         experiment: what is asked for.
@@ -142,7 +144,7 @@ def carry_out(
             settings_of(experiment),
             goes_on=begun,
         )
-        with tracking as tell_trackers, closing(rounds):
+        with failure_recorded(folder), tracking as tell_trackers, closing(rounds):
             yield from _recorded(experiment, work, rounds, folder, tell_trackers)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.folders import EXPERIMENT, LEARNT
+from fedbilevel.experiments.failures import read_failure
+from fedbilevel.experiments.folders import EXPERIMENT, FAILURE, LEARNT
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.replacing import replacing
@@ -60,6 +61,11 @@ def read_run(folder: Path) -> Run:
         'read_run'
     """
     run = Run(asked_of(folder), list(read_records(folder)))
+    failure = read_failure(folder)
+    if not run.records and failure is not None:
+        raise ValueError(
+            f"the run in {folder} failed before anything was measured: {failure.reason}"
+        )
     if not run.records:
         raise ValueError(
             f"nothing was measured yet of the run in {folder}; go on with it by: "
@@ -89,7 +95,7 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
 
 
 def keep(experiment: Experiment, folder: Path) -> None:
-    """Write down what a run is asked to do, and forget what an earlier one learnt.
+    """Write down what a run is asked to do, and forget how an earlier one ended.
 
     Example:
         >>> import tempfile
@@ -102,7 +108,8 @@ def keep(experiment: Experiment, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / EXPERIMENT) as unfinished:
         write_experiment(experiment, unfinished)
-    (folder / LEARNT).unlink(missing_ok=True)
+    for ending in (LEARNT, FAILURE):
+        (folder / ending).unlink(missing_ok=True)
 
 
 def finished(experiment: Experiment, folder: Path) -> bool:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from importlib.resources import files
-from math import isfinite
 from pathlib import Path
 from string import Template
 
 from fedbilevel.experiments.choices import Experiment, Own, Tracking
+from fedbilevel.experiments.failures import Failure
 from fedbilevel.experiments.writing import text_of
 from fedbilevel.pictures.picture import Picture
 from fedbilevel.tracking.records import Record
@@ -26,6 +26,7 @@ def report(
     experiment: Experiment,
     records: Sequence[Record],
     pictures: Sequence[tuple[Picture, str]],
+    failure: Failure | None = None,
 ) -> str:
     """Return the page.
 
@@ -34,6 +35,7 @@ def report(
         experiment: that was run.
         records: what was measured, at least once.
         pictures: to be shown, in this order, each with the text of its SVG file.
+        failure: how the run failed; None if it did not.
 
     Example:
         >>> import tempfile
@@ -48,14 +50,15 @@ def report(
     algorithm = type(experiment.algorithm).__name__
     done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
-    if not all(isfinite(one) for one in last.figures.values()):
-        state = "diverged: what was measured is not finite, lower the rates;"
+    state = f"{state} after {done} of {experiment.rounds} rounds"
+    if failure is not None:
+        state = f"failed, {failure}"
     page = Template(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
     )
     return page.substitute(
         title=html.escape(f"{folder.absolute().name}: {problem} by {algorithm}"),
-        state=f"{state} after {done} of {experiment.rounds} rounds",
+        state=html.escape(state),
         purpose=html.escape(_purpose(experiment)),
         figures=_figures(records),
         costs=_costs(last),

@@ -1,0 +1,125 @@
+"""Failed runs: a file in the run directory holds the reason."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.experiments.folders import FAILURE
+from fedbilevel.replacing import replacing
+from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.titles import title_of
+
+
+class Failure(NamedTuple):
+    """The end of a run that diverged.
+
+    Attributes:
+        rounds: after how many rounds the run was last measured before it failed.
+        reason: the error's message.
+
+    Example:
+        >>> str(Failure(40, "the validation loss is inf"))
+        'last measured after 40 rounds: the validation loss is inf'
+    """
+
+    rounds: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"last measured after {self.rounds} rounds: {self.reason}"
+
+
+def write_failure(folder: Path, failure: Failure) -> None:
+    """Write a failure to a run directory; readers see the whole file or none.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> write_failure(folder, Failure(40, "the validation loss is inf"))
+        >>> read_failure(folder)
+        Failure(rounds=40, reason='the validation loss is inf')
+    """
+    with replacing(folder / FAILURE) as unfinished:
+        unfinished.write_text(f"{json.dumps(failure._asdict())}\n", encoding="utf-8")
+
+
+def read_failure(folder: Path) -> Failure | None:
+    """Return the failure that is written in a run directory; None without one.
+
+    Raises:
+        ValueError: if the file is damaged.
+
+    Example:
+        >>> read_failure(Path("nowhere"))
+    """
+    file = folder / FAILURE
+    try:
+        return Failure(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file} is damaged ({error}); remove the file, and resume the run to "
+            "learn whether it fails."
+        ) from None
+
+
+def not_finite(records: Sequence[Record]) -> Failure | None:
+    """Return the failure of a run whose last values are not finite; None otherwise.
+
+    A metric that was never finite is not defined for the task: it is no failure.
+
+    Args:
+        records: of the run, oldest first.
+
+    Example:
+        >>> from fedbilevel import Costs
+        >>> values = [2.0, 3.0, float("inf"), float("nan")]
+        >>> records = [
+        ...     Record(n, 0.1, Costs(), {"loss": one}) for n, one in enumerate(values)
+        ... ]
+        >>> str(not_finite(records))
+        'last measured after 1 rounds: the validation loss is nan after 3 rounds'
+        >>> not_finite(records[:2])
+    """
+    if not records:
+        return None
+    last = records[-1]
+    for name, value in last.figures.items():
+        finite = [one for one in records if isfinite(one.figures.get(name, value))]
+        if finite and not isfinite(value):
+            return Failure(
+                finite[-1].rounds,
+                f"the {title_of(name)} is {value} after {last.rounds} rounds",
+            )
+    return None
+
+
+@contextmanager
+def failure_recorded(folder: Path) -> Iterator[None]:
+    """Write a failure to the run directory when the numbers of a run end it.
+
+    Any other error (memory, disk, a mistake in a file) says nothing about the run's
+    settings, so it is not written: the run can be resumed.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> try:
+        ...     with failure_recorded(folder):
+        ...         raise ArithmeticError("all uploads are not finite")
+        ... except ArithmeticError:
+        ...     read_failure(folder).reason
+        'all uploads are not finite'
+    """
+    try:
+        yield
+    except Exception as error:
+        # The debug engine's DeviceError is caused by the error of a device's numbers.
+        if any(isinstance(one, ArithmeticError) for one in (error, error.__cause__)):
+            *_, last = 0, *(record.rounds for record in read_records(folder))
+            write_failure(folder, Failure(last, str(error)))
+        raise

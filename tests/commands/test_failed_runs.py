@@ -1,0 +1,50 @@
+"""Failed runs: remembered in their directory, and named by every command."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.__main__ import main
+from fedbilevel.experiments.failures import read_failure
+from tests.commands.seeds import FAILING, written
+
+pytestmark = pytest.mark.single_precision
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that fails."""
+    folder = tmp_path_factory.mktemp("failed")
+    file = written(folder)
+    run = folder / "runs" / "failing"
+    options = ["--seed", str(FAILING), "--folder", str(run), "--json"]
+    assert main(["run", str(file), *options]) != 0
+    return run
+
+
+def test_the_reason_is_kept_with_the_run(failed):
+    failure = read_failure(failed)
+    assert failure is not None
+    assert "round 1, exchange 0: the uploads of all 1 devices" in failure.reason
+    records = (failed / "measured.jsonl").read_text().splitlines()
+    assert failure.rounds == json.loads(records[-1])["rounds"]
+
+
+def test_resume_does_not_repeat_a_failure(failed, capsys):
+    assert main(["resume", str(failed)]) == 2
+    said = capsys.readouterr().err
+    assert "the uploads of all 1 devices were not finite" in said
+    assert "engine:DebugSimulation" in said
+
+
+def test_plot_draws_what_there_is_and_names_the_reason(failed, tmp_path, capsys):
+    failure = read_failure(failed)
+    assert failure is not None
+    assert main(["plot", str(failed), "--out", str(tmp_path), "--json"]) == 0
+    said = capsys.readouterr()
+    assert failure.reason in said.err
+    assert Path(json.loads(said.out)["pictures"][0]).exists()
+    page = (tmp_path / "report.html").read_text()
+    assert "failed, last measured after" in page
+    assert "finished after" not in page

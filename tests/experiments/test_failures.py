@@ -1,0 +1,80 @@
+"""Failed runs: which errors are remembered, and which values are failures."""
+
+from math import inf, nan
+
+import pytest
+
+from fedbilevel import Costs, FedBiO
+from fedbilevel.engines.debug import DeviceError
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.failures import (
+    Failure,
+    failure_recorded,
+    not_finite,
+    read_failure,
+    write_failure,
+)
+from fedbilevel.experiments.runs import keep, read_run
+from fedbilevel.tracking.records import Journal, Record
+
+
+def record(rounds: int, **figures: float) -> Record:
+    return Record(rounds, 0.1, Costs(), figures)
+
+
+def test_an_error_of_numbers_is_remembered_with_the_last_measured_round(tmp_path):
+    with Journal(tmp_path, first=0) as journal:
+        journal.write(record(0, loss=1.0))
+        journal.write(record(8, loss=2.0))
+        with pytest.raises(FloatingPointError), failure_recorded(tmp_path):
+            raise FloatingPointError("y is not finite")
+    assert read_failure(tmp_path) == Failure(8, "y is not finite")
+
+
+def test_an_error_of_numbers_on_a_device_is_remembered(tmp_path):
+    with pytest.raises(DeviceError), failure_recorded(tmp_path):
+        raise DeviceError("device 3: y is not finite") from FloatingPointError()
+    assert read_failure(tmp_path) == Failure(0, "device 3: y is not finite")
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, ValueError, KeyboardInterrupt])
+def test_any_other_error_is_not_remembered(tmp_path, error):
+    with pytest.raises(error), failure_recorded(tmp_path):
+        raise error
+    assert read_failure(tmp_path) is None
+
+
+def test_a_run_that_begins_again_has_not_failed(tmp_path):
+    write_failure(tmp_path, Failure(8, "y is not finite"))
+    keep(Experiment(FedBiO(0.1)), tmp_path)
+    assert read_failure(tmp_path) is None
+
+
+def test_a_run_that_failed_before_its_first_record_names_the_reason(tmp_path):
+    keep(Experiment(FedBiO(0.1)), tmp_path)
+    write_failure(tmp_path, Failure(0, "y is not finite"))
+    with pytest.raises(ValueError, match="before anything was measured: y is not fin"):
+        read_run(tmp_path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "failure.json").write_text('{"rounds": 3')
+    with pytest.raises(ValueError, match=r"failure\.json is damaged"):
+        read_failure(tmp_path)
+
+
+def test_values_that_become_infinite_or_nan_are_a_failure():
+    records = [record(0, loss=1.0, auc=nan), record(5, loss=inf, auc=nan)]
+    failure = not_finite(records)
+    assert failure == Failure(0, "the validation loss is inf after 5 rounds")
+
+
+def test_a_metric_that_was_never_finite_or_is_so_again_is_no_failure():
+    assert (
+        not_finite([record(0, loss=1.0, auc=nan), record(5, loss=2, auc=nan)]) is None
+    )
+    assert (
+        not_finite([record(0, loss=1.0), record(5, loss=inf), record(6, loss=1)])
+        is None
+    )
+    assert not_finite([]) is None
