@@ -1,22 +1,26 @@
 """`fedbilevel compare RUN...`: several runs in a table and in curves."""
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
 
-from fedbilevel.commands.following import follow
-from fedbilevel.commands.words import aligned, short
-from fedbilevel.experiments.choices import Experiment, Tracking
-from fedbilevel.experiments.folders import EXCHANGES, has_checkpoints
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, finished, placed, read_run
-from fedbilevel.pictures.curves import curves
-from fedbilevel.tracking.records import Record
+from fedbilevel.commands.batch import processes_for, run_batch
+from fedbilevel.commands.comparison import (
+    DEVIATION,
+    LEFT_OUT,
+    as_json,
+    table,
+    warnings,
+)
+from fedbilevel.commands.missing_runs import jobs_of, missing_of
+from fedbilevel.experiments.groups import Group, grouped, read_seed_run
+from fedbilevel.nearest import nearest
+from fedbilevel.pictures.curves import AXES, BAND, FAILED, Axis, curves
 from fedbilevel.tracking.titles import title_of
+
+INCOMPLETE = 1
+"""The exit code of a comparison that lacks runs, because of errors."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,48 +31,88 @@ def main(arguments: Sequence[str]) -> int:
         'main'
     """
     given = _parser().parse_args(arguments)
-    if given.seeds < 1:
-        raise ValueError(f"--seeds: give at least 1, not {given.seeds}.")
-    folders: list[Path] = []
-    for subject in given.runs:
-        made, code = _folders_of(subject, given.seeds, given.json)
-        if code:
-            return code
-        folders += made
-    runs = _grouped(folders)
-    figure = _figure(runs, given.figure)
-    curves(runs, figure).savefig(given.out)
-    ends = {label: _last_common(seeds) for label, seeds in runs.items()}
+    for option, number in (("--seeds", given.seeds), ("--jobs", given.jobs)):
+        if number is not None and number < 1:
+            raise ValueError(f"{option}: give at least 1, not {number}.")
+    asked = [
+        [subject] if subject.is_dir() else jobs_of(subject, given.seeds)
+        for subject in given.runs
+    ]
+    jobs = [one for those in asked for one in those if not isinstance(one, Path)]
+    missing = missing_of(jobs, given.force)
+    code, errors = run_batch(
+        missing, given.jobs or processes_for(missing), quiet=given.json
+    )
+    if code:
+        return code
+    for folder, reason in errors.items():
+        print(f"{folder} could not be run: {reason}", file=sys.stderr)
+    folders = [
+        one if isinstance(one, Path) else one.folder for those in asked for one in those
+    ]
+    # A directory that is named twice is one run.
+    different = {folder.absolute(): folder for folder in folders}.values()
+    runs = [read_seed_run(folder) for folder in different if folder not in errors]
+    if not runs:
+        raise ValueError("there is nothing to compare: no run could be made.")
+    groups = grouped(runs)
+    for warning in warnings(groups):
+        print(warning, file=sys.stderr)
+    figures = _figures(groups, given.figure)
+    axes = given.against or AXES
+    curves(groups, figures, axes).savefig(given.out)
     if given.json:
-        found = {
-            label: [json.loads(one.line) for one in last]
-            for label, last in ends.items()
-        }
-        print(json.dumps(found))
-        return 0
-    print(_table(ends))
-    print(f"curves of the {title_of(figure)}: {given.out}")
-    return 0
+        print(as_json(groups))
+    else:
+        print(table(groups))
+        print(f"curves of the {' and the '.join(map(title_of, figures))}: {given.out}")
+    return INCOMPLETE if errors else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel compare",
-        description="Compare runs by their folders, or experiments by their files: "
+        description="Compare runs by their directories, or experiments by their files: "
         "those that were not run yet are run first. Runs that differ in their seed "
-        "alone become one line with a band.",
+        "alone become one row and one line with a band.",
+        epilog=f"In the table, {DEVIATION} {LEFT_OUT} In the figure, {BAND} {FAILED} "
+        "A run that diverged is a failed seed: it is a result, so the exit code is 0, "
+        "and it is not run again without --force.",
     )
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path, help="a folder or a file"
+        "runs", metavar="RUN", nargs="+", type=Path, help="a directory or a file"
     )
     parser.add_argument(
         "--figure",
-        help="what to draw: loss, training_loss, a metric's name, or, where "
-        "stationarity was measured, hypergradient or lower_error; by default the first "
-        "that all runs have",
+        action="append",
+        metavar="METRIC",
+        help="a metric to draw, once for each row of panels: loss, training_loss, a "
+        "metric's name, or, where stationarity was measured, hypergradient or "
+        "lower_error; by default the first that all runs have",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        type=_axis,
+        metavar="COST",
+        help="a horizontal axis, once for each column of panels: "
+        f"{', '.join(axis.value for axis in Axis)}; by default "
+        f"{', '.join(axis.value for axis in AXES)}",
     )
     parser.add_argument(
         "--seeds", type=int, default=1, help="runs of each experiment file; 1"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="processes that carry out missing runs side by side, each with the memory "
+        "of a run; by default one a core. With 1 they run one after another in this "
+        "process",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="run again what failed, and replace runs whose file was edited since",
     )
     parser.add_argument(
         "--out",
@@ -80,116 +124,34 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _folders_of(subject: Path, seeds: int, as_json: bool) -> tuple[list[Path], int]:
-    """Return the folders of a subject's runs, after making what is missing."""
-    if subject.is_dir():
-        return [subject], 0
-    asked = read_experiment(subject)
-    folders: list[Path] = []
-    for seed in range(asked.seed, asked.seed + seeds):
-        suffix = f"-seed-{seed}" if seed != asked.seed else ""
-        experiment, folder = placed(replace(asked, seed=seed), subject, suffix)
-        if has_checkpoints(folder) and asked_of(folder) != experiment:
-            raise ValueError(
-                f"{folder} was run with other settings than {subject} has now; "
-                f"compare {folder} itself, or remove it to run {subject} anew."
-            )
-        if not finished(experiment, folder):
-            print(f"running {subject} with seed {seed}", file=sys.stderr)
-            code = follow(experiment, folder, goes_on=True, quiet=as_json)
-            if code:
-                return folders, code
-        folders.append(folder)
-    return folders, 0
+def _axis(name: str) -> Axis:
+    known = {axis.value: axis for axis in Axis}
+    if name not in known:
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is not known; {nearest(name, known)}"
+        )
+    return known[name]
 
 
-def _figure(runs: Mapping[str, Sequence[Sequence[Record]]], asked: str | None) -> str:
-    """Return the figure to draw: the one asked for, or the first that all runs have."""
-    named = [(label, one[-1].figures) for label, seeds in runs.items() for one in seeds]
+def _figures(groups: Sequence[Group], asked: Sequence[str] | None) -> list[str]:
+    """Return the metrics to draw: those asked for, or the first that all runs have."""
+    named = [
+        (group.label, list(run.records[-1].figures))
+        for group in groups
+        for run in group.runs
+        if run.records
+    ]
     for label, known in named:
-        if asked is not None and asked not in known:
-            raise ValueError(
-                f"{label} has no figure {asked!r}; it has {', '.join(known)}."
-            )
+        for figure in asked or ():
+            if figure not in known:
+                raise ValueError(
+                    f"{label} has no figure {figure!r}; it has {', '.join(known)}."
+                )
+    if asked:
+        return list(dict.fromkeys(asked))
+    if not named:
+        return ["loss"]  # nothing was measured: every run failed in its first round
     common = [one for one in named[0][1] if all(one in known for _, known in named)]
     if not common:
         raise ValueError("these runs have no figure in common; name two that have.")
-    return asked or common[0]
-
-
-def _grouped(folders: Sequence[Path]) -> dict[str, list[list[Record]]]:
-    """Return the records of runs, those that differ by their seed together."""
-    groups: dict[str, list[list[Record]]] = {}
-    settings: dict[str, tuple[Experiment, bool]] = {}
-    for folder in folders:
-        asked, records = read_run(folder)
-        if records[-1].rounds < asked.rounds:
-            print(
-                f"{folder} stopped after {records[-1].rounds} of {asked.rounds} rounds",
-                file=sys.stderr,
-            )
-        asked = replace(asked, seed=0, tracking=Tracking())
-        # A run across sites is another than its simulation.
-        kind = asked, (folder / EXCHANGES).exists()
-        same = [label for label, other in settings.items() if other == kind]
-        label = same[0] if same else _label(folder.absolute().name, asked)
-        if not same and label in settings:
-            label = _label(str(folder), asked)
-        settings.setdefault(label, kind)
-        groups.setdefault(label, []).append(records)
-    _warn_of_others(asked for asked, _ in settings.values())
-    return groups
-
-
-def _warn_of_others(settings: Iterable[Experiment]) -> None:
-    tasks = {
-        repr((one.problem, one.data, one.partition, one.weigh_by_size))
-        for one in settings
-    }
-    if len(tasks) > 1:
-        print(
-            "these runs differ in problem, data or partition: their losses are not of "
-            "the same thing",
-            file=sys.stderr,
-        )
-
-
-def _last_common(seeds: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return the last records that all seeds have after the same rounds."""
-    by_rounds = [{one.rounds: one for one in records} for records in seeds]
-    last = max(set.intersection(*map(set, by_rounds)))
-    return [found[last] for found in by_rounds]
-
-
-def _label(name: str, asked: Experiment) -> str:
-    algorithm = type(asked.algorithm).__name__
-    return name if algorithm in name else f"{name} ({algorithm})"
-
-
-def _table(ends: dict[str, list[Record]]) -> str:
-    names = list(dict.fromkeys(n for one in ends.values() for n in one[0].figures))
-    header = ["run", "seeds", "rounds", "samples", "sent", "time"]
-    rows = [[*header, *map(title_of, names)]]
-    for label, last in ends.items():
-        first = last[0]
-        rows.append(
-            [
-                label,
-                str(len(last)),
-                str(first.rounds),
-                short(first.costs.samples),
-                f"{short(first.costs.bytes)}B",
-                f"{mean(one.seconds for one in last):.0f} s",
-                *(_value([one.figures.get(name) for one in last]) for name in names),
-            ]
-        )
-    return aligned(rows)
-
-
-def _value(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    if len(known) == 1:
-        return f"{known[0]:.4g}"
-    return f"{mean(known):.4g} ± {stdev(known):.1g}"
+    return common[:1]

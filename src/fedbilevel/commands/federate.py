@@ -15,6 +15,7 @@ from fedbilevel.commands.progress import progress
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.differences import differences
 from fedbilevel.experiments.federating import model_of, sites_of
 from fedbilevel.experiments.folders import EXPERIMENT, LEARNT, RUN
 from fedbilevel.experiments.locating import located
@@ -82,11 +83,10 @@ def _refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     """Refuse to go on with a run that was asked something else."""
     if not (folder / EXPERIMENT).exists():
         return
-    then, now = settings_of(asked_of(folder)), settings_of(experiment)
     differing = [
         name
-        for name in dict.fromkeys([*then, *now])
-        if then.get(name) != now.get(name) and not name.startswith(CHANGEABLE)
+        for name in differences(asked_of(folder), experiment)
+        if not name.startswith(CHANGEABLE)
     ]
     if differing:
         raise ValueError(

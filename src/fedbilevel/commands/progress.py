@@ -70,7 +70,7 @@ def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
             words = {
                 "round": passed.words(latest[0], bar=True),
                 "spent": _spent(latest[1]),
-                "measured": _figures(figures),
+                "measured": figures_in_words(figures),
             }
         for name, said in {**words, **also}.items():
             table.add_row(Text(name, style="bold"), Text(said))
@@ -105,7 +105,7 @@ def _plain(rounds: int) -> Show:
             return
         last = now
         words = passed.words(done)
-        figures = _figures(record.figures)
+        figures = figures_in_words(record.figures)
         print(
             f"round {words} | {_spent(costs)} | {figures}",
             file=sys.stderr,
@@ -151,5 +151,11 @@ def _spent(costs: Costs) -> str:
     return f"{short(costs.samples)} samples drawn, {short(costs.bytes)}B sent"
 
 
-def _figures(figures: Mapping[str, float]) -> str:
+def figures_in_words(figures: Mapping[str, float]) -> str:
+    """Return measured values as a line shows them.
+
+    Example:
+        >>> figures_in_words({"loss": 0.123456})
+        'validation loss 0.1235'
+    """
     return ", ".join(f"{title_of(name)} {one:.4g}" for name, one in figures.items())

@@ -1,16 +1,24 @@
 """A run in its folder: what it was asked, where it is, what was measured of it."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.folders import EXPERIMENT, FAILURE, LEARNT
+from fedbilevel.experiments.folders import (
+    CHECKPOINTS,
+    EXPERIMENT,
+    FAILURE,
+    LEARNT,
+    RUN,
+)
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.replacing import replacing
-from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 
 class Run(NamedTuple):
@@ -110,6 +118,36 @@ def keep(experiment: Experiment, folder: Path) -> None:
         write_experiment(experiment, unfinished)
     for ending in (LEARNT, FAILURE):
         (folder / ending).unlink(missing_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a run from its directory; files that no run writes stay.
+
+    Raises:
+        ValueError: if it is no run directory, or of a run across sites, which other
+            machines know too, or another process is running in it.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbilevel import FedBiO
+        >>> folder = Path(tempfile.mkdtemp()) / "first"
+        >>> keep(Experiment(FedBiO(0.1)), folder)
+        >>> discard(folder)
+        >>> (folder / EXPERIMENT).exists()
+        False
+    """
+    asked_of(folder)
+    if (folder / RUN).exists():
+        raise ValueError(
+            f"{folder} holds a run across sites, which is not replaced; give the "
+            "experiment another folder."
+        )
+    with claimed(folder):
+        if (folder / CHECKPOINTS).exists():
+            shutil.rmtree(folder / CHECKPOINTS)
+        # The settings go last: until then it is known as a run directory.
+        for file in (RECORDS, LEARNT, FAILURE, EXPERIMENT):
+            (folder / file).unlink(missing_ok=True)
 
 
 def finished(experiment: Experiment, folder: Path) -> bool:

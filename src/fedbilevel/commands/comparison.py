@@ -1,0 +1,136 @@
+"""A comparison as a table, as JSON, and in warnings."""
+
+import json
+from collections.abc import Iterator, Sequence
+from statistics import mean, stdev
+
+from fedbilevel.commands.words import aligned, short
+from fedbilevel.experiments.groups import Group
+from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
+
+DEVIATION = "±: sample standard deviation over seeds."
+"""What ± means in a table."""
+
+LEFT_OUT = "Failed seeds are left out of all means and deviations."
+"""What becomes of failed seeds in a table."""
+
+
+def table(groups: Sequence[Group]) -> str:
+    """Return a row for each group, after the last rounds that all its seeds have.
+
+    Example:
+        >>> print(table([]))
+        run  seeds  rounds  samples  sent  time
+    """
+    ends = [last_common(group) for group in groups]
+    names = list(dict.fromkeys(n for last in ends if last for n in last[0].figures))
+    failed = any(group.failed for group in groups)
+    counts = ["seeds", *(["failed"] if failed else [])]
+    rows = [
+        ["run", *counts, "rounds", "samples", "sent", "time", *map(title_of, names)]
+    ]
+    for group, last in zip(groups, ends, strict=True):
+        rows.append(
+            [
+                group.label,
+                str(len(group.runs)),
+                *([_failed(group)] if failed else []),
+                *_costs(last),
+                *(_value([one.figures.get(name) for one in last]) for name in names),
+            ]
+        )
+    several = any(len(last) > 1 for last in ends)
+    notes = " ".join([DEVIATION] * several + [LEFT_OUT] * failed)
+    return "\n".join([aligned(rows), *([notes] if notes else [])])
+
+
+def as_json(groups: Sequence[Group]) -> str:
+    """Return the last common record of each seed, and the failures, by label.
+
+    Example:
+        >>> as_json([Group("FedBiO", ())])
+        '{"FedBiO": []}'
+    """
+    found = {}
+    for group in groups:
+        ends = iter(last_common(group))
+        found[group.label] = [
+            {
+                "seed": run.experiment.seed,
+                "folder": str(run.folder),
+                "failure": run.failure._asdict() if run.failure else None,
+                **({} if run.failure else json.loads(next(ends).line)),
+            }
+            for run in group.runs
+        ]
+    return json.dumps(found)
+
+
+def warnings(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield which runs failed or stopped early, and whether tasks differ.
+
+    Example:
+        >>> list(warnings([]))
+        []
+    """
+    for group in groups:
+        for run in group.runs:
+            rounds = run.experiment.rounds
+            if run.failure is not None:
+                seed = run.experiment.seed
+                yield f"{run.folder} (seed {seed}) failed, {run.failure}"
+            elif run.records[-1].rounds < rounds:
+                done = run.records[-1].rounds
+                yield f"{run.folder} stopped after {done} of {rounds} rounds"
+    asked = [group.runs[0].experiment for group in groups]
+    tasks = {
+        repr((one.problem, one.data, one.partition, one.weigh_by_size)) for one in asked
+    }
+    if len(tasks) > 1:
+        yield (
+            "these runs differ in problem, data or partition: their losses are not of "
+            "the same thing"
+        )
+
+
+def last_common(group: Group) -> list[Record]:
+    """Return the last records that all seeds which did not fail have in common.
+
+    Example:
+        >>> last_common(Group("FedBiO", ()))
+        []
+    """
+    by_rounds = [{one.rounds: one for one in run.records} for run in group.successful]
+    if not by_rounds:
+        return []
+    last = max(set.intersection(*map(set, by_rounds)))
+    return [found[last] for found in by_rounds]
+
+
+def _failed(group: Group) -> str:
+    seeds = [str(run.experiment.seed) for run in group.failed]
+    if not seeds:
+        return "0"
+    return f"{len(seeds)} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"
+
+
+def _costs(last: Sequence[Record]) -> list[str]:
+    if not last:
+        return ["–"] * 4
+    first = last[0]
+    return [
+        str(first.rounds),
+        short(first.costs.samples),
+        f"{short(first.costs.bytes)}B",
+        f"{mean(one.seconds for one in last):.0f} s",
+    ]
+
+
+def _value(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    if len(known) == 1:
+        return f"{known[0]:.4g}"
+    return f"{mean(known):.4g} ± {stdev(known):.1g}"

@@ -1,0 +1,146 @@
+"""Runs side by side, each in a worker: who does what, and what became of it."""
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from fedbilevel.commands.batch_progress import BatchProgress
+from fedbilevel.commands.job import Job
+from fedbilevel.commands.worker import ENDED, ERROR, Worker
+from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.runs import keep
+from fedbilevel.tracking.records import Record
+
+LOOKS_EVERY = 0.2
+"""Seconds that `hear` waits for a line."""
+
+
+class Crew:
+    """Workers, and the jobs that they have or wait for.
+
+    Attributes:
+        errors: by run directory, the last message of a run.
+
+    Example:
+        >>> crew = Crew([], 2, BatchProgress(0))
+        >>> crew.fill()
+        >>> crew.busy
+        False
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], processes: int, progress: BatchProgress
+    ) -> None:
+        """Start nobody yet."""
+        self.errors: dict[Path, str] = {}
+        self._waiting, self._processes, self._progress = [*jobs], processes, progress
+        self._jobs: dict[Worker, Job] = {}
+        self._free: dict[Worker, Job] = {}
+        self._lines: SimpleQueue[tuple[Worker, str | None]] = SimpleQueue()
+        self._interrupted = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is under way."""
+        return bool(self._jobs)
+
+    def fill(self) -> None:
+        """Begin as many of the waiting jobs as there are processes for."""
+        while self._waiting and len(self._jobs) < self._processes:
+            worker = next(iter(self._free), None)
+            job = self._next(self._free.pop(worker) if worker else None)
+            self._waiting.remove(job)
+            try:
+                job.begin()
+                with claimed(job.folder):
+                    keep(job.experiment, job.folder)
+            except (ValueError, OSError) as error:
+                self.errors[job.folder] = str(error)
+                self._progress.ended(str(job.folder))
+                if worker:
+                    self._free[worker] = job
+                continue
+            worker = worker or Worker(self._lines)
+            self._jobs[worker] = job
+            self._progress.began(str(job.folder), job.experiment.rounds)
+            worker.run(job.folder)
+
+    def hear(self) -> None:
+        """Take in one line of a worker, if one comes soon."""
+        try:
+            worker, line = self._lines.get(timeout=LOOKS_EVERY)
+        except Empty:
+            return
+        job = self._jobs.get(worker)
+        if line is None:
+            worker.close()
+            self._free.pop(worker, None)
+        if job is not None and line is not None:
+            self._take_in(worker, job, line)
+        elif job is not None:
+            ending = f"its process ended: {_cause(worker.exit_code)}"
+            self.errors.setdefault(job.folder, ending)
+            self._end(worker, job)
+
+    def interrupt(self) -> None:
+        """End all runs after their round in progress; begin no other."""
+        if not self._interrupted:
+            self._interrupted = True
+            self._waiting.clear()
+            for worker in self._jobs:
+                worker.interrupt()
+
+    def close(self) -> None:
+        """End all workers, those that still have a run at once."""
+        for worker in self._jobs:
+            worker.kill()
+        for worker in self._free:
+            worker.close()
+
+    def _next(self, last: Job | None) -> Job:
+        """Return the job that has least to be compiled: a worker keeps its programs."""
+        if last is not None:
+            same = [job for job in self._waiting if job.file == last.file]
+            if same:
+                return same[0]
+        files = {job.file for job in self._jobs.values()}
+        new = [job for job in self._waiting if job.file not in files]
+        return new[0] if new else self._waiting[0]
+
+    def _take_in(self, worker: Worker, job: Job, line: str) -> None:
+        found = _parsed(line)
+        if isinstance(found, Record):
+            self._progress.measured(str(job.folder), found)
+        elif found == ENDED:
+            self._end(worker, job)
+            self._free[worker] = job
+        elif line.startswith(ERROR):
+            self.errors[job.folder] = line.removeprefix(ERROR)
+        elif job.folder in self.errors:
+            self.errors[job.folder] += f"\n{line}"
+        elif not self._interrupted:
+            print(f"{job.folder}: {line}", file=sys.stderr, flush=True)
+
+    def _end(self, worker: Worker, job: Job) -> None:
+        del self._jobs[worker]
+        self._progress.ended(str(job.folder))
+
+
+def _parsed(line: str) -> Record | str | None:
+    """Return a record, or that a run has ended; None for any other line."""
+    try:
+        found = json.loads(line)
+        return ENDED if ENDED in found else Record.parse(line)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    name = signal.Signals(-exit_code).name
+    hint = "; if memory ran out, give fewer --jobs" if name == "SIGKILL" else ""
+    return f"{name}{hint}"

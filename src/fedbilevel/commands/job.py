@@ -1,0 +1,44 @@
+"""A run that a comparison is missing."""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.failures import read_failure
+from fedbilevel.experiments.runs import discard, finished
+
+
+class Job(NamedTuple):
+    """A run to be made or resumed.
+
+    Attributes:
+        file: the experiment file.
+        experiment: its settings, with the seed of this run.
+        folder: the run directory.
+        replaces: whether the run in that directory is deleted first.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> job = Job(Path("a.toml"), Experiment(FedBiO(0.1)), Path("runs/a"), False)
+        >>> job.has_result
+        False
+    """
+
+    file: Path
+    experiment: Experiment
+    folder: Path
+    replaces: bool
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the run is finished, or has failed."""
+        failure = read_failure(self.folder)
+        return failure is not None or finished(self.experiment, self.folder)
+
+    def begin(self) -> None:
+        """Announce the run, and delete the one that it replaces."""
+        print(f"running {self.file} with seed {self.experiment.seed}", file=sys.stderr)
+        if self.replaces:
+            discard(self.folder)
+            print(f"the run in {self.folder} is replaced", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""The runs that experiment files ask for: those there are, and those to be made."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedbilevel.commands.job import Job
+from fedbilevel.experiments.differences import differences, in_words
+from fedbilevel.experiments.failures import read_failure
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.runs import asked_of, placed
+
+
+def jobs_of(file: Path, seeds: int) -> list[Job]:
+    r"""Return the runs that a file asks for, one a seed, whether they are made or not.
+
+    Raises:
+        ValueError: if the directory of one belongs to another file.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "a.toml"
+        >>> _ = file.write_text('[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1')
+        >>> [job.folder.name for job in jobs_of(file, seeds=2)]
+        ['a', 'a-seed-1']
+    """
+    asked = read_experiment(file)
+    jobs = []
+    for seed in range(asked.seed, asked.seed + seeds):
+        suffix = f"-seed-{seed}" if seed != asked.seed else ""
+        experiment, folder = placed(replace(asked, seed=seed), file, suffix)
+        owner = folder.parent.parent / f"{folder.name}.toml"
+        named_after = folder.parent.name == "runs" and owner.is_file()
+        if named_after and not owner.samefile(file):
+            raise ValueError(
+                f"{folder} is the run directory of {owner}, so {file} with seed {seed} "
+                "cannot use it; rename one of the files, or give one another `folder`."
+            )
+        jobs.append(Job(file, experiment, folder, replaces=False))
+    return jobs
+
+
+def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
+    """Return the runs that are to be made or resumed.
+
+    Args:
+        jobs: all runs that were asked for.
+        force: whether runs that failed, and runs whose file was edited since, are made
+            again.
+
+    Raises:
+        ValueError: if a run has other settings than its file, without `force`; or
+            if two files ask for different runs in one directory.
+
+    Example:
+        >>> missing_of([], force=False)
+        []
+    """
+    by_folder: dict[Path, Job] = {}
+    missing, edited = [], dict[str, list[Path]]()
+    for job in jobs:
+        place = job.folder.absolute()
+        if place in by_folder:
+            _refuse_different(by_folder[place], job)
+            continue
+        by_folder[place] = job
+        changes = _changes(job)
+        failed = read_failure(job.folder) is not None
+        if force and (changes or failed):
+            missing.append(job._replace(replaces=True))
+        elif changes:
+            edited.setdefault(f"{job.file}: {changes}", []).append(job.folder)
+        elif not job.has_result:
+            missing.append(job)
+    if edited:
+        raise ValueError(
+            "\n".join(
+                f"{', '.join(map(str, folders))} has other settings than {words}"
+                for words, folders in edited.items()
+            )
+            + "\nAdd --force to replace these runs, or compare their directories as "
+            "they are."
+        )
+    return missing
+
+
+def _changes(job: Job) -> str:
+    """Return how the file was edited since its run was made; nothing if it was not."""
+    if not (job.folder / EXPERIMENT).is_file():
+        return ""
+    return in_words(differences(asked_of(job.folder), job.experiment))
+
+
+def _refuse_different(first: Job, second: Job) -> None:
+    different = differences(first.experiment, second.experiment)
+    if different:
+        raise ValueError(
+            f"{first.file} and {second.file} ask for different runs in {first.folder}: "
+            f"{in_words(different)}; give one of them another `folder`."
+        )

@@ -1,0 +1,107 @@
+"""Runs to be compared, in groups that differ by their seed alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.experiments.choices import Experiment, Tracking
+from fedbilevel.experiments.failures import Failure, not_finite, read_failure
+from fedbilevel.experiments.folders import EXCHANGES
+from fedbilevel.experiments.runs import asked_of, read_run
+from fedbilevel.tracking.records import Record, read_records
+
+
+class SeedRun(NamedTuple):
+    """A run of a comparison.
+
+    Attributes:
+        folder: the run directory.
+        experiment: the settings of the run, its seed among them.
+        records: the measurements, oldest first; a failed run may have none.
+        failure: why the run failed; None if it did not.
+
+    Example:
+        >>> SeedRun._fields[0]
+        'folder'
+    """
+
+    folder: Path
+    experiment: Experiment
+    records: Sequence[Record]
+    failure: Failure | None
+
+
+class Group(NamedTuple):
+    """Runs that differ by their seed alone.
+
+    Attributes:
+        label: the name of the group in tables and legends.
+        runs: one a seed.
+
+    Example:
+        >>> Group("FedBiO", ()).failed
+        ()
+    """
+
+    label: str
+    runs: tuple[SeedRun, ...]
+
+    @property
+    def successful(self) -> tuple[SeedRun, ...]:
+        """The runs that did not fail: means and deviations are over these."""
+        return tuple(run for run in self.runs if run.failure is None)
+
+    @property
+    def failed(self) -> tuple[SeedRun, ...]:
+        """The runs that failed."""
+        return tuple(run for run in self.runs if run.failure is not None)
+
+
+def read_seed_run(folder: Path) -> SeedRun:
+    """Return the run in a directory, whether it failed or not.
+
+    Raises:
+        ValueError: if there is none, or it did not fail and was never measured.
+
+    Example:
+        >>> read_seed_run.__name__
+        'read_seed_run'
+    """
+    failure = read_failure(folder)
+    if failure is None:
+        experiment, records = read_run(folder)
+        return SeedRun(folder, experiment, records, not_finite(records))
+    # It may have failed before it was measured for the first time.
+    return SeedRun(folder, asked_of(folder), list(read_records(folder)), failure)
+
+
+def grouped(runs: Sequence[SeedRun]) -> list[Group]:
+    """Return runs in groups, in the order in which each group's first run comes.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> asked = [Experiment(FedBiO(0.1), seed=seed) for seed in range(2)]
+        >>> folders = [Path("runs/quick"), Path("runs/quick-seed-1")]
+        >>> runs = [SeedRun(folders[n], asked[n], [], None) for n in range(2)]
+        >>> [(group.label, len(group.runs)) for group in grouped(runs)]
+        [('quick (FedBiO)', 2)]
+    """
+    groups: dict[str, tuple[SeedRun, ...]] = {}
+    settings: dict[str, tuple[Experiment, bool]] = {}
+    for run in runs:
+        asked = replace(run.experiment, seed=0, tracking=Tracking())
+        # A run across sites is another than its simulation.
+        own = asked, (run.folder / EXCHANGES).exists()
+        same = [label for label, other in settings.items() if other == own]
+        label = same[0] if same else _label(run.folder.absolute().name, asked)
+        if not same and label in settings:
+            label = _label(str(run.folder), asked)
+        settings.setdefault(label, own)
+        groups[label] = (*groups.get(label, ()), run)
+    return [Group(label, members) for label, members in groups.items()]
+
+
+def _label(name: str, asked: Experiment) -> str:
+    algorithm = type(asked.algorithm).__name__
+    return name if algorithm in name else f"{name} ({algorithm})"

@@ -1,0 +1,185 @@
+"""Runs side by side: one's error is nobody else's, and Ctrl-C ends all of them.
+
+Processes are real, and what they carry out is not: a program that needs no JAX takes a
+tenth of a second to start.
+"""
+
+import os
+import signal
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import FedBiO
+from fedbilevel.commands import worker
+from fedbilevel.commands.batch import processes_for, run_batch
+from fedbilevel.commands.batch_progress import BatchProgress
+from fedbilevel.commands.crew import Crew
+from fedbilevel.commands.job import Job
+from fedbilevel.experiments.choices import Experiment, Sharded
+from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.failures import Failure, read_failure, write_failure
+from fedbilevel.experiments.runs import asked_of, keep
+
+# A run is what its directory is called: fine, killed, refused, failed or endless.
+PROGRAM = r"""
+import json, os, signal, sys, time
+RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
+          "exchanges": 4, "bytes_down": 1, "bytes_up": 1, "figures": {"loss": 0.5}}
+for line in sys.stdin:
+    folder = json.loads(line)
+    name = os.path.basename(folder)
+    with open(folder + "/process", "w") as file:
+        file.write(str(os.getpid()))
+    code = 0
+    if name.startswith("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif name.startswith("refused"):
+        print("fedbilevel resume: no data\nput them there", file=sys.stderr)
+        code = 2
+    elif name.startswith("failed"):
+        print("fedbilevel resume: no uploads", file=sys.stderr)
+        with open(folder + "/failure.json", "w") as file:
+            json.dump({"rounds": 2, "reason": "no uploads"}, file)
+        code = 2
+    elif name.startswith("endless"):
+        stopped = []
+        signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+        print(json.dumps({**RECORD, "rounds": 1}), flush=True)
+        while not stopped:
+            time.sleep(0.01)
+        code = 130
+    else:
+        print("device 1 was left out", file=sys.stderr)
+        with open(folder + "/measured.jsonl", "w") as file:
+            file.write(json.dumps(RECORD) + "\n")
+        print(json.dumps(RECORD), flush=True)
+    sys.stderr.flush()
+    print(json.dumps({"ended": code}), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PROGRAM", PROGRAM)
+
+
+def job(folder: Path, name: str, *, replaces: bool = False, file: str = "") -> Job:
+    experiment = Experiment(FedBiO(0.1), rounds=4)
+    return Job(Path(f"{file or name}.toml"), experiment, folder / name, replaces)
+
+
+def process_of(one: Job) -> int:
+    return int((one.folder / "process").read_text())
+
+
+def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
+    names = "fine-1", "killed", "refused", "failed", "fine-2", "fine-3"
+    jobs = [job(tmp_path, name) for name in names]
+    code, errors = run_batch(jobs, 2, quiet=True)
+    assert code == 0
+    assert {folder.name: reason for folder, reason in errors.items()} == {
+        "killed": "its process ended: SIGKILL; if memory ran out, give fewer --jobs",
+        "refused": "no data\nput them there",
+    }
+    assert [one.folder.name for one in jobs if one.has_result] == [
+        "fine-1",
+        "failed",
+        "fine-2",
+        "fine-3",
+    ]
+    said = capsys.readouterr().err
+    assert "running fine-2.toml with seed 0" in said
+    # Warnings of a run come with its name.
+    assert f"{tmp_path}/fine-1: device 1 was left out" in said
+    assert asked_of(tmp_path / "fine-1") == jobs[0].experiment
+
+
+def test_workers_begin_with_different_files(tmp_path):
+    names = ["endless-a0", "endless-a1", "endless-b0", "endless-b1"]
+    jobs = [job(tmp_path, name, file=name[:-1]) for name in names]
+    with closing(Crew(jobs, 2, BatchProgress(4))) as crew:
+        crew.fill()
+        begun = [one.folder.name for one in jobs if one.folder.exists()]
+        assert begun == ["endless-a0", "endless-b0"]  # two programs to be compiled
+
+
+def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, capsys):
+    jobs = [job(tmp_path, f"endless-{n}") for n in range(3)]
+    interrupt_when(lambda: all((one.folder / "process").exists() for one in jobs[:2]))
+    code, errors = run_batch(jobs, 2, quiet=True)
+    assert code == 130
+    assert errors == {}
+    assert not jobs[2].folder.exists()
+    said = capsys.readouterr().err
+    assert "stopping after this round" in said
+    assert "stopped; 0 of 3 runs are done, the same command resumes the others" in said
+    assert not any(alive(process_of(one)) for one in jobs[:2])
+
+
+def test_whatever_ends_the_command_ends_its_workers(tmp_path, monkeypatch):
+    jobs = [job(tmp_path, "endless-1"), job(tmp_path, "endless-2")]
+
+    def hear(crew) -> None:
+        if all((one.folder / "process").exists() for one in jobs):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Crew, "hear", hear)
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(jobs, 2, quiet=True)
+    assert not any(alive(process_of(one)) for one in jobs)
+
+
+def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
+    jobs = [job(tmp_path, "fine-1"), job(tmp_path, "fine-2")]
+    with claimed(jobs[0].folder):
+        code, errors = run_batch(jobs, 2, quiet=True)
+    assert code == 0
+    assert "another process is running" in errors[jobs[0].folder]
+    assert jobs[1].has_result
+
+
+def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
+    old = job(tmp_path, "fine", replaces=True)
+    keep(Experiment(FedBiO(0.7)), old.folder)
+    write_failure(old.folder, Failure(2, "no uploads"))
+    run_batch([old, job(tmp_path, "fine-2")], 2, quiet=True)
+    assert f"the run in {old.folder} is replaced" in capsys.readouterr().err
+    assert read_failure(old.folder) is None
+    assert asked_of(old.folder) == old.experiment
+
+
+def test_one_process_a_core_and_at_most_one_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    jobs = [job(tmp_path, f"fine-{n}") for n in range(20)]
+    assert processes_for(jobs) == 8
+    assert processes_for(jobs[:3]) == 3
+
+    def on_cores(cores: int | None) -> list[Job]:
+        engine = Sharded(cores=cores)
+        return [
+            one._replace(experiment=Experiment(FedBiO(0.1), engine=engine))
+            for one in jobs
+        ]
+
+    assert processes_for(on_cores(4)) == 2
+    assert processes_for(on_cores(None)) == 1
+
+
+def interrupt_when(ready) -> None:
+    def wait() -> None:
+        while not ready():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

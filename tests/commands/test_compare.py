@@ -1,0 +1,201 @@
+"""Comparisons with failed seeds: the table, the JSON, the figure, the exit code."""
+
+import io
+import json
+import shutil
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from math import inf, nan
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fedbilevel import Costs, FedBiO, SimFBO
+from fedbilevel.__main__ import main
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.failures import Failure, write_failure
+from fedbilevel.experiments.runs import keep
+from fedbilevel.tracking.records import Journal, Record
+from tests.commands.seeds import FAILING, SEEDS, written
+
+ROUNDS = (0, 5, 10)
+
+
+def run_in(
+    folder: Path,
+    losses: list[float],
+    seed: int = 0,
+    failure: Failure | None = None,
+    algorithm: FedBiO | SimFBO = FedBiO(0.1),
+) -> str:
+    """Write what a run leaves in its directory; return the directory."""
+    keep(Experiment(algorithm, rounds=ROUNDS[-1], seed=seed), folder)
+    with Journal(folder, first=0) as journal:
+        for rounds, loss in zip(ROUNDS, losses, strict=False):
+            costs = Costs(upper_samples=rounds, exchanges=2 * rounds, bytes_up=rounds)
+            figures = {"loss": loss, "accuracy": 0.5}
+            journal.write(Record(rounds, float(rounds), costs, figures))
+    if failure is not None:
+        write_failure(folder, failure)
+    return str(folder)
+
+
+class Answer(NamedTuple):
+    """What a comparison printed, drew and returned."""
+
+    code: int
+    out: str
+    err: str
+    drawn: str
+
+
+def compare(folder: Path, *arguments: str) -> Answer:
+    out, err, picture = io.StringIO(), io.StringIO(), folder / "out.svg"
+    # Text of the picture as text, not as outlines; one panel is drawn sooner than 4.
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        matplotlib.rc_context({"svg.fonttype": "none"}),
+    ):
+        words = [*arguments, "--against", "rounds", "--out", str(picture)]
+        code = main(["compare", *words])
+    drawn = picture.read_text() if picture.exists() else ""
+    return Answer(code, out.getvalue(), err.getvalue(), drawn)
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Five runs, two of which failed: one ended by an error, one with loss inf."""
+    runs = tmp_path_factory.mktemp("runs")
+    return [
+        run_in(runs / "a", [1.0, 0.7, 0.31]),
+        run_in(runs / "a-seed-1", [1.0, 0.8, 0.42], seed=1),
+        run_in(runs / "a-seed-2", [1.0, 9e9], 2, Failure(5, "no uploads")),
+        run_in(runs / "a-seed-3", [1.0, 0.5, inf], seed=3),
+        run_in(runs / "a-seed-4", [1.0, 0.9, 0.56], seed=4),
+    ]
+
+
+@pytest.fixture(scope="module")
+def answer(seeds: list[str], tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    return compare(tmp_path_factory.mktemp("answer"), *seeds)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_failed_seeds_are_counted_and_named_in_the_table(answer):
+    assert answer.code == 0
+    header, row, note, _ = answer.out.splitlines()
+    found = dict(zip(cells(header), cells(row), strict=True))
+    assert found["seeds"] == "5"
+    assert found["failed"] == "2 (seeds 2, 3)"
+    values = np.array([0.31, 0.42, 0.56])
+    deviation = np.sqrt(((values - values.mean()) ** 2).sum() / 2)
+    assert found["validation loss"] == f"{values.mean():.4g} ± {deviation:.1g}"
+    assert found["rounds"] == "10"
+    assert "sample standard deviation over seeds" in note
+    assert "Failed seeds are left out" in note
+
+
+def test_failed_seeds_are_named_on_stderr_with_the_reason(seeds, answer):
+    first, second = answer.err.splitlines()
+    assert first.startswith(f"{seeds[2]} (seed 2) failed")
+    assert first.endswith("after 5 rounds: no uploads")
+    assert second.startswith(f"{seeds[3]} (seed 3) failed")
+    assert second.endswith("the validation loss is inf after 10 rounds")
+
+
+def test_failed_seeds_are_in_the_json(seeds, tmp_path):
+    printed = compare(tmp_path, *seeds, "--json")
+    assert printed.code == 0
+    (found,) = json.loads(printed.out).values()
+    assert [one["seed"] for one in found] == [0, 1, 2, 3, 4]
+    assert [one["failure"] is None for one in found] == [1, 1, 0, 0, 1]
+    assert found[2]["failure"] == {"rounds": 5, "reason": "no uploads"}
+    assert "figures" not in found[2]
+    assert [found[n]["figures"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
+    assert found[2]["folder"] == seeds[2]
+
+
+def test_the_figure_counts_failed_seeds_and_says_what_the_band_is(answer):
+    assert "2 of 5 seeds failed" in answer.drawn
+    assert "band: from the smallest to the largest seed" in answer.drawn
+
+
+def test_all_seeds_of_one_algorithm_may_fail(seeds, tmp_path):
+    rival = SimFBO(0.1)
+    others = [
+        run_in(tmp_path / "runs/b", [1.0, nan, nan], 0, None, rival),
+        # It failed before it was measured.
+        run_in(tmp_path / "runs/b-1", [], 1, Failure(0, "no uploads"), rival),
+    ]
+    printed = compare(tmp_path, seeds[0], *others)
+    assert printed.code == 0
+    _, first, second, _, _ = printed.out.splitlines()
+    assert cells(first)[1:3] == ["1", "0"]
+    assert cells(second)[:3] == ["b (SimFBO)", "2", "2 (seeds 0, 1)"]
+    assert set(cells(second)[3:]) == {"–"}
+
+
+def test_a_comparison_of_failed_runs_alone_is_made(tmp_path):
+    run = run_in(tmp_path / "runs/b", [], 1, Failure(0, "no uploads"))
+    printed = compare(tmp_path, run)
+    assert printed.code == 0
+    assert "1 of 1 seed failed" in printed.drawn
+
+
+def test_a_comparison_without_failures_has_no_column_for_them(seeds, tmp_path):
+    # A directory that is named twice is one run.
+    printed = compare(tmp_path, seeds[0], seeds[1], seeds[0])
+    assert printed.code == 0
+    header, row, note, _ = printed.out.splitlines()
+    assert cells(header)[:3] == ["run", "seeds", "rounds"]
+    assert cells(row)[1] == "2"
+    assert note == "±: sample standard deviation over seeds."
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--against", "byte"], ["'byte' is not known", "did you mean bytes?"]),
+        (["--figure", "loss", "--figure", "los"], ["no figure 'los'", "accuracy"]),
+        (["--jobs", "0"], ["--jobs", "at least 1"]),
+    ],
+)
+def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
+    # What argparse refuses ends the program, what we refuse ends `main`.
+    with suppress(SystemExit):
+        assert main(["compare", seeds[0], *options]) == 2
+    said = capsys.readouterr().err
+    assert all(part in said for part in parts)
+
+
+@pytest.mark.single_precision
+def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
+    file = written(tmp_path)
+    words = [str(file), "--seeds", str(len(SEEDS)), "--jobs", "1", "--json"]
+    printed = compare(tmp_path, *words)
+    assert printed.code == 0
+    (found,) = json.loads(printed.out).values()
+    assert [one["seed"] for one in found if one["failure"]] == [FAILING]
+    failure = found[SEEDS.index(FAILING)]["failure"]
+    assert "not finite" in failure["reason"]
+    assert all(one["rounds"] == 3 for one in found if not one["failure"])
+    # A failed run is remembered: nothing is run again.
+    again = compare(tmp_path, *words)
+    assert "running" not in again.err
+    assert again.out == printed.out
+    # What is missing runs side by side, with the same numbers.
+    for seed in SEEDS[1:]:
+        shutil.rmtree(tmp_path / "runs" / f"seeds-seed-{seed}")
+    parallel = compare(tmp_path, *words[:3], "--jobs", "2", "--json")
+    assert parallel.code == 0
+    (those,) = json.loads(parallel.out).values()
+    assert those[SEEDS.index(FAILING)]["failure"] == failure
+    for one, other in zip(found, those, strict=True):
+        assert one.get("figures") == other.get("figures")
