@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,19 @@ def test_one_process_a_core_and_at_most_one_a_run(tmp_path, monkeypatch):
 
     assert processes_for(on_cores(4)) == 2
     assert processes_for(on_cores(None)) == 1
+
+
+def test_a_process_is_told_the_cores_to_use_only_once(tmp_path):
+    jobs = [job(tmp_path, f"fine-{n}") for n in range(4)]
+    jobs[1:3] = [
+        one._replace(experiment=replace(one.experiment, engine=Sharded(cores=2)))
+        for one in jobs[1:3]
+    ]
+    code, errors = run_batch(jobs, 1, quiet=True)
+    assert (code, errors) == (0, {})
+    first, second, third, fourth = map(process_of, jobs)
+    assert second == third
+    assert second not in (first, fourth)
 
 
 def interrupt_when(ready) -> None:

@@ -109,7 +109,7 @@ def test_metrics_are_rows_and_costs_are_columns():
     group = Group("a", (seed_run([1.0, 0.75]),))
     picture = curves([group], ["loss", "accuracy"], axes)
     assert len(picture.axes) == 6
-    ends = np.array([panel.lines[0].get_xydata()[-1] for panel in picture.axes])
+    ends = np.array([np.array(one.lines[0].get_xydata())[-1] for one in picture.axes])
     np.testing.assert_allclose(ends[:, 0], np.array([10, 0.5, 3, 10, 0.5, 3]))
     np.testing.assert_allclose(ends[:, 1], np.repeat([0.75, 0.25], 3))
     assert [panel.get_xlabel() for panel in picture.axes[3:]] == [

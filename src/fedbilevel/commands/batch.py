@@ -45,8 +45,10 @@ def processes_for(jobs: Sequence[Job]) -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    engines = (job.experiment.engine for job in jobs)
-    needs = ((one.cores or cores) if isinstance(one, Sharded) else 1 for one in engines)
+    needs = (
+        job.cores or (cores if isinstance(job.experiment.engine, Sharded) else 1)
+        for job in jobs
+    )
     return max(1, min(len(jobs), cores // max(needs, default=1)))
 
 
@@ -57,14 +59,15 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
 
     Args:
         jobs: the runs.
-        processes: how many run side by side; 1 runs all in this process.
+        processes: how many run side by side; 1 runs all in this process, unless they
+            need different numbers of cores.
         quiet: whether to show no progress.
 
     Example:
         >>> run_batch([], 2, quiet=True)
         Ending(code=0, errors={})
     """
-    if processes == 1:
+    if processes == 1 and len({job.cores for job in jobs}) < 2:
         code, errors = _one_after_another(jobs, quiet)
     else:
         code, errors = _side_by_side(jobs, processes, quiet)

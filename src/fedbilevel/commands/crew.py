@@ -50,8 +50,7 @@ class Crew:
     def fill(self) -> None:
         """Begin as many of the waiting jobs as there are processes for."""
         while self._waiting and len(self._jobs) < self._processes:
-            worker = next(iter(self._free), None)
-            job = self._next(self._free.pop(worker) if worker else None)
+            worker, job = self._next()
             self._waiting.remove(job)
             try:
                 job.begin()
@@ -60,10 +59,15 @@ class Crew:
             except (ValueError, OSError) as error:
                 self.errors[job.folder] = str(error)
                 self._progress.ended(str(job.folder))
-                if worker:
-                    self._free[worker] = job
                 continue
-            worker = worker or Worker(self._lines)
+            if worker is None:
+                # A free worker that cannot be used would keep its memory.
+                for idle in list(self._free):
+                    del self._free[idle]
+                    idle.close()
+                    idle.join()
+                worker = Worker(self._lines)
+            self._free.pop(worker, None)
             self._jobs[worker] = job
             self._progress.began(str(job.folder), job.experiment.rounds)
             worker.run(job.folder)
@@ -99,16 +103,23 @@ class Crew:
             worker.kill()
         for worker in self._free:
             worker.close()
+        for worker in (*self._jobs, *self._free):
+            worker.join()
 
-    def _next(self, last: Job | None) -> Job:
-        """Return the job that has least to be compiled: a worker keeps its programs."""
-        if last is not None:
-            same = [job for job in self._waiting if job.file == last.file]
-            if same:
-                return same[0]
-        files = {job.file for job in self._jobs.values()}
-        new = [job for job in self._waiting if job.file not in files]
-        return new[0] if new else self._waiting[0]
+    def _next(self) -> tuple[Worker | None, Job]:
+        """Return a free worker, if one is of use, and a job for it.
+
+        A worker keeps what it has compiled, so it goes on with the same file.
+        """
+        for worker, last in self._free.items():
+            for job in self._waiting:
+                if job.file == last.file:
+                    return worker, job
+        begun = {job.file for job in self._jobs.values()}
+        new = [job for job in self._waiting if job.file not in begun]
+        job = (new or self._waiting)[0]
+        able = [one for one, last in self._free.items() if last.cores == job.cores]
+        return (able[0] if able else None), job
 
     def _take_in(self, worker: Worker, job: Job, line: str) -> None:
         found = _parsed(line)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.runs import discard, finished
 
@@ -29,6 +29,12 @@ class Job(NamedTuple):
     experiment: Experiment
     folder: Path
     replaces: bool
+
+    @property
+    def cores(self) -> int | None:
+        """The cores that JAX is told to use; a process can be told only once."""
+        engine = self.experiment.engine
+        return engine.cores if isinstance(engine, Sharded) else None
 
     @property
     def has_result(self) -> bool:

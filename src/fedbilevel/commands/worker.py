@@ -63,6 +63,7 @@ class Worker:
         >>> lines = SimpleQueue()
         >>> worker = Worker(lines)
         >>> worker.close()
+        >>> worker.join()
         >>> lines.get() == (worker, None), worker.exit_code
         (True, 0)
     """
@@ -104,17 +105,20 @@ class Worker:
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """End the process once its run has ended."""
+        """Let the process end once its run has ended."""
         assert self._process.stdin is not None
         # If it has died, a line may be left unread.
         with suppress(OSError):
             self._process.stdin.close()
-        self._reader.join()
 
     def kill(self) -> None:
         """End the process at once."""
         self._process.kill()
         self.close()
+
+    def join(self) -> None:
+        """Wait until the process has ended."""
+        self._reader.join()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
