@@ -190,6 +190,13 @@ def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     again = compare(tmp_path, *words)
     assert "running" not in again.err
     assert again.out == printed.out
+    # Unless it is forced: then it begins anew, and the finished ones stay.
+    forced = compare(tmp_path, *words, "--force")
+    assert forced.err.splitlines()[:2] == [
+        f"running {file} with seed {FAILING}",
+        f"the run in {tmp_path / 'runs' / f'seeds-seed-{FAILING}'} is replaced",
+    ]
+    assert forced.out == printed.out
     # What is missing runs side by side, with the same numbers.
     for seed in SEEDS[1:]:
         shutil.rmtree(tmp_path / "runs" / f"seeds-seed-{seed}")
@@ -199,3 +206,9 @@ def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     assert those[SEEDS.index(FAILING)]["failure"] == failure
     for one, other in zip(found, those, strict=True):
         assert one.get("figures") == other.get("figures")
+    # An edited file is not run into directories of its former runs.
+    file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
+    refused = compare(tmp_path, *words)
+    assert refused.code == 2
+    assert f"{file}: rounds 3 → 5" in refused.err
+    assert "--force" in refused.err
