@@ -210,5 +210,5 @@ def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
     refused = compare(tmp_path, *words)
     assert refused.code == 2
-    assert f"{file}: rounds 3 → 5" in refused.err
+    assert f"differs from {file} (run → file): rounds 3 → 5" in refused.err
     assert "--force" in refused.err

@@ -69,6 +69,19 @@ def test_an_edited_file_is_refused_with_both_values_and_the_cure(tmp_path):
     assert missing(file, 2, force=True) == [("a", True), ("a-seed-1", True)]
 
 
+def test_an_edited_problem_is_noticed(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("rate = 0.1")
+    text = f'{TEXT}[problem]\nname = "Own"\nfile = "own.py"\n'
+    file = written(tmp_path, text=text)
+    make(file, 1)
+    assert missing(file, 1) == []
+    own.write_text("rate = 0.2")
+    with pytest.raises(ValueError, match="the file of its problem was edited"):
+        missing(file, 1)
+    assert missing(file, 1, force=True) == [("a", True)]
+
+
 def test_a_tracker_does_not_make_another_run(tmp_path):
     file = written(tmp_path)
     make(file, 1)

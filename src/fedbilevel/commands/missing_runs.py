@@ -9,7 +9,7 @@ from fedbilevel.experiments.differences import differences, in_words
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, placed
+from fedbilevel.experiments.runs import asked_of, placed, problem_edited
 
 
 def jobs_of(file: Path, seeds: int) -> list[Job]:
@@ -70,13 +70,14 @@ def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
         if force and (changes or failed):
             missing.append(job._replace(replaces=True))
         elif changes:
-            edited.setdefault(f"{job.file}: {changes}", []).append(job.folder)
+            words = f"differs from {job.file} (run → file): {changes}"
+            edited.setdefault(words, []).append(job.folder)
         elif not job.has_result:
             missing.append(job)
     if edited:
         raise ValueError(
             "\n".join(
-                f"{', '.join(map(str, folders))} has other settings than {words}"
+                f"the run in {', '.join(map(str, folders))} {words}"
                 for words, folders in edited.items()
             )
             + "\nAdd --force to replace these runs, or compare their directories as "
@@ -89,7 +90,10 @@ def _changes(job: Job) -> str:
     """Return how the file was edited since its run was made; nothing if it was not."""
     if not (job.folder / EXPERIMENT).is_file():
         return ""
-    return in_words(differences(asked_of(job.folder), job.experiment))
+    changes = in_words(differences(asked_of(job.folder), job.experiment))
+    if not changes and problem_edited(job.experiment, job.folder):
+        return "the file of its problem was edited"
+    return changes
 
 
 def _refuse_different(first: Job, second: Job) -> None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 EXPERIMENT = "experiment.toml"
+PROBLEM = "problem.py"
+"""Of a custom problem: its file as it was when the run began or was last resumed."""
 CHECKPOINTS = "checkpoints"
 LEARNT = "learnt.npz"
 FAILURE = "failure.json"

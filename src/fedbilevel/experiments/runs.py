@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import (
@@ -13,6 +13,7 @@ from fedbilevel.experiments.folders import (
     EXPERIMENT,
     FAILURE,
     LEARNT,
+    PROBLEM,
     RUN,
 )
 from fedbilevel.experiments.reading import read_experiment
@@ -105,6 +106,8 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
 def keep(experiment: Experiment, folder: Path) -> None:
     """Write down what a run is asked to do, and forget how an earlier one ended.
 
+    The file of a custom problem is copied: it may be edited after the run.
+
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
@@ -116,8 +119,26 @@ def keep(experiment: Experiment, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / EXPERIMENT) as unfinished:
         write_experiment(experiment, unfinished)
+    (folder / PROBLEM).unlink(missing_ok=True)
+    if isinstance(experiment.problem, Own) and experiment.problem.file.is_file():
+        with replacing(folder / PROBLEM) as unfinished:
+            shutil.copyfile(experiment.problem.file, unfinished)
     for ending in (LEARNT, FAILURE):
         (folder / ending).unlink(missing_ok=True)
+
+
+def problem_edited(experiment: Experiment, folder: Path) -> bool:
+    """Whether the file of a custom problem is another than that of a run.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> problem_edited(Experiment(FedBiO(0.1)), Path("nowhere"))
+        False
+    """
+    copy = folder / PROBLEM
+    if not isinstance(experiment.problem, Own) or not copy.is_file():
+        return False
+    return experiment.problem.file.read_bytes() != copy.read_bytes()
 
 
 def discard(folder: Path) -> None:
@@ -146,7 +167,7 @@ def discard(folder: Path) -> None:
         if (folder / CHECKPOINTS).exists():
             shutil.rmtree(folder / CHECKPOINTS)
         # The settings go last: until then it is known as a run directory.
-        for file in (RECORDS, LEARNT, FAILURE, EXPERIMENT):
+        for file in (RECORDS, LEARNT, FAILURE, PROBLEM, EXPERIMENT):
             (folder / file).unlink(missing_ok=True)
 
 
