@@ -53,6 +53,7 @@ for line in sys.stdin:
             time.sleep(0.01)
         code = 130
     else:
+        print(json.dumps({"outcome": "good"}), flush=True)
         print("device 1 was left out", file=sys.stderr)
         with open(folder + "/measured.jsonl", "w") as file:
             file.write(json.dumps(RECORD) + "\n")
@@ -95,6 +96,7 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     assert "running fine-2.toml with seed 0" in said
     # Warnings of a run come with its name.
     assert f"{tmp_path}/fine-1: device 1 was left out" in said
+    assert "outcome" not in said
     assert asked_of(tmp_path / "fine-1") == jobs[0].experiment
 
 
@@ -152,8 +154,10 @@ def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
     assert asked_of(old.folder) == old.experiment
 
 
-def test_one_process_a_core_and_at_most_one_a_run(tmp_path, monkeypatch):
+def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    machine = {"SC_PHYS_PAGES": 16 * 10**6, "SC_PAGE_SIZE": 1000}
+    monkeypatch.setattr(os, "sysconf", machine.__getitem__)
     jobs = [job(tmp_path, f"fine-{n}") for n in range(20)]
     assert processes_for(jobs) == 8
     assert processes_for(jobs[:3]) == 3
@@ -167,6 +171,8 @@ def test_one_process_a_core_and_at_most_one_a_run(tmp_path, monkeypatch):
 
     assert processes_for(on_cores(4)) == 2
     assert processes_for(on_cores(None)) == 1
+    machine["SC_PHYS_PAGES"] = 4 * 10**6
+    assert processes_for(jobs) == 4
 
 
 def test_a_process_is_told_the_cores_to_use_only_once(tmp_path):

@@ -36,7 +36,8 @@ class Ending(NamedTuple):
 def processes_for(jobs: Sequence[Job]) -> int:
     """Return how many processes jobs get by default: one a core, at most one a job.
 
-    A run of the engine `Sharded` uses several cores itself.
+    A run of the engine `Sharded` uses several cores itself. Each process needs memory:
+    there are at most as many as the machine has gigabytes.
 
     Example:
         >>> processes_for([])
@@ -49,7 +50,9 @@ def processes_for(jobs: Sequence[Job]) -> int:
         job.cores or (cores if isinstance(job.experiment.engine, Sharded) else 1)
         for job in jobs
     )
-    return max(1, min(len(jobs), cores // max(needs, default=1)))
+    # A run of FedBiO on digits took 0.55 GB at most.
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 10**9
+    return max(1, min(len(jobs), memory, cores // max(needs, default=1)))
 
 
 def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:

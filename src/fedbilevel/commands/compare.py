@@ -106,8 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs",
         type=int,
         help="processes that carry out missing runs side by side, each with the memory "
-        "of a run; by default one a core. With 1 they run one after another in this "
-        "process",
+        "of a run; by default one a core, at most one a gigabyte of memory. With 1 "
+        "they run one after another in this process",
     )
     parser.add_argument(
         "--force",

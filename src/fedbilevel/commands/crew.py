@@ -132,7 +132,8 @@ class Crew:
             self.errors[job.folder] = line.removeprefix(ERROR)
         elif job.folder in self.errors:
             self.errors[job.folder] += f"\n{line}"
-        elif not self._interrupted:
+        # JSON that is no record is for scripts.
+        elif not (self._interrupted or line.startswith("{")):
             print(f"{job.folder}: {line}", file=sys.stderr, flush=True)
 
     def _end(self, worker: Worker, job: Job) -> None:
