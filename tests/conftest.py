@@ -35,7 +35,7 @@ STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"
 """Audit events of the interpreter that a quick test must not raise."""
 ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
 """How a module says that none of its tests is quick."""
-PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/"
+PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/", "src/fedbilevel/commands/worker.py"
 """Modules whose docstrings start processes in their examples."""
 LEFT = pytest.StashKey[Counter[str]]()
 """Numbers of tests left to the night, by file."""

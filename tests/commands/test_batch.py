@@ -24,6 +24,8 @@ from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import Failure, read_failure, write_failure
 from fedbilevel.experiments.runs import asked_of, keep
 
+pytestmark = pytest.mark.process
+
 # A run is what its directory is called: fine, killed, refused, failed or endless.
 PROGRAM = r"""
 import json, os, signal, sys, time

@@ -175,6 +175,7 @@ def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
     assert all(part in said for part in parts)
 
 
+@pytest.mark.process
 @pytest.mark.single_precision
 def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     file = written(tmp_path)
