@@ -1,149 +1,250 @@
-"""A survey of hypergradients: the global one and the mean of the devices' own."""
+"""The questions of a diagnosis, each answered from all examples of a device."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 from fedbilevel.algorithms import questions
-from fedbilevel.algorithms.draws import draw_hypergradient_samples
+from fedbilevel.algorithms.own_solves import PROBES, OwnSolves, own_solve
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.algorithms.settings import check_counts
-from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import schedules, tree
-from fedbilevel.mathematics.hypergradients import NeumannSeries
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
+class Question(IntEnum):
+    """The phases of a survey, by their place.
+
+    Example:
+        >>> Question.PRODUCT.value
+        1
+    """
+
+    GRADIENT = 0
+    """∇y g at (x, y), and its size on the devices."""
+    PRODUCT = 1
+    """∇²yy g · vector."""
+    UPPER = 2
+    """∇x f and ∇y f."""
+    CROSS = 3
+    """∇²xy g · vector."""
+    OWN = 4
+    """J_k H_k⁻¹ b_k of each device by itself, with at most `limit` products."""
+
+
 class SurveyState(NamedTuple):
-    """What the server knows after each exchange of a survey.
+    """What the server asks about, and the latest answer to each question.
 
     Attributes:
         x: where the survey is made.
         y: where the survey is made.
-        slope_before: ∇y ḡ before the warm start.
-        slope: ∇y ḡ where the survey is made, after the warm start.
-        right_side: ∇y f̄.
-        power: (I − θH̄)ⁿ ∇y f̄ after n products.
-        total: the sum of the powers so far.
+        probes: random vectors, stacked, by which devices bound their errors.
+        vector: what products are asked of.
+        limit: the most products of a device's own solve.
+        residual: at which a device's own solve is done, relative to b_k.
+        gradient: ∇y ḡ.
+        gradient_size: the mean over devices of ‖∇y g_k‖.
+        product: H̄ · vector.
         direct: ∇x f̄.
-        indirect: J̄ θ Σ_n (I − θH̄)ⁿ ∇y f̄; direct − indirect is the hypergradient.
-        own: the mean over devices of ∇x f_k − J_k θ Σ_n (I − θH_k)ⁿ ∇y f_k.
-        step: of the warm start, while it lasts.
+        right_side: ∇y f̄.
+        cross: J̄ · vector.
+        own: of the devices' own solves.
 
     Example:
-        >>> SurveyState(*range(11)).own
-        9
+        >>> SurveyState(*range(13)).own
+        12
     """
 
     x: Upper
     y: Lower
-    slope_before: Lower
-    slope: Lower
-    right_side: Lower
-    power: Lower
-    total: Lower
+    probes: Lower
+    vector: Lower
+    limit: int | np.int32 | Int[Array, ""]
+    residual: tree.Rate
+    gradient: Lower
+    gradient_size: Float[Array, ""]
+    product: Lower
     direct: Upper
-    indirect: Upper
-    own: Upper
-    step: schedules.Step
+    right_side: Lower
+    cross: Upper
+    own: OwnSolves
 
 
 @tree.register
 @dataclass(frozen=True)
 class Survey:
-    """Moves nothing: each round estimates both hypergradients at one point (x, y).
+    """Asks devices what a diagnosis needs, and moves nothing.
 
-    Both use the same truncated series, so what separates them is not the truncation but
-    that the one averages inside the inverse Hessian and the other outside it. Devices
-    share Hessian products and hypergradients, as they would in a run.
+    Each question is an exchange. A device answers it from all of its examples, so that
+    answers have no sampling noise: the inverse of a batch's Hessian is a biased
+    estimate of the inverse Hessian, the more so the worse it is conditioned.
 
     Attributes:
-        series: Q and θ of both estimates.
-        batch_size: examples in every batch.
-        warm_start: brings y near y*(x) before the first round, if given.
+        batch_size: examples that a device evaluates at once; memory grows with it.
+        products: the most Hessian products of one solve, by the server or by a device.
+        residual: a solve is done when its residual is this small, relative to its
+            right-hand side.
 
     Example:
-        >>> from fedbilevel import BilevelProblem, NeumannSeries
+        >>> from fedbilevel import BilevelProblem
         >>> loss = lambda x, y, batch: y**2
-        >>> survey = Survey(NeumannSeries(terms=5, scale=0.5), batch_size=32)
-        >>> len(survey.phases(BilevelProblem(loss, loss)))
-        8
+        >>> len(Survey().phases(BilevelProblem(loss, loss))) == len(Question)
+        True
     """
 
-    series: NeumannSeries
-    batch_size: int = field(default=32, metadata={"static": True})
-    warm_start: WarmStart | None = None
+    batch_size: int = field(default=64, metadata={"static": True})
+    products: int = 5000
+    residual: float = 1e-8
 
     def __post_init__(self) -> None:
         check_counts(self)
+        if not isinstance(self.products, Integral) or self.products < 1:
+            raise ValueError(
+                f"Survey needs products at least 1 and whole, but it is "
+                f"{self.products!r}."
+            )
+        if not 0 < self.residual < 1:
+            raise ValueError(
+                f"Survey needs residual between 0 and 1, but it is {self.residual}."
+            )
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[SurveyState, tuple[()]]:
         """Return the point, nothing known about it; devices keep nothing."""
         nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
-        return SurveyState(x, y, *(nothing,) * 5, *(none,) * 3, step=0), ()
+        zero = 0.0 * tree.squared_norm(y)
+        own = OwnSolves(none, *(zero,) * 6)
+        return SurveyState(
+            x,
+            y,
+            probes=_random_signs(y),
+            vector=nothing,
+            limit=np.int32(0),
+            residual=zero,
+            gradient=nothing,
+            gradient_size=zero,
+            product=nothing,
+            direct=none,
+            right_side=nothing,
+            cross=none,
+            own=own,
+        ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the warm start, watched, if there is one; and a round like any."""
-        if self.warm_start is None:
-            return ()
-
-        def slope(name: str) -> Phase:
-            return questions.ask(
-                lambda server: (server.x, server.y),
-                questions.lower_gradient(problem, self.batch_size),
-                lambda server, mean: server._replace(**{name: mean}),
-            )
-
-        warm_start = self.warm_start.phases(problem)
-        watched = slope("slope_before"), *warm_start, slope("slope")
-        return *watched, *self.phases(problem)
+        """Return nothing: a survey has no first round."""
+        return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the exchanges for the one estimate and the exchange for the other."""
-        size, scale = self.batch_size, self.series.scale
+        """Return an exchange for each `Question`, in their order."""
+        size = self.batch_size
+
+        def gradient(
+            downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
+        ) -> tuple[Lower, Float[Array, ""]]:
+            mine = data.lower.mean(
+                lambda batch: problem.lower_gradient(*downlink, batch), size
+            )
+            return mine, jnp.sqrt(tree.squared_norm(mine))
+
+        def product(
+            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
+        ) -> Lower:
+            return self._hessian(problem, data, *downlink[:2])(downlink[2])
+
+        def upper(
+            downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
+        ) -> tuple[Upper, Lower]:
+            gradients: tuple[Upper, Lower] = data.upper.mean(
+                lambda batch: problem.upper_gradients(*downlink, batch), size
+            )
+            return gradients
+
+        def cross(
+            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
+        ) -> Upper:
+            return self._mixed(problem, data, *downlink[:2])(downlink[2])
 
         def own(
-            downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
-        ) -> Upper:
-            samples = draw_hypergradient_samples(data, key, size, self.series)
-            return self.series(problem, *downlink, samples)
+            downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Rate],
+            data: DeviceData,
+            key: RandomKey,
+        ) -> OwnSolves:
+            x, y, probes, limit, residual = downlink
+            _, right = upper((x, y), data, key)
+            hessian = self._hessian(problem, data, x, y)
+            mixed = self._mixed(problem, data, x, y)
+            return own_solve(hessian, mixed, right, probes, limit, residual)
 
-        def parts(
-            downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
-        ) -> tuple[Upper, Upper]:
-            x, y, r = downlink
-            upper_key, lower_key = jax.random.split(key)
-            (upper,) = data.upper.draw(upper_key, size, draws=1)
-            (lower,) = data.lower.draw(lower_key, size, draws=1)
-            direct, _ = problem.upper_gradients(x, y, upper)
-            return direct, problem.cross_product(x, y, lower, r)
-
-        right_side = questions.ask(
-            lambda server: (server.x, server.y),
-            questions.upper_gradient(problem, size),
-            lambda server, mean: server._replace(
-                right_side=mean, power=mean, total=mean
+        return (
+            questions.ask(
+                lambda server: (server.x, server.y),
+                gradient,
+                lambda server, mean: server._replace(
+                    gradient=mean[0], gradient_size=mean[1]
+                ),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y, server.vector),
+                product,
+                lambda server, mean: server._replace(product=mean),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y),
+                upper,
+                lambda server, mean: server._replace(
+                    direct=mean[0], right_side=mean[1]
+                ),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y, server.vector),
+                cross,
+                lambda server, mean: server._replace(cross=mean),
+            ),
+            questions.ask(
+                lambda server: (
+                    server.x,
+                    server.y,
+                    server.probes,
+                    server.limit,
+                    server.residual,
+                ),
+                own,
+                lambda server, mean: server._replace(own=mean),
             ),
         )
-        product = questions.ask(
-            lambda server: (server.x, server.y, server.power),
-            questions.next_power(problem, size, scale),
-            lambda server, mean: server._replace(
-                power=mean, total=tree.add_scaled(server.total, 1.0, mean)
-            ),
+
+    def _hessian(
+        self, problem: BilevelProblem, data: DeviceData, x: Upper, y: Lower
+    ) -> Callable[[Lower], Lower]:
+        return lambda vector: data.lower.mean(
+            lambda batch: problem.hessian_product(x, y, batch, vector),
+            self.batch_size,
         )
-        hypergradient = questions.ask(
-            lambda server: (server.x, server.y, tree.scale(scale, server.total)),
-            parts,
-            lambda server, mean: server._replace(direct=mean[0], indirect=mean[1]),
+
+    def _mixed(
+        self, problem: BilevelProblem, data: DeviceData, x: Upper, y: Lower
+    ) -> Callable[[Lower], Upper]:
+        return lambda vector: data.lower.mean(
+            lambda batch: problem.cross_product(x, y, batch, vector),
+            self.batch_size,
         )
-        alone = questions.ask(
-            lambda server: (server.x, server.y),
-            own,
-            lambda server, mean: server._replace(own=mean),
-        )
-        return (right_side, *(product,) * self.series.terms, hypergradient, alone)
+
+
+def _random_signs(like: Lower) -> Lower:
+    """Return `PROBES` vectors of random signs, stacked; always the same."""
+    generator = np.random.default_rng(0)
+
+    def signs(leaf: Array) -> Array:
+        shape = PROBES, *leaf.shape
+        return jnp.asarray(generator.choice([-1.0, 1.0], shape), leaf.dtype)
+
+    return jax.tree.map(signs, like)

@@ -3,17 +3,18 @@
 import argparse
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from fedbilevel.algorithms.survey import Survey
-from fedbilevel.algorithms.warm_start import WarmStart
+from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.learnt import Learnt, read_learnt
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of
-from fedbilevel.mathematics.hypergradients import NeumannSeries
-from fedbilevel.metrics.curvature import largest_curvature
-from fedbilevel.metrics.diagnosis import Verdict, diagnose
+from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
+from fedbilevel.metrics.obstacles import Cause
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,63 +25,83 @@ def main(arguments: Sequence[str]) -> int:
         'main'
     """
     given = _parser().parse_args(arguments)
+    survey = Survey(batch_size=given.batch_size, products=given.products)
     finished = given.run.is_dir()
     experiment = asked_of(given.run) if finished else read_experiment(given.run)
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
-    weights = weights_of(experiment, task.devices)
-    curvature = largest_curvature(task.problem, task.devices, *point, weights=weights)
-    rate = given.margin / curvature
-    survey = Survey(
-        NeumannSeries(given.terms, rate),
-        batch_size=given.batch_size,
-        warm_start=WarmStart(rate, exchanges=50, batch_size=given.batch_size),
-    )
-    try:
+    with diagnosis_progress(quiet=given.json) as report:
         found = diagnose(
             task.problem,
-            survey,
             task.devices,
             *point,
-            rounds=given.estimates,
-            weights=weights,
+            survey=survey,
+            tolerance=given.tolerance,
+            weights=weights_of(experiment, task.devices),
+            report=report,
         )
-    except ArithmeticError as error:
-        raise ArithmeticError(
-            f"{error} Here --margin sets the rate and the scale, --batch-size the size."
-        ) from error
-    where = "where the run stands" if finished else "the start, y brought near y*(x)"
+    where = "the end of the run" if finished else "the start"
     if given.json:
-        figures = {one: getattr(found, one) for one in ("distance", "low", "high")}
-        answer = {"verdict": found.verdict.name, "at": where, **figures}
-        print(json.dumps({**answer, "largest_curvature": curvature}))
-    else:
-        print(f"Asked at {where}, where 1/L is {1 / curvature:.3g}: {found}")
-        if found.verdict is Verdict.UNCLEAR:
-            print("Here these are --batch-size and --estimates.")
+        print(json.dumps({"at": where, **_as_json(found)}))
+        return 0
+    print(f"At {where}, with y = y*(x): {found}")
+    if found.obstacle is not None and found.obstacle.cause is Cause.NOT_CONVERGED:
+        print(f"Here that is --products {found.obstacle.needed}.")
     return 0
+
+
+def _as_json(found: Diagnosis) -> dict[str, Any]:
+    # JSON has no number for what is not finite.
+    numbers = {
+        name: value if isfinite(value := getattr(found, name)) else None
+        for name in (
+            "distance",
+            "low",
+            "high",
+            "tolerance",
+            "residual",
+            "own_residual",
+        )
+    }
+    obstacle = found.obstacle
+    return {
+        "verdict": found.verdict.name,
+        **numbers,
+        "cause": None if obstacle is None else obstacle.cause.name,
+        "reason": None if obstacle is None else str(obstacle),
+        "products_needed": None if obstacle is None else obstacle.needed,
+        "curvature": None if obstacle is None else obstacle.curvature,
+        "exchanges": found.costs.exchanges,
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel diagnose",
         description="LocalBSGM, LocalBSGVRM and LFedNest follow the mean of the "
-        "devices' own hypergradients. Measure how far that is from the right one, at "
+        "devices' own hypergradients. Measure how far that is from the global one, at "
         "the start of an experiment (by its file) or at the end of a run (by its "
-        "folder).",
+        "folder). Every device uses all of its examples.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a file or a folder")
-    parser.add_argument("--batch-size", type=int, default=64, help="of examples; 64")
-    parser.add_argument("--terms", type=int, default=20, help="of the series; 20")
     parser.add_argument(
-        "--estimates", type=int, default=20, help="more of them, less noise; 20"
+        "--tolerance",
+        type=float,
+        default=0.1,
+        help="the relative distance that counts as small; 0.1",
     )
     parser.add_argument(
-        "--margin",
-        type=float,
-        default=0.5,
-        help="steps and series are this part of 1/L, since batches are more curved "
-        "than the mean of all; 0.5",
+        "--products",
+        type=int,
+        default=Survey.products,
+        help=f"the most Hessian products of one solve; {Survey.products}",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=Survey.batch_size,
+        help="examples that a device evaluates at once, for memory alone; "
+        f"{Survey.batch_size}",
     )
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     return parser

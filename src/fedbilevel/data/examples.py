@@ -1,11 +1,12 @@
 """What one device sees of its data: two sets of examples to draw batches from."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int, Key, PyTree
 
 from fedbilevel.mathematics.problem import Batch
 
@@ -22,6 +23,9 @@ class Examples(Protocol):
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches of `batch_size` examples each."""
+
+    def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
+        """Return the mean over all examples of what is a mean over a batch's."""
 
 
 @runtime_checkable
@@ -69,6 +73,48 @@ class StoredExamples(NamedTuple):
             jax.tree.map(lambda array, i=i: _rows(array, rows[i]), self.arrays)
             for i in range(draws)
         )
+
+    def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
+        """Return the mean over all examples, `batch_size` of them at a time.
+
+        Args:
+            function: of a batch, and the mean over its examples: a loss or an oracle.
+            batch_size: examples evaluated at once; memory grows with it.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> rows = StoredExamples(jnp.arange(9.0), jnp.array(4), jnp.array(5))
+            >>> float(rows.mean(jnp.mean, batch_size=2))
+            6.0
+        """
+        size = jnp.asarray(self.size)
+        places = jnp.arange(batch_size, dtype=size.dtype)
+
+        def rows(first: Array) -> Batch:
+            # What lies beyond the end repeats the last example and is not counted: an
+            # invented example might have no finite loss.
+            chosen = jnp.asarray(self.offset) + jnp.minimum(first + places, size - 1)
+            return jax.tree.map(lambda array: _rows(array, chosen), self.arrays)
+
+        def add_batch(number: Array, total: PyTree) -> PyTree:
+            batch = function(rows(number * batch_size))
+            return jax.tree.map(lambda a, b: a + batch_size * b, total, batch)
+
+        def alone(row: Batch) -> PyTree:
+            return function(jax.tree.map(lambda leaf: leaf[None], row))
+
+        full = size // batch_size
+        # The last batch is not full, and only single examples have means that add up.
+        last = rows(full * batch_size)
+        counted = full * batch_size + places < size
+
+        def summed(leaf: Array) -> Array:
+            shape = batch_size, *(1,) * (leaf.ndim - 1)
+            return jnp.sum(jnp.where(counted.reshape(shape), leaf, 0), axis=0)
+
+        rest = jax.tree.map(summed, jax.vmap(alone)(last))
+        total = jax.lax.fori_loop(0, full, add_batch, rest)
+        return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
 
 
 class StoredData(NamedTuple):

@@ -1,11 +1,12 @@
 """What an exchange costs, read off the phase's own functions and arrays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Phase, Private, Server
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
@@ -108,7 +109,8 @@ def device_costs(
 
     Samples are counted where they are drawn and bytes on what is sent, so no algorithm
     has to state its own costs. A draw counts once: a phase that draws inside a loop of
-    its own would be counted wrongly, and should make that loop its steps.
+    its own would be counted wrongly, and should make that loop its steps. A mean over
+    all examples counts as many as the device at hand has.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -169,3 +171,11 @@ class _Counted:
         self.drawn += batch_size * draws
         self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batches[0]))
         return batches
+
+    def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
+        def watched(batch: Batch) -> PyTree:
+            self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batch))
+            return function(batch)
+
+        self.drawn += int(self.size)
+        return self.examples.mean(watched, batch_size)

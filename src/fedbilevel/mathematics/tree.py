@@ -120,6 +120,18 @@ def squared_norm(tree: PyTree) -> Float[Array, ""]:
     return jnp.sum(jnp.stack(squares))
 
 
+def inner(tree: PyTree, other: PyTree) -> Float[Array, ""]:
+    """Return the sum of the products of all entries.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(inner({"a": jnp.array([3.0])}, {"a": jnp.array([4.0])}))
+        12.0
+    """
+    products = jax.tree.leaves(jax.tree.map(jnp.vdot, tree, other))
+    return jnp.sum(jnp.stack(products))
+
+
 def number_of_bytes(tree: PyTree) -> int:
     """Return the size of all leaves, or of the arrays that shapes stand for.
 

@@ -5,12 +5,17 @@ from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
+from fedbilevel.metrics.obstacles import Cause, DiagnosisProgress, Obstacle, Stage
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
 
 __all__ = [
+    "Cause",
     "Diagnosis",
+    "DiagnosisProgress",
+    "Obstacle",
     "Reference",
+    "Stage",
     "Stationarity",
     "Survey",
     "Verdict",

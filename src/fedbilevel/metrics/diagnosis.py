@@ -1,30 +1,45 @@
 """Is a federation homogeneous enough for methods that use own hypergradients?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from math import sqrt
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
-import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Float, Int, PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 from numpy.typing import ArrayLike
-from scipy import stats
 
-from fedbilevel.algorithms.survey import Survey, SurveyState
+from fedbilevel.algorithms.survey import Question, Survey
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.rounds import run
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+from fedbilevel.metrics.federated_solves import Adjoint, FederatedSolves, norm
+from fedbilevel.metrics.obstacles import (
+    Cause,
+    DiagnosisProgress,
+    Obstacle,
+    ObstacleError,
+    Stage,
+)
 
-CONFIDENCE = 0.95
-"""Of the limits between which the distance lies."""
+SMALL = 0.1
+"""The part of the tolerance that the bound of the error is brought below."""
+PASSES = 3
+"""How often the adjoints are solved, each time to a smaller residual."""
+SMALLEST_RESIDUAL = 1e-14
+"""Below it, rounding in double precision hides the residual."""
+VANISHING = 1e-12
+"""A hypergradient so much smaller than its parts is rounding."""
 
 
 class Verdict(Enum):
-    """What a diagnosis says.
+    """The outcomes of a diagnosis.
 
     Example:
         >>> Verdict.HOMOGENEOUS.name
@@ -42,27 +57,29 @@ class Verdict(Enum):
         "biased point; use FedBiO, FedBiOAcc, SimFBO or FedNest, or ShroFBO where "
         "devices make unequal numbers of local steps."
     )
-    UNCLEAR = (
-        "unclear: the sampling noise hides the distance; raise batch_size or rounds, "
-        "or use FedBiO, FedBiOAcc, SimFBO or FedNest, which are right in either case."
-    )
+    UNCLEAR = "unclear"
 
 
 class Diagnosis(NamedTuple):
     """How far the mean of own hypergradients is from the global one (Lemma 1).
 
     Attributes:
-        distance: ‖mean own − global‖, relative to the longer of the global
-            hypergradient and its indirect part J̄ H̄⁻¹ b̄, freed of sampling noise.
-        low: the lower 95 % confidence limit of the distance.
-        high: the upper 95 % confidence limit of the distance.
-        tolerance: what distance was to count as small.
-        costs: what the survey has spent.
+        distance: ‖mean own − global‖ at (x, y*(x)), relative to the longer of the
+            global hypergradient and its indirect part J̄ H̄⁻¹ b̄; not a number where a
+            solve failed.
+        low: the distance is at least this, by the bound of the solves' error.
+        high: the distance is at most this.
+        tolerance: the distance that counts as small.
+        residual: that the global adjoint's solve left, relative to ∇y f̄.
+        own_residual: the mean of what the devices' own solves left, relative to ∇y f_k.
+        obstacle: why there is no verdict; None where there is one.
+        costs: what the diagnosis has spent. Samples are counted as if each device had
+            as many examples as the first.
 
     Example:
-        >>> Diagnosis(0.5, low=0.4, high=0.6, tolerance=0.1, costs=Costs()).verdict.name
+        >>> Diagnosis(0.5, low=0.4, high=0.6, tolerance=0.1).verdict.name
         'HETEROGENEOUS'
-        >>> Diagnosis(0.0, low=0.0, high=0.3, tolerance=0.1, costs=Costs()).verdict.name
+        >>> Diagnosis(0.1, low=0.0, high=0.2, tolerance=0.1).verdict.name
         'UNCLEAR'
     """
 
@@ -70,73 +87,78 @@ class Diagnosis(NamedTuple):
     low: float
     high: float
     tolerance: float
-    costs: Costs
+    residual: float = 0.0
+    own_residual: float = 0.0
+    obstacle: Obstacle | None = None
+    costs: Costs = Costs()
 
     @property
     def verdict(self) -> Verdict:
-        """Whether devices are homogeneous enough, as far as the noise lets one see."""
+        """Whether devices are homogeneous enough, as far as the solves show."""
+        if self.obstacle is not None:
+            return Verdict.UNCLEAR
         if self.low > self.tolerance:
             return Verdict.HETEROGENEOUS
-        if self.high <= self.tolerance:
-            return Verdict.HOMOGENEOUS
-        return Verdict.UNCLEAR
+        return Verdict.HOMOGENEOUS if self.high <= self.tolerance else Verdict.UNCLEAR
 
     def __str__(self) -> str:
-        unclear = self.verdict is Verdict.UNCLEAR
-        subject = "The answer" if unclear else "This federation"
+        if self.obstacle is not None:
+            return f"The answer is unclear: {self.obstacle}"
         return (
             f"The relative distance is {self.distance:.3g}, between {self.low:.3g} and "
-            f"{self.high:.3g} with 95 % confidence (tolerance {self.tolerance:g}). "
-            f"{subject} is {self.verdict.value}"
+            f"{self.high:.3g} (tolerance {self.tolerance:g}). "
+            f"This federation is {self.verdict.value}"
         )
 
 
 def diagnose(
     problem: BilevelProblem,
-    survey: Survey,
     devices: Devices,
     x: Upper,
     y: Lower,
     *,
-    rounds: int = 20,
+    survey: Survey = Survey(),
     tolerance: float = 0.1,
     seed: int = 0,
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
+    report: Callable[[DiagnosisProgress], None] = lambda progress: None,
 ) -> Diagnosis:
     """Measure, at a point, how far the paper's homogeneity assumption is from true.
 
     Lemma 1 lets every device use its own inverse Hessian, because all have the same.
     Elsewhere mean(J_k H_k⁻¹ b_k) differs from J̄ H̄⁻¹ b̄, and the paper's algorithms
-    follow the former. Both are estimated `rounds` times from fresh samples; devices
-    share only Hessian products and hypergradients, and an engine does the work as in a
-    run.
-    All devices are asked, since a sample of them has an inverse Hessian of its own.
-    The answer holds near the point: take y near y*(x), by the survey's warm start or
-    from a run, and ask again at the end of the run.
+    follow the former. Both are solved by conjugate gradients, the one by each device,
+    the other over exchanges in which devices share Hessian products. Devices use all of
+    their examples, so there is no sampling noise; the limits of the distance come from
+    the residuals that both solves leave, measured by products of their own. All is
+    computed in double precision.
+
+    y*(x) is found first, by Newton steps from y. All devices are asked, since a sample
+    of them has an inverse Hessian of its own. The answer holds near x: ask again at the
+    end of a run.
 
     Args:
-        problem: the two losses.
-        survey: the series, the batch size and the warm start to use.
+        problem: the two losses, means over their batches.
         devices: the data.
         x: the point.
-        y: the point.
-        rounds: how many independent estimates to make, at least 3.
+        y: where the search for y*(x) begins.
+        survey: how far to solve.
         tolerance: the relative distance that counts as small.
-        seed: of the samples.
+        seed: of the vectors that bound errors, and of the engine if it has one.
         weights: of the devices, as given to `run`.
         engine: where the devices' work is done.
+        report: is called after each exchange with how far the diagnosis is.
 
     Raises:
-        ValueError: if fewer than 3 rounds are asked for.
-        ArithmeticError: if an estimate is not finite, the series or the warm start goes
-            astray, or the hypergradient vanishes.
+        ValueError: if the tolerance is not above zero.
+        ArithmeticError: if an answer is not finite, y*(x) cannot be found, or the
+            hypergradient vanishes.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
-        >>> from fedbilevel import NeumannSeries
-        >>> from fedbilevel.metrics import Survey, diagnose
+        >>> from fedbilevel.metrics import diagnose
         >>> problem = BilevelProblem(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
         ...     lower_loss=lambda x, y, batch: jnp.mean(batch * y**2 / 2 - x * y),
@@ -144,93 +166,105 @@ def diagnose(
         >>> one, four = np.ones(1), np.full(1, 4.0)
         >>> alike = InMemoryDevices([LocalExamples(one, one)] * 2)
         >>> apart = InMemoryDevices([LocalExamples(one, one), LocalExamples(one, four)])
-        >>> survey = Survey(NeumannSeries(terms=40, scale=0.2))
-        >>> for devices, y in ((alike, 3.0), (apart, 1.2)):
-        ...     print(diagnose(problem, survey, devices, 3.0, y).verdict.name)
+        >>> for devices in (alike, apart):
+        ...     print(diagnose(problem, devices, 3.0, 0.0).verdict.name)
         HOMOGENEOUS
         HETEROGENEOUS
     """
-    if rounds < 3:
-        raise ValueError(
-            f"diagnose needs at least 3 rounds to see its noise, but rounds={rounds}."
+    if not tolerance > 0:
+        raise ValueError(f"diagnose needs tolerance above 0, but it is {tolerance}.")
+    with jax.enable_x64(True):
+        inquiry = Inquiry(
+            _in_double(problem),
+            survey,
+            devices,
+            _double(x),
+            _double(y),
+            seed=seed,
+            weights=weights,
+            engine=engine,
         )
-    differences, wholes, indirects = [], [], []
-    for done in run(
-        problem,
-        survey,
-        devices,
-        x,
-        y,
-        rounds=rounds,
-        seed=seed,
-        weights=weights,
-        engine=engine,
-    ):
-        direct, indirect, own = (
-            np.asarray(ravel_pytree(part)[0], float)
-            for part in (done.server.direct, done.server.indirect, done.server.own)
-        )
-        differences.append(own - (direct - indirect))
-        wholes.append(direct - indirect)
-        indirects.append(indirect)
-    _require_sane(survey, done.server)
-    if not np.isfinite(differences).all():
+        solves = FederatedSolves(inquiry, survey, report)
+        try:
+            found = _measured(solves, tolerance)
+        except ObstacleError as error:
+            nothing = float("nan")
+            found = Diagnosis(nothing, 0.0, inf, tolerance, obstacle=error.obstacle)
+        return found._replace(costs=inquiry.costs)
+
+
+def _measured(solves: FederatedSolves, tolerance: float) -> Diagnosis:
+    server = solves.lower_solution(solves.inquiry.server)
+    server = solves.inquiry.ask(Question.UPPER, server)
+    factor = solves.error_factor(server)
+    residuals = [solves.survey.residual] * 2
+    for _ in range(PASSES):
+        ours = solves.adjoint(server, factor, residuals[0])
+        own = solves.own_adjoints(server, residuals[1])
+        found = _compared(server.direct, ours, own, tolerance)
+        if found.obstacle is None:
+            return found
+        # The bounds are proportional to the residuals.
+        goal = SMALL * tolerance * _size(server.direct, ours.indirect)
+        residuals = [
+            max(SMALLEST_RESIDUAL, residual * min(1, goal / (4 * part.error + 1e-300)))
+            for residual, part in zip(residuals, (ours, own), strict=True)
+        ]
+    return found
+
+
+def _compared(
+    direct: Upper, ours: Adjoint, own: Adjoint, tolerance: float
+) -> Diagnosis:
+    size = _size(direct, ours.indirect)
+    if size <= VANISHING * max(norm(direct), norm(ours.indirect), norm(own.indirect)):
         raise ArithmeticError(
-            "a hypergradient is not finite; lower the scale of the survey's series "
-            "below 1 / L_1, where L_1 is the largest curvature of the lower loss."
+            "the hypergradient vanishes here, so that no distance is relative to it; "
+            "ask at another point."
         )
-    grams = [np.inner(rows, rows) for rows in (differences, wholes, indirects)]
-    ratio, error = _jackknife([np.asarray(gram) for gram in grams])
-    width = float(stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1)) * error
-    distance, low, high = (
-        sqrt(max(0.0, squared)) for squared in (ratio, ratio - width, ratio + width)
+    # ∇x f̄ is the same in both hypergradients.
+    difference = norm(tree.subtract(own.indirect, ours.indirect))
+    error = ours.error + own.error
+    distance = difference / size
+    low = max(0.0, difference - error) / (size + ours.error)
+    high = (difference + error) / (size - ours.error) if ours.error < size else inf
+    obstacle = None
+    if low <= tolerance < high or error > max(SMALL * tolerance, 0.5 * distance) * size:
+        worst = max(ours.residual, own.residual)
+        obstacle = Obstacle(Cause.REMAINDER, Stage.OWN, worst)
+    return Diagnosis(
+        distance, low, high, tolerance, ours.residual, own.residual, obstacle
     )
-    return Diagnosis(distance, low, high, tolerance, done.costs)
 
 
-def _require_sane(survey: Survey, seen: SurveyState) -> None:
-    # Means of samples of their own: only growth that no noise explains is refused.
-    def norm(variable: PyTree) -> float:
-        return float(np.linalg.norm(ravel_pytree(variable)[0]))
-
-    before, after = norm(seen.slope_before), norm(seen.slope)
-    if survey.warm_start is not None and not after <= 2 * before:
-        raise ArithmeticError(
-            f"the warm start led away from y*(x): ‖∇y g‖ was {before:.2g} and is "
-            f"{after:.2g}; lower its learning rate."
-        )
-    first, last = norm(seen.right_side), norm(seen.power)
-    if not last <= 2 * first:
-        raise ArithmeticError(
-            "the survey's series diverges; lower its scale below 1 / L_1, where L_1 is "
-            "the largest curvature of the lower loss (estimate_assumptions finds it)."
-        )
+def _size(direct: Upper, indirect: Upper) -> float:
+    return max(norm(tree.subtract(direct, indirect)), norm(indirect))
 
 
-def _jackknife(
-    grams: Sequence[Float[np.ndarray, "rounds rounds"]],
-) -> tuple[float, float]:
-    """Return the squared relative distance and its standard error, round by round."""
-    count = len(grams[0])
-    everyone = np.arange(count)
-    without = [_ratio(grams, np.delete(everyone, i)) for i in everyone]
-    variance = (count - 1) * float(np.var(without))
-    return _ratio(grams, everyone), sqrt(variance)
-
-
-def _ratio(
-    grams: Sequence[Float[np.ndarray, "rounds rounds"]], rows: Int[np.ndarray, "rows"]
-) -> float:
-    # Products of different rounds only: a round's own product has its noise in it.
-    pairs = len(rows) * (len(rows) - 1)
-    difference, whole, indirect = (
-        float(gram[np.ix_(rows, rows)].sum() - gram[rows, rows].sum()) / pairs
-        for gram in grams
+def _in_double(problem: BilevelProblem) -> BilevelProblem:
+    return BilevelProblem(
+        _InDouble(problem.upper_loss),
+        _InDouble(problem.lower_loss),
+        upper_gradients=_InDouble(problem.upper_gradients),
+        lower_gradient=_InDouble(problem.lower_gradient),
+        hessian_product=_InDouble(problem.hessian_product),
+        cross_product=_InDouble(problem.cross_product),
     )
-    size = max(whole, indirect)
-    if size <= 0:
-        raise ArithmeticError(
-            "the hypergradient vanishes here, or its noise hides it; give the survey a "
-            "warm start or a larger batch_size, or ask at another point."
-        )
-    return difference / size
+
+
+# Examples are mostly stored in single precision. A dataclass and not a closure, so that
+# a second diagnosis of the same problem compiles nothing.
+@dataclass(frozen=True)
+class _InDouble:
+    oracle: Callable[..., Any]
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, *vector: Lower) -> Any:
+        def cast(leaf: Array) -> Array:
+            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+            return leaf.astype(jnp.float64) if floating else leaf
+
+        return self.oracle(x, y, jax.tree.map(cast, batch), *vector)
+
+
+def _double(variable: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)

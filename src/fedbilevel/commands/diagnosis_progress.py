@@ -1,0 +1,103 @@
+"""Live progress of a diagnosis: a line that renews itself, or one at times."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import log
+
+from fedbilevel.commands.progress import FRAMES_PER_SECOND, PLAIN_SECONDS
+from fedbilevel.metrics.obstacles import DiagnosisProgress, Stage
+
+BAR = 24
+"""Characters of a bar."""
+
+
+@contextmanager
+def diagnosis_progress(
+    quiet: bool = False,
+) -> Iterator[Callable[[DiagnosisProgress], None]]:
+    """Yield a function that shows how far a diagnosis is, on standard error.
+
+    Args:
+        quiet: whether to show nothing.
+
+    Example:
+        >>> with diagnosis_progress(quiet=True) as report:
+        ...     report(DiagnosisProgress(Stage.LOWER, 1, residual=0.1, goal=1e-9))
+    """
+    if quiet:
+        yield lambda progress: None
+    elif sys.stderr.isatty():
+        yield from _live()
+    else:
+        yield _plain()
+
+
+def line_of(progress: DiagnosisProgress, bar: bool = False) -> str:
+    """Return the line that shows how far a diagnosis is.
+
+    Example:
+        >>> line_of(DiagnosisProgress(Stage.ADJOINT, 9, residual=1e-4, goal=1e-8))
+        'part 3 of 4, global adjoint: residual 0.0001, goal 1e-08 | 9 exchanges'
+    """
+    stages = list(Stage)
+    number = stages.index(progress.stage) + 1
+    filled = ""
+    if bar:
+        length = round(BAR * _share(progress))
+        filled = f"{'━' * length}{'╌' * (BAR - length)}  "
+    return (
+        f"part {number} of {len(stages)}, {progress.stage.value}: {filled}"
+        f"residual {progress.residual:.2g}, goal {progress.goal:.2g} | "
+        f"{progress.exchanges} exchanges"
+    )
+
+
+def _share(progress: DiagnosisProgress) -> float:
+    # Conjugate gradients lower the logarithm of the residual about evenly.
+    if progress.residual <= progress.goal:
+        return 1.0
+    return max(0.0, log(progress.residual) / log(progress.goal))
+
+
+def _live() -> Iterator[Callable[[DiagnosisProgress], None]]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    latest: DiagnosisProgress | None = None
+
+    def frame() -> Text:
+        return Text(
+            "loading data and compiling …"
+            if latest is None
+            else line_of(latest, bar=True)
+        )
+
+    with Live(
+        get_renderable=frame,
+        console=Console(stderr=True),
+        refresh_per_second=FRAMES_PER_SECOND,
+        transient=True,
+    ):
+
+        def report(progress: DiagnosisProgress) -> None:
+            nonlocal latest
+            latest = progress
+
+        yield report
+
+
+def _plain() -> Callable[[DiagnosisProgress], None]:
+    last, stage = time.monotonic(), None
+
+    def report(progress: DiagnosisProgress) -> None:
+        nonlocal last, stage
+        now = time.monotonic()
+        if progress.stage is stage and now - last < PLAIN_SECONDS:
+            return
+        last, stage = now, progress.stage
+        print(line_of(progress), file=sys.stderr, flush=True)
+
+    return report

@@ -1,0 +1,89 @@
+"""`fedbilevel diagnose` in this process, on problems of a few numbers."""
+
+import json
+
+import pytest
+
+from fedbilevel.__main__ import main
+from fedbilevel.commands import diagnosis_progress
+from fedbilevel.commands.diagnosis_progress import line_of
+from fedbilevel.metrics import DiagnosisProgress, Stage
+
+PROBLEM = """
+import jax.numpy as jnp
+import numpy as np
+import fedbilevel as fb
+from fedbilevel.problems import Task
+
+
+def upper_loss(x, y, batch):
+    return jnp.mean((y - batch) ** 2)
+
+
+def lower_loss(x, y, batch):
+    return LOWER_LOSS
+
+
+def task():
+    held = [fb.LocalExamples(np.ones(2), np.full(2, level)) for level in (1.0, 2.0)]
+    start = jnp.array(0.1), jnp.array(0.1)
+    return Task(
+        fb.BilevelProblem(upper_loss, lower_loss), fb.InMemoryDevices(held), *start, {}
+    )
+"""
+EXPERIMENT = """
+rounds = 1
+[problem]
+name = "Own"
+file = "small.py"
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.001
+"""
+WELLS = "jnp.mean(batch) * (y**2 - 1) ** 2 / 4 - x * y"  # curvature −batch at y = 0
+BOWL = "jnp.mean(batch) * y**2 / 2 - x * y"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def test_negative_curvature_is_named_at_the_end_of_a_run(folder, capsys):
+    (folder / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", WELLS))
+    assert main(["run", "small.toml", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["diagnose", "runs/small"]) == 0
+    answer = capsys.readouterr().out
+    assert "The answer is unclear: the lower loss is not strongly convex" in answer
+    assert "negative or no curvature, -1.4" in answer  # 1.5 (3 · 0.1² − 1)
+    assert "Add a penalty on y" in answer
+
+
+def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
+    folder, capsys, monkeypatch
+):
+    (folder / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", BOWL))
+    assert main(["diagnose", "small.toml", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    answer = json.loads(shown.out)
+    # H is 1 and 2: the mean of 1/H_k is 3/4, and 1/H̄ is 2/3.
+    assert answer["distance"] == pytest.approx(0.125)
+    assert answer["verdict"] == "HETEROGENEOUS"
+    assert answer["cause"] is None
+    monkeypatch.setattr(diagnosis_progress, "PLAIN_SECONDS", 0.0)
+    assert main(["diagnose", "small.toml", "--tolerance", "0.2"]) == 0
+    shown = capsys.readouterr()
+    assert "homogeneous enough" in shown.out
+    assert [f"part {n} of 4" in shown.err for n in range(1, 5)] == [True] * 4
+
+
+def test_a_bar_grows_with_the_logarithm_of_the_residual():
+    line = line_of(DiagnosisProgress(Stage.OWN, 7, residual=1e-4, goal=1e-8), bar=True)
+    assert line.count("━") == line.count("╌") == 12
+    assert "part 4 of 4, devices' own adjoints" in line
+    done = DiagnosisProgress(Stage.LOWER, 7, residual=0.0, goal=1e-8)
+    assert line_of(done, bar=True).count("━") == 24
