@@ -115,8 +115,9 @@ sys.addaudithook(_refuse_processes)
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     # Workers of pytest-xdist collect, and their controller prints.
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = dict(session.config.stash[LEFT])
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left"] = dict(session.config.stash.get(LEFT, {}))
 
 
 @pytest.hookimpl(optionalhook=True)

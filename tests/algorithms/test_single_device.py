@@ -7,6 +7,7 @@ derivatives. Only the samples come from the package, so that both see the same o
 
 import jax
 import numpy as np
+import pytest
 
 from fedbilevel import (
     CubeRootDecay,

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.metrics import largest_curvature

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedbilevel import InMemoryDevices, LocalBSGM, NeumannSeries, run
 from fedbilevel.mathematics import theory
