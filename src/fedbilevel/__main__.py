@@ -28,7 +28,8 @@ EXTRA = ("cattrs", "filelock", "matplotlib", "rich", "tomli_w", "tyro")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command; return the exit code.
 
-    Mistakes of the person at the keyboard end with one message and code 2.
+    Mistakes of the person at the keyboard end with one message and code 2, a run that
+    has got worse with code 3.
     `FEDBILEVEL_DEBUG=1` shows where they arose.
 
     Example:
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("FEDBILEVEL_DEBUG") or not _is_answer(error):
             raise
         print(f"fedbilevel {asked.command}: {_words(error)}", file=sys.stderr)
-        return 2
+        return 3 if type(error).__name__ == "NoUploadsError" else 2
     return code
 
 

@@ -156,11 +156,26 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
         assert sorted(one.reports[0].left_out) == left_out.tolist()
         # They have drawn and sent as much as the others.
         assert one.costs.samples >= other.costs.samples
-    for number, device in zip(*np.nonzero(added.T), strict=True):
-        named = [m for m in caplog.messages if f"round {number}, exchange 0:" in m]
-        assert len(named) == 1
-        names = named[0].split("uploads of ")[1].split(", which")[0]
-        assert device in map(int, re.findall(r"\d+", names))
+    # A device is named when its count has doubled: in its first, second and fourth
+    # excluded round, each with the counts until then.
+    expected = [
+        (number, device, number + 1, count)
+        for device in NONSENSE
+        for count, number in enumerate(np.flatnonzero(added[device]).tolist(), 1)
+        if count != 3
+    ]
+    told = [
+        (int(number), int(device), int(rounds), int(count))
+        for message in caplog.messages
+        for number in re.findall(r"^round (\d+), exchange 0: excluded", message)
+        for device, count, rounds in re.findall(
+            r"device (\d+) \(in (\d+) of its (\d+) rounds\)", message
+        )
+    ]
+    assert sorted(told) == sorted(expected)
+    assert poisoned[-1].exclusions.devices == tuple(
+        (device, 4, ROUNDS) for device in NONSENSE
+    )
 
 
 @pytest.mark.slow
@@ -217,7 +232,8 @@ def test_who_leaves_early_is_still_told(caplog):
                 rounds.close()
                 break
     assert caplog.messages == [
-        "round 3, exchange 0: left out the uploads of device 2, which were not finite"
+        "round 3, exchange 0: excluded the uploads of device 2 (in 1 of its 4 rounds), "
+        "which were not finite"
     ]
 
 

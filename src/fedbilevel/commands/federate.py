@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import headline, sum_up
+from fedbilevel.commands.following import conclude, headline
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.engines.federation import Exchange
@@ -67,16 +67,14 @@ def main(arguments: Sequence[str]) -> int:
             f"{experiment.rounds} goes on, another --folder begins anew.",
             file=sys.stderr,
         )
-        return 0
+        return conclude(folder, as_json=given.as_json, devices=sites_of(experiment))
     if isinstance(experiment.problem, Own):
         # The server makes it anew; a mistake in its file is told before one starts.
         model_of(experiment)
-    sites_of(experiment)
+    sites = sites_of(experiment)
     with claimed(folder), _administrator(experiment, folder) as administrator:
         code = _follow(experiment, folder, administrator, given.as_json)
-    if not (code or given.as_json):
-        sum_up(folder)
-    return code
+    return code or conclude(folder, as_json=given.as_json, devices=sites)
 
 
 def _refuse_other_settings(experiment: Experiment, folder: Path) -> None:

@@ -9,6 +9,7 @@ from shlex import quote
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
 from fedbilevel.experiments.running import carry_out
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -66,14 +67,33 @@ def follow(
     return 0
 
 
-def sum_up(folder: Path) -> None:
-    """Say what a run has come to, and how to look at it.
+def conclude(
+    folder: Path, *, as_json: bool, devices: Sequence[str] | None = None
+) -> int:
+    """Print what a finished run has come to; return the exit code.
+
+    Args:
+        folder: of the run.
+        as_json: whether to print JSON, and only where the outcome is bad.
+        devices: their names, by number; numbers by default.
 
     Example:
-        >>> sum_up.__name__
-        'sum_up'
+        >>> conclude.__name__
+        'conclude'
     """
-    print(_summary(list(read_records(folder))))
+    records = list(read_records(folder))
+    outcome = outcome_of(records, devices, read_cause(folder))
+    if not as_json:
+        _sum_up(folder, records, outcome)
+    elif not outcome.is_good:
+        print(outcome.line, flush=True)
+    return 0 if outcome.is_good else BAD
+
+
+def _sum_up(folder: Path, records: Sequence[Record], outcome: Outcome) -> None:
+    print(_summary(records))
+    for reason in outcome.reasons:
+        print(reason)
     print(
         f"all of it is in {folder}; look at it with: fedbilevel plot "
         f"{quote(str(folder))}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import follow, sum_up
+from fedbilevel.commands.following import conclude, follow
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import RUN
 from fedbilevel.experiments.overrides import with_overrides
@@ -49,8 +49,6 @@ def main(arguments: Sequence[str]) -> int:
             f"{experiment.rounds} goes on.",
             file=sys.stderr,
         )
-        return 0
+        return conclude(folder, as_json=given.as_json)
     code = follow(experiment, folder, goes_on=True, as_json=given.as_json)
-    if not (code or given.as_json):
-        sum_up(folder)
-    return code
+    return code or conclude(folder, as_json=given.as_json)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import follow, sum_up
+from fedbilevel.commands.following import conclude, follow
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -29,6 +29,4 @@ def main(arguments: Sequence[str]) -> int:
     suffix = f"-{kind.__name__}" if rival else ""
     experiment, folder = placed(asked_for, file, suffix)
     code = follow(experiment, folder, goes_on=False, as_json=given.as_json)
-    if not (code or given.as_json):
-        sum_up(folder)
-    return code
+    return code or conclude(folder, as_json=given.as_json)

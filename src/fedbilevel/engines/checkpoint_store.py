@@ -81,6 +81,7 @@ class Store:
             "configuration": self.configuration,
             "costs": progress.costs._asdict(),
             "history": [dict(one) for one in progress.history],
+            "exclusions": progress.exclusions,
         }
         with self._writing():
             saved = manager.save(
@@ -202,7 +203,8 @@ class Store:
                 "with the version that wrote it."
             )
         costs, history = Costs(**notes["costs"]), tuple(notes["history"])
-        return Progress(rounds, read, costs, history), None
+        exclusions = notes.get("exclusions")
+        return Progress(rounds, read, costs, history, exclusions), None
 
     def _set_aside(self, folder: Path) -> Path:
         """Give a checkpoint another name: under its own it would be in the way."""

@@ -96,6 +96,8 @@ class Progress(NamedTuple):
         state: after the last of them.
         costs: all that has been spent.
         history: what was measured.
+        exclusions: the notes of the run's `ExclusionCounts`; none if nothing was
+            counted.
 
     Example:
         >>> Progress(0, RunState(1.0, ()), Costs(), ()).rounds
@@ -106,3 +108,4 @@ class Progress(NamedTuple):
     state: RunState
     costs: Costs
     history: tuple[Mapping[str, float | int], ...]
+    exclusions: Mapping[str, Any] | None = None

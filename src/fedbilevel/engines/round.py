@@ -9,6 +9,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Private, Server
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions
 from fedbilevel.engines.protocol import Report, RunState
 from fedbilevel.mathematics.problem import Lower, Upper
 
@@ -22,6 +23,7 @@ class Round(NamedTuple):
         reports: what each of its exchanges told.
         costs: all that has been spent since the run began.
         history: what was measured at each checkpoint so far.
+        exclusion_counts: how often devices were excluded; see `exclusions`.
 
     Example:
         >>> from fedbilevel import Costs
@@ -37,6 +39,7 @@ class Round(NamedTuple):
     reports: tuple[Report, ...]
     costs: Costs
     history: tuple[Mapping[str, float | int], ...] = ()
+    exclusion_counts: ExclusionCounts | None = None
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:
@@ -47,6 +50,17 @@ class Round(NamedTuple):
         if not self.reports:
             return np.array([], int)
         return self.reports[-1].contributors
+
+    @property
+    def exclusions(self) -> Exclusions:
+        """How often devices were excluded since the run began.
+
+        Uploads are looked at two rounds later, so the latest two rounds may be missing
+        while a run goes on. After the last round, and at a checkpoint, none is.
+        """
+        if self.exclusion_counts is None:
+            return Exclusions()
+        return self.exclusion_counts.summary()
 
     @property
     def server(self) -> Server:

@@ -12,6 +12,7 @@ from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
 from fedbilevel.engines.checks import check_rounds, check_run
+from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
@@ -201,7 +202,7 @@ def resume(
             f"rounds={rounds}; ask for at least as many."
         )
     if progress.rounds == rounds:
-        return (done for done in [_kept(progress)])
+        return (done for done in [_kept(progress, devices.device_count)])
     return _rounds(prepared, progress, rounds, seed, participation, engine, store)
 
 
@@ -279,13 +280,24 @@ def best_round(
             f"{store.folder} has no checkpoint with a number to choose it by; run with "
             "Checkpoints(..., measure=..., best=...)."
         )
-    return _kept(found)
+    return _kept(found, devices.device_count)
 
 
-def _kept(progress: Progress) -> Round:
+def _kept(progress: Progress, device_count: int) -> Round:
     return Round(
-        progress.rounds - 1, progress.state, (), progress.costs, progress.history
+        progress.rounds - 1,
+        progress.state,
+        (),
+        progress.costs,
+        progress.history,
+        _counts_of(progress, device_count),
     )
+
+
+def _counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
+    if progress.exclusions is None:
+        return ExclusionCounts(device_count)
+    return ExclusionCounts.read(progress.exclusions, device_count)
 
 
 def _ready(
@@ -336,12 +348,18 @@ def _rounds(
 ) -> Generator[Round, None, None]:
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
-    unseen: deque[Round] = deque()
+    counts = _counts_of(progress, job.devices.device_count)
+    unseen: deque[tuple[Round, Participants]] = deque()
 
     def look(at_most: int) -> None:
         while len(unseen) > at_most:
-            seen = unseen.popleft()
-            inspect(seen.number, seen.reports, prepared.job.norm_limit)
+            seen, chosen = unseen.popleft()
+            limit = prepared.job.norm_limit
+            inspect(seen.number, seen.reports, chosen.present, counts, limit)
+
+    def save(rounds: int) -> None:
+        assert store is not None
+        store.save(Progress(rounds, state, spent, history, counts.notes()))
 
     participants: Participants | None = None
     try:
@@ -358,15 +376,15 @@ def _rounds(
                 # A device whose upload is left out has spent as much as any other.
                 asked = int(report.present.sum())
                 spent = spent.plus(job.costs[reference].times(asked))
-            done = Round(number, state, tuple(reports), spent, history)
+            done = Round(number, state, tuple(reports), spent, history, counts)
             due = store is not None and store.due(number + 1, rounds)
             # Looking at a round waits for it, while later ones could be computed.
-            unseen.append(done)
+            unseen.append((done, participants))
             look(0 if due or number + 1 == rounds else UNSEEN)
             if store is not None and due:
                 history = *history, *store.options.numbers_of(done)
                 done = done._replace(history=history)
-                store.save(Progress(number + 1, state, spent, history))
+                save(number + 1)
             yield done
     except GeneratorExit:
         # Whoever leaves early is still told of the last rounds' uploads, and can resume
@@ -377,7 +395,7 @@ def _rounds(
             logger.warning("%s", error)
         else:
             if store is not None and not due:
-                store.save(Progress(number + 1, state, spent, history))
+                save(number + 1)
         raise
     except NoUploadsError as error:
         if store is None:

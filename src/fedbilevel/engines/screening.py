@@ -1,14 +1,16 @@
 """Which uploads the server averages: the rule about bad numbers, for every engine."""
 
 import logging
+from collections.abc import Mapping
 from functools import reduce
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import Decoded
+from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.mean import accumulator
 from fedbilevel.engines.protocol import Report
 from fedbilevel.mathematics import tree
@@ -76,57 +78,90 @@ def _norms(
 def inspect(
     round_number: int,
     reports: tuple[Report, ...],
+    participants: Int[np.ndarray, "participants"],
+    counts: ExclusionCounts,
     norm_limit: tree.Rate | None = None,
 ) -> None:
-    """Name the devices that a round left out, and stop a run that has no others.
+    """Count the devices that a round excluded, and stop a run that has no others.
+
+    A warning names a device when it is excluded for the first time, and whenever its
+    count has doubled since.
+
+    Args:
+        round_number: of the round.
+        reports: of its exchanges.
+        participants: the devices that the round was to have.
+        counts: of the run; the round is added.
+        norm_limit: that uploads were held to, if any.
 
     Raises:
-        NoUploadsError: if every device of an exchange was left out.
+        NoUploadsError: if every device of an exchange was excluded.
 
     Example:
         >>> both, none = np.array([0, 1]), np.array([False, False])
         >>> report = Report(both, ~none, (none,), {}, 0.0)
-        >>> inspect(3, (report,))
+        >>> inspect(3, (report,), both, ExclusionCounts(2))
         Traceback (most recent call last):
         ...
         fedbilevel.engines.screening.NoUploadsError: round 3, exchange 0: the uploads of
-        all 2 devices were not finite; lower the learning rate, or let DebugSimulation
-        find the first number that is not finite.
+        all 2 devices were not finite; lower the step that was too large
+        (fedbilevel.metrics.find_instabilities names it), or let DebugSimulation find
+        the first number that is not finite.
     """
+    reason, cure = "not finite", ""
+    if norm_limit is not None:
+        reason = f"not finite, or of a norm above norm_limit={float(norm_limit):g}"
+        cure = "raise the limit, "
+    excluded: dict[int, tuple[int, str | None]] = {}
     for exchange, report in enumerate(reports):
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
             return  # a run inside a traced function has no numbers to look at
+        asked = int(report.present.sum())
+        if asked < len(participants):
+            contacted = report.devices[report.present]
+            for device in np.setdiff1d(participants, contacted).tolist():
+                excluded.setdefault(device, (exchange, "was not contacted"))
         left_out = report.left_out
         if not len(left_out):
             continue
-        where = f"round {round_number}, exchange {exchange}"
-        reason, cure = "not finite", ""
-        if norm_limit is not None:
-            limit = f"norm_limit={float(norm_limit):g}"
-            reason, cure = (
-                f"not finite, or of a norm above {limit}",
-                "raise the limit, ",
-            )
-        if len(left_out) == report.present.sum():
+        if len(left_out) == asked:
             raise NoUploadsError(
-                f"{where}: the uploads of all {len(left_out)} devices were {reason}; "
-                f"{cure}lower the learning rate, or let DebugSimulation find the first "
-                "number that is not finite."
+                f"round {round_number}, exchange {exchange}: the uploads of all "
+                f"{asked} devices were {reason}; {cure}lower the step that was too "
+                "large (fedbilevel.metrics.find_instabilities names it), or let "
+                "DebugSimulation find the first number that is not finite."
             )
-        more = len(left_out) - MOST_NAMED
-        others = f" and {more} more" if more > 0 else ""
-        if report.reasons:
-            told = "; ".join(
-                f"device {one}, which {report.reasons[one]}"
-                for one in left_out[:MOST_NAMED].tolist()
-            )
-            logger.warning("%s: left out %s%s", where, told, others)
-            continue
-        names = ", ".join(map(str, left_out[:MOST_NAMED])) + others
-        logger.warning(
-            "%s: left out the uploads of %s %s, which were %s",
-            where,
-            "device" if len(left_out) == 1 else "devices",
-            names,
-            reason,
+        for device in left_out.tolist():
+            excluded.setdefault(device, (exchange, report.reasons.get(device)))
+    grown = counts.add(participants, excluded)
+    for exchange in sorted({excluded[device][0] for device in grown}):
+        here = [device for device in grown if excluded[device][0] == exchange]
+        where = f"round {round_number}, exchange {exchange}"
+        _warn(where, {one: excluded[one][1] for one in here}, counts, reason)
+
+
+def _warn(
+    where: str,
+    devices: Mapping[int, str | None],
+    counts: ExclusionCounts,
+    bad_numbers: str,
+) -> None:
+    more = len(devices) - MOST_NAMED
+    others = f" and {more} more" if more > 0 else ""
+    named, told = [], any(devices.values())
+    for device, reason in sorted(devices.items())[:MOST_NAMED]:
+        count = counts.of(device)
+        name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
+        named.append(
+            f"{name}, which {reason or f'was {bad_numbers}'}" if told else name
         )
+    if told:
+        logger.warning("%s: excluded %s%s", where, "; ".join(named), others)
+        return
+    logger.warning(
+        "%s: excluded the uploads of %s%s, which were %s",
+        where,
+        ", ".join(named),
+        others,
+        bad_numbers,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.exclusions import Exclusions
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.tracking.records import Journal, Record
 
@@ -45,13 +46,14 @@ class Recorder:
         x: Upper,
         y: Lower,
         seconds: float | None = None,
+        exclusions: Exclusions = Exclusions(),
     ) -> Record:
         """Measure after so many rounds; return what was written down."""
         jax.block_until_ready((x, y))
         paused = time.monotonic()
         if seconds is None:
             seconds = self._journal.seconds + paused - self._began
-        record = Record(rounds, seconds, costs, self._measure(x, y))
+        record = Record(rounds, seconds, costs, self._measure(x, y), exclusions)
         self._journal.write(record)
         self._tell(record)
         self._began += time.monotonic() - paused

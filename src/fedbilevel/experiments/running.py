@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
+from math import inf
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -20,20 +21,23 @@ from fedbilevel.engines.participation import Everyone, Participation, UniformSam
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.rounds import resume
+from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.building import task_of, weights_of
+from fedbilevel.experiments.causes import Best, better, cause_of
 from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import failure_recorded
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measurements
+from fedbilevel.experiments.outcome import outcome_of, write_cause
 from fedbilevel.experiments.recording import Recorder
 from fedbilevel.experiments.runs import finished, keep
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking.driving import tracked
-from fedbilevel.tracking.records import Journal, Record
+from fedbilevel.tracking.records import Journal, Record, read_records
 
 
 class Step(NamedTuple):
@@ -112,9 +116,12 @@ def carry_out(
         goes_on: whether to go on from the newest checkpoint in it, if there is one.
         prepare: returns what the experiment comes to.
 
+    If the run ends badly, which step was too large is written down in the folder.
+
     Raises:
         ValueError: if there is a checkpoint and the run is not to go on from it, or
             none of those that there are can be used.
+        NoUploadsError: if all devices were excluded; it says which step was too large.
 
     Example:
         >>> carry_out.__name__
@@ -155,35 +162,84 @@ def _recorded(
     folder: Path,
     tell_trackers: Callable[[Record], None],
 ) -> Generator[Step]:
-    began, record = time.monotonic(), None
-    first = next(rounds)
-    with Journal(folder, first.number) as journal:
-        recorder = Recorder(journal, tell_trackers, work.measure, began)
-        if not first.number:
-            recorder.record(0, Costs(), work.x, work.y, seconds=0.0)
-        try:
-            for done in chain([first], rounds):
-                count = done.number + 1
-                due = count % experiment.evaluation.every == 0
-                record = None
-                if due or count == experiment.rounds:
-                    record = recorder.record(count, done.costs, done.x, done.y)
-                yield Step(done, record)
-        except GeneratorExit:
-            if record is None:
-                recorder.record(count, done.costs, done.x, done.y)
+    began, record, count = time.monotonic(), None, 0
+    best = Best(inf, 0, 0, work.x, work.y)
+    with _explained(experiment, work, folder, lambda: (best, count - best.rounds)):
+        first = next(rounds)
+        with Journal(folder, first.number) as journal:
+            recorder = Recorder(journal, tell_trackers, work.measure, began)
+            if not first.number:
+                start = recorder.record(0, Costs(), work.x, work.y, seconds=0.0)
+                best = better(best, start, 0, work.x, work.y)
+            try:
+                for done in chain([first], rounds):
+                    count = done.number + 1
+                    due = count % experiment.evaluation.every == 0
+                    record = None
+                    if due or count == experiment.rounds:
+                        record = recorder.record(
+                            count,
+                            done.costs,
+                            done.x,
+                            done.y,
+                            exclusions=done.exclusions,
+                        )
+                        taken = getattr(done.server, "step", 0)
+                        best = better(best, record, taken, done.x, done.y)
+                    yield Step(done, record)
+            except GeneratorExit:
+                if record is None:
+                    recorder.record(
+                        count, done.costs, done.x, done.y, exclusions=done.exclusions
+                    )
+                raise
+            finally:
+                write_learnt(folder, Learnt(done.x, done.y))
+
+
+@contextmanager
+def _explained(
+    experiment: Experiment,
+    work: Work,
+    folder: Path,
+    best: Callable[[], tuple[Best, int]],
+) -> Iterator[None]:
+    """Write down the cause if the run that is carried out inside ends badly."""
+
+    def cause() -> str | None:
+        point, since = best()
+        return cause_of(
+            work.problem,
+            experiment.algorithm,
+            work.devices,
+            point,
+            rounds=since,
+            seed=experiment.seed,
+            participation=_participation(experiment),
+            weights=work.weights,
+            engine=work.engine,
+            norm_limit=experiment.norm_limit,
+        )
+
+    try:
+        yield
+    except NoUploadsError as error:
+        found = cause()
+        if found is None:
             raise
-        finally:
-            write_learnt(folder, Learnt(done.x, done.y))
+        write_cause(folder, found)
+        raise NoUploadsError(f"{error} {found}") from error
+    if outcome_of(list(read_records(folder))).is_good:
+        return
+    found = cause()
+    if found is not None:
+        write_cause(folder, found)
 
 
 def _rounds(
     experiment: Experiment, work: Work, folder: Path
 ) -> Generator[Round, None, None]:
-    keeping, participants = experiment.checkpoints, experiment.participants
-    participation: Participation = Everyone()
-    if participants is not None:
-        participation = UniformSample(participants)
+    keeping = experiment.checkpoints
     return resume(
         work.problem,
         experiment.algorithm,
@@ -193,11 +249,16 @@ def _rounds(
         rounds=experiment.rounds,
         checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
         seed=experiment.seed,
-        participation=participation,
+        participation=_participation(experiment),
         weights=work.weights,
         norm_limit=experiment.norm_limit,
         engine=work.engine,
     )
+
+
+def _participation(experiment: Experiment) -> Participation:
+    participants = experiment.participants
+    return Everyone() if participants is None else UniformSample(participants)
 
 
 def _engine(experiment: Experiment) -> Engine:

@@ -9,6 +9,7 @@ from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import (
+    CAUSE,
     CHECKPOINTS,
     EXPERIMENT,
     FAILURE,
@@ -123,7 +124,7 @@ def keep(experiment: Experiment, folder: Path) -> None:
     if isinstance(experiment.problem, Own) and experiment.problem.file.is_file():
         with replacing(folder / PROBLEM) as unfinished:
             shutil.copyfile(experiment.problem.file, unfinished)
-    for ending in (LEARNT, FAILURE):
+    for ending in (LEARNT, FAILURE, CAUSE):
         (folder / ending).unlink(missing_ok=True)
 
 
@@ -167,7 +168,7 @@ def discard(folder: Path) -> None:
         if (folder / CHECKPOINTS).exists():
             shutil.rmtree(folder / CHECKPOINTS)
         # The settings go last: until then it is known as a run directory.
-        for file in (RECORDS, LEARNT, FAILURE, PROBLEM, EXPERIMENT):
+        for file in (RECORDS, LEARNT, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
             (folder / file).unlink(missing_ok=True)
 
 

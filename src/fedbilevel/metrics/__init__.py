@@ -5,6 +5,7 @@ from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
+from fedbilevel.metrics.instability import Instability, Level, find_instabilities
 from fedbilevel.metrics.obstacles import Cause, DiagnosisProgress, Obstacle, Stage
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
@@ -13,6 +14,8 @@ __all__ = [
     "Cause",
     "Diagnosis",
     "DiagnosisProgress",
+    "Instability",
+    "Level",
     "Obstacle",
     "Reference",
     "Stage",
@@ -22,6 +25,7 @@ __all__ = [
     "consensus_error",
     "diagnose",
     "estimate_assumptions",
+    "find_instabilities",
     "largest_curvature",
     "newton_reference",
     "stationarity",

@@ -13,6 +13,7 @@ from string import Template
 
 from fedbilevel.experiments.choices import Experiment, Own, Tracking
 from fedbilevel.experiments.failures import Failure
+from fedbilevel.experiments.outcome import outcome_of, read_cause
 from fedbilevel.experiments.writing import text_of
 from fedbilevel.pictures.picture import Picture
 from fedbilevel.tracking.records import Record
@@ -50,7 +51,10 @@ def report(
     algorithm = type(experiment.algorithm).__name__
     done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
+    outcome = outcome_of(records, cause=read_cause(folder))
     state = f"{state} after {done} of {experiment.rounds} rounds"
+    if outcome.reasons:
+        state = f"{state}. {' '.join(outcome.reasons)}"
     if failure is not None:
         state = f"failed, {failure}"
     page = Template(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.replacing import replacing
 
 RECORDS = "measured.jsonl"
@@ -21,6 +22,7 @@ class Record(NamedTuple):
             pauses between resumptions are left aside.
         costs: all that had been spent.
         figures: what was measured, by name.
+        exclusions: how often devices were excluded until then.
 
     Example:
         >>> record = Record(3, 1.5, Costs(exchanges=4), {"loss": 0.5})
@@ -32,16 +34,19 @@ class Record(NamedTuple):
     seconds: float
     costs: Costs
     figures: Mapping[str, float]
+    exclusions: Exclusions = Exclusions()
 
     @property
     def line(self) -> str:
         """The record as JSON."""
+        excluded = self.exclusions._asdict() if self.exclusions.excluded else None
         return json.dumps(
             {
                 "rounds": self.rounds,
                 "seconds": round(self.seconds, 3),
                 **self.costs._asdict(),
                 "figures": dict(self.figures),
+                **({"exclusions": excluded} if excluded else {}),
             }
         )
 
@@ -50,7 +55,13 @@ class Record(NamedTuple):
         """Return the record of a line."""
         found = json.loads(line)
         costs = Costs(*(found[name] for name in Costs._fields))
-        return cls(found["rounds"], found["seconds"], costs, found["figures"])
+        told = found.get("exclusions", {})
+        exclusions = Exclusions(**told)._replace(
+            devices=tuple(DeviceExclusions(*one) for one in told.get("devices", ()))
+        )
+        return cls(
+            found["rounds"], found["seconds"], costs, found["figures"], exclusions
+        )
 
 
 def read_records(folder: Path) -> Iterator[Record]:

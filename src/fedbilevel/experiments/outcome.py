@@ -1,0 +1,195 @@
+"""The outcome of a run, from its records: improved, worse, diverged, or one-sided."""
+
+import json
+from collections.abc import Sequence
+from enum import Enum
+from math import isfinite, nan
+from pathlib import Path
+from typing import NamedTuple
+
+from fedbilevel.engines.exclusions import DeviceExclusions
+from fedbilevel.experiments.folders import CAUSE
+from fedbilevel.replacing import replacing
+from fedbilevel.tracking.records import Record
+from fedbilevel.tracking.titles import title_of
+
+LOSS = "loss"
+"""The value that decides: the upper loss over all data, which a run minimises."""
+DIVERGED = 1000.0
+"""A loss has diverged if its size is so many times that at the start."""
+FEWEST = 3
+"""Exclusions of a device below which a long run's outcome does not mention it."""
+BAD = 3
+"""The exit code of a run whose outcome is bad."""
+
+
+class Change(Enum):
+    """How the upper loss at the end compares with the start.
+
+    Example:
+        >>> Change.WORSE.value
+        'worse than at the start'
+    """
+
+    IMPROVED = "improved"
+    UNCHANGED = "unchanged"
+    WORSE = "worse than at the start"
+    DIVERGED = "diverged"
+    UNKNOWN = "not measured"
+
+
+class Outcome(NamedTuple):
+    """What a run has come to.
+
+    Attributes:
+        change: of the upper loss.
+        excluded: devices that were excluded in more than half of their rounds.
+        reasons: what is bad about it, a sentence each; none if nothing is.
+
+    Example:
+        >>> Outcome(Change.IMPROVED, (), ()).is_good
+        True
+    """
+
+    change: Change
+    excluded: tuple[DeviceExclusions, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the run may count as a success."""
+        return not self.reasons
+
+    @property
+    def line(self) -> str:
+        """The outcome as JSON."""
+        return json.dumps(
+            {
+                "outcome": self.change.value,
+                "excluded": {one.device: one.excluded for one in self.excluded},
+                "reasons": self.reasons,
+            }
+        )
+
+
+def outcome_of(
+    records: Sequence[Record],
+    devices: Sequence[str] | None = None,
+    cause: str | None = None,
+) -> Outcome:
+    """Return the outcome of a run.
+
+    The upper loss decides: it is worse if it is above its start, and has diverged if it
+    is not finite or a thousand times as large. A device counts as excluded if its
+    upload was left out in more than half of the rounds it was a participant of, and in
+    at least three of them (in a shorter run: in all of its rounds).
+
+    Args:
+        records: of the run, oldest first, at least one.
+        devices: their names, by number; numbers by default.
+        cause: of a divergence, where it was found.
+
+    Example:
+        >>> from fedbilevel import Costs
+        >>> losses = [0.5, 0.2, 0.7]
+        >>> records = [Record(n, 1.0, Costs(), {"loss": one})
+        ...            for n, one in enumerate(losses)]
+        >>> outcome_of(records).reasons
+        ('worse than at the start: the validation loss was 0.5 and is 0.7; the lowest
+          was 0.2, after 1 rounds.',)
+    """
+    first, last = records[0].figures, records[-1].figures
+    change, reasons = _change(first.get(LOSS, nan), last.get(LOSS)), []
+    broken = [
+        title_of(name)
+        for name, value in last.items()
+        if name != LOSS and not isfinite(value) and isfinite(first.get(name, nan))
+    ]
+    if broken:
+        change = Change.DIVERGED
+    if change in (Change.WORSE, Change.DIVERGED):
+        told = [_losses(records)] if LOSS in last else []
+        told += [f"the {name} is not finite" for name in broken]
+        reasons.append(f"{change.value}: {'; '.join(told)}.")
+    excluded = _excluded(records[-1])
+    reasons += _sentences(records[-1], excluded, devices)
+    if cause is not None and reasons:
+        reasons.append(cause)
+    return Outcome(change, excluded, tuple(reasons))
+
+
+def _change(first: float, last: float | None) -> Change:
+    if last is None:
+        return Change.UNKNOWN
+    if not isfinite(last) or (last > first and abs(last) > DIVERGED * abs(first) > 0):
+        return Change.DIVERGED
+    if not isfinite(first) or last < first:
+        return Change.IMPROVED
+    return Change.WORSE if last > first else Change.UNCHANGED
+
+
+def _losses(records: Sequence[Record]) -> str:
+    first, last = records[0].figures[LOSS], records[-1].figures[LOSS]
+    best = min(records, key=_loss)
+    said = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
+    if best.rounds > records[0].rounds and best.figures[LOSS] < min(first, last):
+        return f"{said}; the lowest was {_loss(best):.4g}, after {best.rounds} rounds"
+    return said
+
+
+def _loss(record: Record) -> float:
+    value = record.figures.get(LOSS, nan)
+    return value if isfinite(value) else float("inf")
+
+
+def _excluded(last: Record) -> tuple[DeviceExclusions, ...]:
+    fewest = min(FEWEST, last.rounds)
+    return tuple(
+        one
+        for one in last.exclusions.devices
+        if one.excluded >= fewest and 2 * one.excluded > one.rounds
+    )
+
+
+def _sentences(
+    last: Record, excluded: Sequence[DeviceExclusions], names: Sequence[str] | None
+) -> list[str]:
+    total, participations, enrolled, _ = last.exclusions
+    if not excluded and 2 * total > participations:
+        return [
+            f"{total} of {participations} uploads were excluded: the result is that "
+            "of the others."
+        ]
+    told = [
+        f"{names[one.device] if names else f'device {one.device}'} was excluded in "
+        f"{one.excluded} of its {one.rounds} rounds"
+        for one in excluded
+    ]
+    if not told:
+        return []
+    others = enrolled - len(told)
+    return [f"{'; '.join(told)}: the result is that of the other {others} devices."]
+
+
+def write_cause(folder: Path, cause: str) -> None:
+    """Write down why a run has diverged.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> write_cause(folder, "the lower step was too large.")
+        >>> read_cause(folder)
+        'the lower step was too large.'
+    """
+    with replacing(folder / CAUSE) as unfinished:
+        unfinished.write_text(cause, encoding="utf-8")
+
+
+def read_cause(folder: Path) -> str | None:
+    """Return why the run in a folder has diverged, where that was found.
+
+    Example:
+        >>> read_cause(Path("nowhere"))
+    """
+    file = folder / CAUSE
+    return file.read_text(encoding="utf-8") if file.exists() else None

@@ -1,0 +1,406 @@
+"""Which step of a run that diverges is too large: lower, adjoint, series or upper?"""
+
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
+from math import isfinite, nan
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.draws import draw_hypergradient_samples
+from fedbilevel.algorithms.fednest import FedNest
+from fedbilevel.algorithms.local_bsgm import LocalBSGM
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import RandomKey, StoredData, one_device
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.hypergradients import NeumannSeries
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.schedules import rate_at
+from fedbilevel.metrics.curvature import largest_curvature
+from fedbilevel.metrics.full_data import full_data, full_data_problem
+from fedbilevel.metrics.trials import FIXED, Trials, changed
+
+CURES = 8
+"""Smaller values of a setting that are tried."""
+SERIES_GROWTH = 2.0
+"""A series is unstable if its last power is so many times its first."""
+SERIES_DEVICES, SERIES_DRAWS = 16, 4
+"""Devices, and draws of each, on which a series is tried."""
+
+
+class Level(Enum):
+    """A part of the algorithm with a step length of its own.
+
+    Example:
+        >>> Level.ADJOINT.value
+        'adjoint step'
+    """
+
+    LOWER = "lower step"
+    ADJOINT = "adjoint step"
+    SERIES = "scale of the series"
+    UPPER = "upper step"
+
+
+class Instability(NamedTuple):
+    """A step that is too large.
+
+    Attributes:
+        level: the part of the algorithm.
+        setting: the setting to lower.
+        value: its value.
+        cure: a value with which a trial was stable; nan if none was found.
+        evidence: what was seen.
+
+    Example:
+        >>> print(Instability(Level.LOWER, "lower_rate", 3.0, 0.5, "y moves ever more"))
+        the lower step was too large: y moves ever more; set lower_rate, now 3, to at
+        most 0.5
+    """
+
+    level: Level
+    setting: str
+    value: float
+    cure: float
+    evidence: str
+
+    def __str__(self) -> str:
+        cure = f"to at most {self.cure:.2g}" if isfinite(self.cure) else "much lower"
+        return (
+            f"the {self.level.value} was too large: {self.evidence}; set "
+            f"{self.setting}, now {self.value:.3g}, {cure}"
+        )
+
+
+def find_instabilities(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    step: int = 0,
+    rounds: int = 60,
+    seconds: float = 60.0,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    norm_limit: float | None = None,
+) -> tuple[Instability, ...]:
+    """Find the steps of an algorithm that are too large at a point.
+
+    Each level is tried by itself, with all others held fixed: y in a trial run with x
+    fixed, the adjoint with x and y fixed, the series on a few draws. A step is too
+    large if its variable moves further and further, or if it exceeds 2 / L, beyond
+    which gradient steps on a loss of curvature L diverge. The upper step is tried last:
+    it is too large if the upper loss rises in a trial run and does not with a smaller
+    upper rate. Each cure was tried in the same way.
+
+    Args:
+        problem: the two losses.
+        algorithm: the settings to judge; one without `upper_rate` and `lower_rate` is
+            not judged.
+        devices: the data, all of which is loaded.
+        x: the point; take the best one that the run has seen.
+        y: the point.
+        step: how many local steps were made until then, for a schedule.
+        rounds: of a trial run.
+        seconds: after which no more trials are made.
+        seed: of the samples.
+        participation: as given to `run`.
+        weights: as given to `run`.
+        engine: where the devices' work is done.
+        norm_limit: as given to `run`.
+
+    Returns:
+        Steps that are too large, in this order: lower, adjoint, series; the upper one
+        if it is the only one. Nothing if none was found.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
+        >>> from fedbilevel import LocalExamples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> devices = InMemoryDevices([LocalExamples(np.ones(1), np.ones(1))])
+        >>> algorithm = FedBiO(0.1, lower_rate=12.0)  # 1.2 > 2 / L = 1
+        >>> found = find_instabilities(problem, algorithm, devices, 3.0, 0.0)
+        >>> [(one.level.name, one.setting) for one in found]
+        [('LOWER', 'lower_rate')]
+    """
+    settings: Any = algorithm
+    if not (hasattr(settings, "upper_rate") and hasattr(settings, "lower_rate")):
+        return ()
+    eta = float(rate_at(settings.learning_rate, step))
+    base = changed(settings, learning_rate=eta, warm_start=None)
+    trials = Trials(
+        problem,
+        devices,
+        x,
+        y,
+        rounds,
+        seed,
+        participation,
+        weights,
+        engine,
+        norm_limit,
+        time.monotonic() + seconds,
+    )
+    try:
+        curvature = largest_curvature(problem, devices, x, y, weights=weights)
+    except ArithmeticError:
+        return ()  # the point itself is bad
+    below = [
+        *_lower(trials, settings, base, eta, curvature, step),
+        *_adjoint(trials, base, eta, curvature),
+        *_series(trials, base, curvature),
+    ]
+    return tuple(below or _upper(trials, base))
+
+
+def _lower(
+    trials: Trials, given: Any, base: Any, eta: float, curvature: float, step: int
+) -> Iterator[Instability]:
+    warm_start = getattr(given, "warm_start", None)
+    if warm_start is not None and not step:
+        rate = float(rate_at(warm_start.learning_rate, 0))
+        if rate * curvature > 2:
+            yield Instability(
+                Level.LOWER,
+                "warm_start.learning_rate",
+                rate,
+                1 / curvature,
+                _beyond("warm_start.learning_rate", rate, 2.0, curvature),
+            )
+    fixed = changed(_without_series(base), upper_rate=FIXED, adjoint_rate=FIXED)
+    # y ← y − a v, v ← (1 − b) v + b λ y: both roots lie within the unit circle if
+    # a λ < 2 (2 − b) / b. Corrected by its own past, v = λ y, and the limit is 2.
+    limit = 2.0
+    if isinstance(base, LocalBSGM):
+        weight = min(1.0, float(base.lower_mixing) * eta)
+        limit = 2 * (2 - weight) / weight
+    factor = eta
+    if getattr(base, "local_steps", 1) == 1:
+        factor *= float(getattr(base, "server_rate", 1.0))
+    yield from _gradient_steps(
+        trials, fixed, Level.LOWER, "y", factor, limit, curvature
+    )
+
+
+def _adjoint(
+    trials: Trials, base: Any, eta: float, curvature: float
+) -> Iterator[Instability]:
+    if not hasattr(base, "adjoint_rate"):
+        return
+    fixed = changed(base, upper_rate=FIXED, lower_rate=FIXED)
+    factor = eta
+    if base.local_steps == 1:
+        factor *= float(getattr(base, "server_rate", 1.0))
+    yield from _gradient_steps(
+        trials, fixed, Level.ADJOINT, "adjoint", factor, 2.0, curvature
+    )
+
+
+def _gradient_steps(
+    trials: Trials,
+    fixed: Any,
+    level: Level,
+    variable: str,
+    factor: float,
+    limit: float,
+    curvature: float,
+) -> Iterator[Instability]:
+    """Judge steps of length factor · rate on a loss of that curvature."""
+    setting = "lower_rate" if level is Level.LOWER else "adjoint_rate"
+    rate = float(getattr(fixed, setting))
+    trial = trials.run(fixed, variable)
+    if trial.excluded is not None:
+        # One device diverges by itself, between two averages.
+        weights = np.zeros(trials.devices.device_count)
+        weights[trial.excluded] = 1.0
+        curvature = _curvature(trials, weights)
+    product = "learning_rate · " + setting
+    beyond = factor * rate * curvature > limit
+    if trial.stable and not beyond:
+        return
+    evidence = (
+        _beyond(product, factor * rate, limit, curvature)
+        if beyond
+        else f"{variable} moved further and further in {trial.rounds} rounds with "
+        f"{'x' if level is Level.LOWER else 'x and y'} held fixed, where batches are "
+        f"more curved than the mean, L = {curvature:.3g}"
+    )
+    if trial.excluded is not None:
+        # Excluded with any rate, a device has another problem than its steps.
+        evidence = f"device {trial.excluded} diverges by itself: {evidence}"
+    first = min(rate / 2, limit / (2 * factor * curvature))
+    cure = _cure(
+        first,
+        lambda smaller: (
+            trials.run(changed(fixed, **{setting: smaller}), variable).stable
+        ),
+        trials.until,
+    )
+    if beyond or isfinite(cure) or trial.excluded is None:
+        yield Instability(level, setting, rate, cure, evidence)
+
+
+def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability]:
+    name = "series" if hasattr(base, "series") else "hypergradient"
+    series = getattr(base, name, None)
+    if not isinstance(series, NeumannSeries):
+        return
+    scale = float(series.scale)
+    # FedNest averages every product: its series is that of the mean Hessian.
+    growths = [] if isinstance(base, FedNest) else list(_growths(trials, base, series))
+    growth, device = max(growths, default=(nan, 0))
+    if growth > SERIES_GROWTH:
+        weights = np.zeros(trials.devices.device_count)
+        weights[device] = 1.0
+        curvature = _curvature(trials, weights)
+        evidence = (
+            f"its last power is {growth:.2g} times its first on device {device}, where "
+            f"2 / L = {2 / curvature:.3g}"
+        )
+    elif scale * curvature > 2:
+        evidence = _beyond("scale", scale, 2.0, curvature)
+    else:
+        return
+
+    def stable(smaller: float) -> bool:
+        if isinstance(base, FedNest):
+            return True
+        tried = NeumannSeries(series.terms, smaller)
+        return max(_growths(trials, base, tried))[0] <= SERIES_GROWTH
+
+    cure = _cure(min(scale / 2, 1 / curvature), stable, trials.until)
+    yield Instability(Level.SERIES, f"{name}.scale", scale, cure, evidence)
+
+
+def _growths(
+    trials: Trials, base: Any, series: NeumannSeries
+) -> Iterator[tuple[float, int]]:
+    """Yield how much a series grows on a device's own batches, and the device."""
+    count = trials.devices.device_count
+    weighted = np.arange(count)
+    if trials.weights is not None:
+        weighted = np.flatnonzero(np.asarray(trials.weights))
+    places = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
+    for device in weighted[places.astype(int)].tolist():
+        data = one_device(trials.devices.cohort(np.array([device])))
+        found = [
+            float(
+                _growth(
+                    series,
+                    trials.x,
+                    trials.y,
+                    data,
+                    jax.random.fold_in(jax.random.key(trials.seed), draw),
+                    problem=trials.problem,
+                    batch_size=base.batch_size,
+                )
+            )
+            for draw in range(SERIES_DRAWS)
+        ]
+        mean = float(np.mean(found))
+        yield (mean if isfinite(mean) else float("inf")), device
+
+
+@partial(jax.jit, static_argnames=("problem", "batch_size"))
+def _growth(
+    series: NeumannSeries,
+    x: Upper,
+    y: Lower,
+    data: StoredData,
+    key: RandomKey,
+    *,
+    problem: BilevelProblem,
+    batch_size: int,
+) -> Float[Array, ""]:
+    samples = draw_hypergradient_samples(data, key, batch_size, series)
+    _, power = problem.upper_gradients(x, y, samples.upper)
+    first = tree.squared_norm(power)
+    for batch in reversed(samples.curvature):
+        product = problem.hessian_product(x, y, batch, power)
+        power = tree.add_scaled(power, -series.scale, product)
+    return jnp.sqrt(tree.squared_norm(power) / first)
+
+
+def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
+    upper, _ = full_data(trials.devices, trials.weights, 4096)
+    loss = jax.jit(full_data_problem(trials.problem).upper_loss)
+    before = float(loss(trials.x, trials.y, upper))
+    rate = float(base.upper_rate)
+    trial = trials.run(base, "x")
+    after = float(loss(trial.x, trial.y, upper))
+    rise = after - before
+    if trial.stable and not (rise > 0 or not isfinite(rise)):
+        return
+    ends: dict[float, float] = {}
+
+    def stable(smaller: float) -> bool:
+        tried = trials.run(changed(base, upper_rate=smaller), "x")
+        ends[smaller] = float(loss(tried.x, tried.y, upper))
+        # A tenth of the rise, or of the loss, may be noise.
+        noise = 0.1 * float(np.nanmin([abs(rise), abs(before)]))
+        return tried.stable and ends[smaller] <= before + noise
+
+    cure = _cure(rate / 4, stable, trials.until, factor=4.0)
+    if not isfinite(cure):
+        return  # no smaller one helps: another cause
+    yield Instability(
+        Level.UPPER,
+        "upper_rate",
+        rate,
+        cure,
+        f"in {trial.rounds} rounds from a loss of {before:.4g} it led to {after:.4g}, "
+        f"with upper_rate {cure:.2g} to {ends[cure]:.4g}, while y is stable",
+    )
+
+
+def _cure(
+    first: float, stable: Callable[[float], bool], until: float, factor: float = 2.0
+) -> float:
+    """Return the first of ever smaller values that is stable; nan if none is."""
+    for number in range(CURES):
+        if time.monotonic() > until:
+            break
+        value = float(first / factor**number)
+        if stable(value):
+            return value
+    return nan
+
+
+def _without_series(base: Any) -> Any:
+    # The series of a direction that x does not follow must not spoil y's uploads.
+    for name in ("hypergradient", "series"):
+        series = getattr(base, name, None)
+        if isinstance(series, NeumannSeries):
+            return changed(base, **{name: changed(series, scale=FIXED)})
+    return base
+
+
+def _curvature(trials: Trials, weights: ArrayLike) -> float:
+    return largest_curvature(
+        trials.problem, trials.devices, trials.x, trials.y, weights=weights
+    )
+
+
+def _beyond(name: str, value: float, limit: float, curvature: float) -> str:
+    return (
+        f"{name} = {value:.3g} exceeds {limit:.3g} / L = {limit / curvature:.3g}, "
+        f"where L = {curvature:.3g} is the largest curvature of the lower loss"
+    )

@@ -1,0 +1,167 @@
+"""Short trial runs from a point: does a variable's movement grow or settle?"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.data.devices import Devices
+from fedbilevel.engines.participation import Participation
+from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.rounds import run
+from fedbilevel.engines.screening import NoUploadsError, logger
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+GROWTH = 3.0
+"""A variable is unstable if its longest late move is so many times its longest early.
+
+A variable that gathers speed steadily reaches 1.5; one that grows by 6 % a round
+reaches 3 in 60 rounds."""
+BLOWN_UP = 1e9
+"""A move so many times the first one ends a trial."""
+FIXED = 1e-30
+"""A rate that holds a variable fixed: zero is refused."""
+
+
+class Trial(NamedTuple):
+    """How a trial run went.
+
+    Attributes:
+        x: the upper variable at its end.
+        y: the lower variable at its end.
+        rounds: that were made.
+        stable: whether the variable looked at settled down.
+        excluded: a device whose upload was excluded, if there was one.
+
+    Example:
+        >>> Trial(1.0, 2.0, rounds=60, stable=True, excluded=None).stable
+        True
+    """
+
+    x: Upper
+    y: Lower
+    rounds: int
+    stable: bool
+    excluded: int | None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trial runs from one point, all with the same samples.
+
+    Attributes:
+        problem: the two losses.
+        devices: the data.
+        x: the point.
+        y: the point.
+        rounds: of a trial.
+        seed: of the samples.
+        participation: the choice of devices.
+        weights: of the devices.
+        engine: where the devices' work is done.
+        norm_limit: the largest norm of an upload, if there is one.
+        until: the time, by `time.monotonic`, after which trials end early.
+
+    Example:
+        >>> Trials.__name__
+        'Trials'
+    """
+
+    problem: BilevelProblem
+    devices: Devices
+    x: Upper
+    y: Lower
+    rounds: int
+    seed: int
+    participation: Participation
+    weights: ArrayLike | None
+    engine: Engine
+    norm_limit: float | None
+    until: float
+
+    def run(self, algorithm: Any, variable: str) -> Trial:
+        """Run an algorithm; watch a variable of the server's state."""
+        moves: list[float] = []
+        size, excluded, before = 0.0, None, None
+        x, y, number = self.x, self.y, 0
+        with _silence(), np.errstate(over="ignore"):
+            try:
+                for done in run(
+                    self.problem,
+                    algorithm,
+                    self.devices,
+                    self.x,
+                    self.y,
+                    rounds=self.rounds,
+                    seed=self.seed,
+                    participation=self.participation,
+                    weights=self.weights,
+                    engine=self.engine,
+                    norm_limit=self.norm_limit,
+                ):
+                    x, y, number = done.x, done.y, done.number + 1
+                    now = _flat(getattr(done.server, variable))
+                    if before is not None:
+                        moves.append(float(np.linalg.norm(now - before)))
+                    before, size = now, max(size, float(np.linalg.norm(now)))
+                    named = done.exclusions.devices
+                    excluded = named[0].device if named else None
+                    blown_up = moves and not moves[-1] <= BLOWN_UP * (moves[0] + 1e-30)
+                    if blown_up or time.monotonic() > self.until:
+                        break
+            except NoUploadsError:
+                moves.append(inf)
+        leaves = map(jnp.asarray, jax.tree.leaves((x, y)))
+        precision = max(
+            float(jnp.finfo(leaf.dtype).eps)  # type: ignore[no-untyped-call]
+            for leaf in leaves
+        )
+        stable = excluded is None and not _grows(moves, 100 * precision * size)
+        return Trial(x, y, number, stable, excluded)
+
+
+def changed(algorithm: Any, **settings: Any) -> Any:
+    """Return an algorithm with those of the settings that it has.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> fixed = changed(FedBiO(0.1), upper_rate=FIXED, server_rate=FIXED)
+        >>> fixed.upper_rate, hasattr(fixed, "server_rate")
+        (1e-30, False)
+    """
+    known = {name: one for name, one in settings.items() if hasattr(algorithm, name)}
+    return replace(algorithm, **known)
+
+
+def _grows(moves: list[float], rounding: float) -> bool:
+    if not all(map(isfinite, moves)):
+        return True
+    early = len(moves) * 2 // 3
+    if not early:
+        return False
+    return max(moves[early:]) > GROWTH * max(max(moves[:early]), rounding)
+
+
+def _flat(variable: PyTree) -> np.ndarray:
+    leaves = [np.asarray(leaf, float).ravel() for leaf in jax.tree.leaves(variable)]
+    return np.concatenate(leaves)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep quiet about uploads that a trial excludes: they are what it is for."""
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

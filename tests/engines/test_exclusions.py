@@ -1,0 +1,73 @@
+"""Counts of excluded uploads: of every device, and across resumption."""
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    Checkpoints,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    resume,
+    run,
+)
+from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions
+
+DEVICES, MINORITY = 5, 3
+
+
+def loss(x: Any, y: Any, batch: Any) -> Any:
+    return ((y - x * batch) ** 2).mean()
+
+
+def sampled(seed: int, number: int, count: int) -> np.ndarray:
+    """Let the minority device take part in two rounds of three."""
+    return np.arange(count) if number % 3 else np.delete(np.arange(count), MINORITY)
+
+
+@pytest.fixture
+def what() -> tuple[Any, ...]:
+    """A run whose fourth device uploads what is not finite."""
+    held = [LocalExamples(np.ones(2), np.ones(2)) for _ in range(DEVICES)]
+    held[MINORITY] = LocalExamples(np.ones(2), np.full(2, np.inf))
+    return BilevelProblem(loss, loss), FedBiO(0.01), InMemoryDevices(held), 3.0, 0.0
+
+
+def test_exclusions_are_counted_across_resumption(what, tmp_path, caplog):
+    options = Checkpoints(tmp_path, every=50)
+    settings: dict[str, Any] = {"participation": sampled, "checkpoints": options}
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        rounds = run(*what, rounds=12, **settings)
+        for done in rounds:
+            if done.number == 5:
+                rounds.close()
+                break
+        *_, last = resume(*what, rounds=12, **settings)
+        *_, again = resume(*what, rounds=12, **settings)
+    assert last.exclusions.devices == ((MINORITY, 8, 8),)
+    assert last.exclusions[:2] == (8, 12 * DEVICES - 4)
+    assert again.exclusions == last.exclusions
+    # Eight exclusions are four lines: the first, second, fourth and eighth.
+    told = [m.split("rounds")[0].split("(in ")[1] for m in caplog.messages]
+    assert told == [f"{n} of its {n} " for n in (1, 2, 4, 8)]
+
+
+def test_a_run_without_exclusions_has_none(what):
+    problem, algorithm, _, *start = what
+    alike = InMemoryDevices([LocalExamples(np.ones(2), np.ones(2))] * 2)
+    *_, last = run(problem, algorithm, alike, *start, rounds=3)
+    assert last.exclusions == Exclusions(0, participations=6, enrolled=2)
+
+
+def test_counts_of_a_sample_survive_their_notes():
+    counts = ExclusionCounts(4)
+    for number in range(9):
+        counts.add(np.array([0, 1 + number % 3]), excluded=[0] if number % 2 else [])
+    other = ExclusionCounts.read(counts.notes(), 4)
+    assert other.summary() == counts.summary()
+    assert other.of(0) == (0, 4, 9)
+    assert other.of(2) == (2, 0, 3)

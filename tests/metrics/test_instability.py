@@ -1,0 +1,141 @@
+"""Quadratics on which exactly one step is too large: it is named, with a cure."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    FedBiO,
+    FedNest,
+    InMemoryDevices,
+    LocalBSGM,
+    LocalBSGVRM,
+    LocalExamples,
+    NeumannSeries,
+    NoUploadsError,
+    SimFBO,
+    WarmStart,
+    run,
+)
+from fedbilevel.metrics import Instability, Survey, find_instabilities
+from fedbilevel.problems import Task, quadratic_task, random_quadratic
+
+# The lower Hessian has eigenvalues from 1 to 4: steps beyond 1/2 diverge.
+QUADRATIC = random_quadratic(devices=2)
+SERIES = NeumannSeries(4, 0.2)
+GOOD: dict[str, Any] = {
+    "LocalBSGM": LocalBSGM(0.1, SERIES, 0.5, 1.0, 5.0, 5.0),
+    "LocalBSGVRM": LocalBSGVRM(0.1, SERIES, 0.5, 1.0, 10.0, 10.0, local_steps=2),
+    "FedNest": FedNest(0.1, NeumannSeries(1, 0.2), 0.5),
+    "FedBiO": FedBiO(0.1, 0.3, local_steps=2),
+    "SimFBO": SimFBO(0.1, 0.3),
+}
+LOWER = {"lower_rate": 5.5}
+ADJOINT = {"adjoint_rate": 5.5}
+SCALE = {"hypergradient": NeumannSeries(4, 1.0)}
+UPPER = {"upper_rate": 300.0}
+CASES = [
+    ("LocalBSGM", SCALE, "SERIES"),
+    # With momentum of weight b = 1/2 the limit is 2 (2 − b) / b / L = 6/4.
+    ("LocalBSGM", LOWER, None),
+    ("LocalBSGM", {"lower_rate": 16.0}, "LOWER"),
+    ("LocalBSGVRM", SCALE, "SERIES"),
+    ("LocalBSGVRM", UPPER, "UPPER"),
+    ("FedNest", {"series": NeumannSeries(1, 4.0)}, "SERIES"),
+    ("FedBiO", LOWER, "LOWER"),
+    ("FedBiO", ADJOINT, "ADJOINT"),
+    ("FedBiO", UPPER, "UPPER"),
+    ("SimFBO", {}, None),
+    ("SimFBO", ADJOINT, "ADJOINT"),
+    ("SimFBO", {"server_rate": 6.0, "adjoint_rate": 0.1}, "LOWER"),
+]
+
+
+@cache
+def task() -> Task:
+    """Return the quadratic in double precision, which is not yet on at import."""
+    return quadratic_task(QUADRATIC)
+
+
+def found(algorithm: Any) -> tuple[Instability, ...]:
+    problem, devices, x, y = task()[:4]
+    return find_instabilities(
+        problem, algorithm, devices, x, y, rounds=24, seconds=600.0
+    )
+
+
+def distance(algorithm: Any, rounds: int = 80) -> float:
+    """Return how far from y*(x) and x* a run ends, in units of where it began."""
+    problem, devices, x, y = task()[:4]
+    solution = QUADRATIC.solution()
+    try:
+        *_, last = run(problem, algorithm, devices, x, y, rounds=rounds)
+    except NoUploadsError:
+        return np.inf
+    return float(np.linalg.norm(last.x - solution) / np.linalg.norm(x - solution))
+
+
+@pytest.mark.parametrize(("name", "bad", "level"), CASES)
+def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
+    algorithm = replace(GOOD[name], **bad)
+    steps = found(algorithm)
+    if level is None:
+        assert distance(algorithm) < 1
+        assert steps == ()
+        return
+    assert not distance(algorithm) < 3
+    assert [one.level.name for one in steps] == [level]
+    (step,) = steps
+    owner, _, field = step.setting.rpartition(".")
+    assert step.value == getattr(getattr(algorithm, owner, algorithm), field)
+    if owner:
+        inner = replace(getattr(algorithm, owner), **{field: step.cure})
+        cured = replace(algorithm, **{owner: inner})
+    else:
+        cured = replace(algorithm, **{field: step.cure})
+    assert distance(cured) < 1
+    assert f"{step.cure:.2g}" in str(step)
+
+
+def test_two_steps_that_are_too_large_are_both_named():
+    algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
+    assert [one.level.name for one in found(algorithm)] == ["LOWER", "ADJOINT"]
+
+
+def test_a_warm_start_can_be_what_diverges():
+    algorithm = replace(GOOD["LocalBSGM"], warm_start=WarmStart(0.6, exchanges=5))
+    (step,) = found(algorithm)
+    assert step.setting == "warm_start.learning_rate"
+    assert step.cure == pytest.approx(0.25, rel=0.02)
+
+
+def test_a_device_that_diverges_by_itself_is_named():
+    # Curvatures 1, 1, 1 and 40: the mean is 10.75, and 0.18 below 2 / L of the mean.
+    def lower(x, y, batch):
+        return (batch * (y - x) ** 2).mean() / 2
+
+    def upper(x, y, batch):
+        return ((y - batch) ** 2).mean()
+
+    held = [LocalExamples(np.ones(1), np.full(1, c)) for c in (1.0, 1.0, 1.0, 40.0)]
+    algorithm = FedBiO(0.09, 0.01, 1.0, 0.1, local_steps=900)
+    steps = find_instabilities(
+        BilevelProblem(upper, lower),
+        algorithm,
+        InMemoryDevices(held),
+        3.0,
+        0.0,
+        rounds=10,
+        seconds=600.0,
+    )
+    assert [one.level.name for one in steps][:1] == ["LOWER"]
+    assert "device 3 diverges by itself" in steps[0].evidence
+    assert "L = 40" in steps[0].evidence
+
+
+def test_an_algorithm_without_these_settings_is_not_judged():
+    assert found(Survey(SERIES)) == ()
