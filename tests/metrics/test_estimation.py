@@ -183,7 +183,7 @@ def test_a_single_precision_problem_is_estimated_in_double_precision():
     [
         (lambda x, y, b: jnp.mean((b @ y - x) ** 2), "on a single example"),
         (lambda x, y, b: jnp.mean(b @ y) * x, "on the mean of all examples"),
-        (lambda x, y, b: jnp.sum((b @ y - x) ** 2), "not the sum"),
+        (lambda x, y, b: jnp.sum((b @ y - x) ** 2), "not a sum"),
     ],
 )
 def test_losses_that_the_assumptions_exclude_are_refused(lower, message):

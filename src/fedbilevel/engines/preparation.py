@@ -16,6 +16,7 @@ from fedbilevel.engines.accounting import device_costs
 from fedbilevel.engines.checks import check_problem, check_weights
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.configuration import describe, describe_arrays
+from fedbilevel.engines.means import check_means
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
 from fedbilevel.mathematics import tree
@@ -89,6 +90,7 @@ def prepare(
     enrolled = check_weights(weights, devices.device_count)
     one = one_device(devices.cohort(np.array([example_device(devices.device_count)])))
     check_problem(problem, x, y, one)
+    check_means(problem, x, y, one)
     server, private = canonical(algorithm.init(problem, x, y))
     key = jax.random.key(seed)
     phases = _references(False, algorithm.phases(problem))

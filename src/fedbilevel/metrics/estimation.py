@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.engines.means import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.mathematics.theory.assumptions import Assumptions, weakest
@@ -23,9 +24,9 @@ from fedbilevel.metrics.extremes import (
 )
 from fedbilevel.metrics.full_data import (
     FullData,
+    first_rows,
     full_data,
     full_data_problem,
-    require_mean,
 )
 
 SEARCHES = 3
@@ -92,8 +93,8 @@ def estimate_assumptions(
     with jax.enable_x64(True):
         x, y = _double(x), _double(y)
         upper, lower = full_data(devices, weights, block_size)
-        require_mean("upper_loss", problem.upper_loss, x, y, upper)
-        require_mean("lower_loss", problem.lower_loss, x, y, lower)
+        require_mean("upper_loss", problem.upper_loss, x, y, first_rows(upper))
+        require_mean("lower_loss", problem.lower_loss, x, y, first_rows(lower))
         whole = full_data_problem(problem)
         point, unravel = ravel_pytree((x, y))
         f, g = _flat(whole.upper_loss, unravel), _flat(whole.lower_loss, unravel)

@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.engines.means import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.full_data import (
     FullData,
+    first_rows,
     full_data,
     full_data_problem,
-    require_mean,
 )
 
 POLISHING_STEPS = 10
@@ -115,8 +116,12 @@ def newton_reference(
         with jax.enable_x64(True):
             x, near = _double(x), _double(near)
             if not checked:
-                require_mean("upper_loss", problem.upper_loss, x, near, upper)
-                require_mean("lower_loss", problem.lower_loss, x, near, lower)
+                require_mean(
+                    "upper_loss", problem.upper_loss, x, near, first_rows(upper)
+                )
+                require_mean(
+                    "lower_loss", problem.lower_loss, x, near, first_rows(lower)
+                )
                 checked.append(True)
             start, unravel = ravel_pytree(near)
             if not np.isfinite(ravel_pytree((x, near))[0]).all():

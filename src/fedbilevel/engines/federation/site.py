@@ -24,6 +24,7 @@ from fedbilevel.engines.federation.enrolment import Enrolment
 from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
 from fedbilevel.engines.federation.tasks import Answer, Task
+from fedbilevel.engines.means import check_means
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -66,7 +67,9 @@ class Site:
         self.enrolment = Enrolment.of(examples)
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
-        server, private = canonical(algorithm.init(problem, canonical(x), canonical(y)))
+        x, y = canonical(x), canonical(y)
+        check_means(problem, x, y, self._data)
+        server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
         self._kept = KeptStates(private, folder)
         self._forms: dict[PhaseReference, PyTree] = {}

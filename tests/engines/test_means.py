@@ -1,0 +1,154 @@
+"""Losses that are no means over examples are refused when a run begins."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    OnDemandDevices,
+    run,
+    sweep,
+)
+from fedbilevel.engines.federation import Site
+from tests import quadratic
+
+
+class Rows(NamedTuple):
+    value: np.ndarray
+    group: np.ndarray
+
+
+def squares(y: Any, batch: Rows) -> Any:
+    return (y * batch.value - 1) ** 2
+
+
+def mean(x: Any, y: Any, batch: Rows) -> Any:
+    return jnp.mean(squares(y, batch)) + x**2
+
+
+def variance(x: Any, y: Any, batch: Rows) -> Any:
+    return jnp.var(y * batch.value)
+
+
+def mostly_mean(x: Any, y: Any, batch: Rows) -> Any:
+    return mean(x, y, batch) + 0.01 * variance(x, y, batch)
+
+
+def worst_group(x: Any, y: Any, batch: Rows) -> Any:
+    members = [(batch.group == group).astype(float) for group in range(2)]
+    losses = [
+        jnp.sum(those * squares(y, batch)) / jnp.maximum(1, jnp.sum(those))
+        for those in members
+    ]
+    return jnp.max(jnp.stack(losses))
+
+
+def total(x: Any, y: Any, batch: Rows) -> Any:
+    return jnp.sum(squares(y, batch))
+
+
+def self_normalised(x: Any, y: Any, batch: Rows) -> Any:
+    weights = jnp.exp(-batch.value)
+    return jnp.sum(weights * squares(y, batch)) / jnp.sum(weights)
+
+
+def rows(count: int = 9, dtype: Any = float) -> Rows:
+    generator = np.random.default_rng(0)
+    return Rows(generator.normal(size=count).astype(dtype), np.arange(count) % 2)
+
+
+def begin(upper: Any, lower: Any, held: Rows | None = None, y: Any = 0.0) -> None:
+    held = rows() if held is None else held
+    devices = InMemoryDevices([LocalExamples(held, held)] * 2)
+    algorithm = FedBiO(0.1, batch_size=3)
+    run(BilevelProblem(upper, lower), algorithm, devices, 0.5 + 0 * y, y, rounds=1)
+
+
+# At y = 0 a variance is zero, and so are its values on single examples.
+@pytest.mark.parametrize(
+    "loss", [variance, mostly_mean, worst_group, total, self_normalised]
+)
+def test_what_is_no_mean_is_refused_at_either_level(loss):
+    for name, losses in (("upper_loss", (loss, mean)), ("lower_loss", (mean, loss))):
+        with pytest.raises(ValueError, match=f"{name} is no mean over the examples"):
+            begin(*losses)
+
+
+def test_the_message_has_both_numbers_and_the_cure():
+    held = Rows(np.array([0.0, 2.0, 4.0]), np.zeros(3, int))
+    with pytest.raises(ValueError, match="it is") as raised:
+        begin(variance, mean, held, y=1.0)
+    assert (
+        "of 3 examples it is 2.66667, but the mean of its values on each of them is 0"
+        in (str(raised.value))
+    )
+    assert "the mean of (value − c)² with the centre c a part of y" in str(raised.value)
+
+
+def test_a_sum_is_found_out_on_a_single_example():
+    with pytest.raises(ValueError, match="upper_loss is no mean"):
+        begin(total, mean, rows(1))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_means_pass_in_any_precision(dtype):
+    def cancelling(x, y, batch):
+        far = jnp.asarray(30.0, y.dtype)
+        return jnp.mean(squares(y, batch) + far) - far + x**2
+
+    begin(mean, cancelling, rows(8, dtype), dtype(0.5))
+
+
+def test_a_loss_that_is_not_finite_is_not_judged():
+    def logarithm(x, y, batch):
+        return jnp.mean(jnp.log(y - 10 - batch.value**2))
+
+    begin(logarithm, mean)
+
+
+def test_a_loss_that_takes_no_single_example_is_not_judged():
+    def of_pairs(x, y, batch):
+        assert len(batch.value) > 1
+        return mean(x, y, batch)
+
+    begin(of_pairs, mean)
+
+
+def test_other_ways_to_begin_refuse_too():
+    problem, held = BilevelProblem(mean, variance), rows()
+    own = LocalExamples(held, held)
+    on_demand = OnDemandDevices(3, lambda device: own, 9, 9)
+    algorithm, start = FedBiO(0.1), (jnp.array(0.5), jnp.array(0.0))
+    with pytest.raises(ValueError, match="lower_loss is no mean"):
+        run(problem, algorithm, on_demand, *start, rounds=1)
+    with pytest.raises(ValueError, match="lower_loss is no mean"):
+        Site(0, problem, algorithm, own, *start)
+    with pytest.raises(ValueError, match="lower_loss is no mean"):
+        sweep(
+            problem,
+            [algorithm],
+            InMemoryDevices([own]),
+            *start,
+            rounds=1,
+            seeds=[0],
+            measure=lambda server: server.x,
+        )
+
+
+def test_a_traced_run_is_not_tried():
+    held = quadratic.devices(2, 3, 0.1)
+
+    @jax.jit
+    def end(x):
+        what = quadratic.problem(), FedBiO(0.1), InMemoryDevices(held)
+        *_, last = run(*what, x, jnp.ones(quadratic.Y_SIZE), rounds=2)
+        return last.x
+
+    assert np.isfinite(end(jnp.ones(quadratic.X_SIZE))).all()
