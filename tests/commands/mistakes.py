@@ -158,11 +158,6 @@ MISTAKES = (
         ALGORITHM + SMALL + '[engine]\nname = "Sharded"\ncores = 0',
         "cores",
     ),
-    of_file(
-        "a run that diverges",
-        "rounds = 40\n" + ALGORITHM.replace("0.1", "1e30") + SMALL,
-        "not finite",
-    ),
     # Problem, data and partition.
     of_file(
         "an unknown problem", ALGORITHM + '[problem]\nname = "Cleanin"', "Cleaning?"
@@ -283,6 +278,14 @@ MISTAKES = (
         TASK + "make = task\ndef task():\n"
         "    return make(lower=lambda x, y, batch: batch @ y)",
         "lower_loss",
+        "mean over the batch",
+    ),
+    of_problem(
+        "a loss that is a variance",
+        TASK + "make = task\ndef task():\n"
+        "    rows = np.eye(3, dtype=np.float32)\n"
+        "    return make(lower=lambda x, y, batch: jnp.var(batch @ y), rows=rows)",
+        "lower_loss is no mean",
         "mean over the batch",
     ),
     of_problem(
