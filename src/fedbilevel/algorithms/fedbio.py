@@ -135,8 +135,10 @@ class FedBiO:
 
         def server(server: FedBiOState, mean: Decoded) -> FedBiOState:
             step = server.step + self.local_steps
+            mean_x = mean if self.private_lower else mean.x
+            x = tree.moved(self.upper_rate, server.x, mean_x)
             if self.private_lower:
-                return server._replace(x=mean, step=step)
-            return FedBiOState(mean.x, mean.y, mean.adjoint, step)
+                return server._replace(x=x, step=step)
+            return FedBiOState(x, mean.y, mean.adjoint, step)
 
         return (Phase(self.local_steps, broadcast, start, step, finish, server),)

@@ -194,10 +194,11 @@ class FedBiOAcc:
 
         def server(server: FedBiOAccState, mean: Decoded) -> FedBiOAccState:
             step = server.step + self.local_steps
+            mean_x = mean[0] if self.private_lower else mean.x
+            x = tree.moved(self.upper_rate, server.x, mean_x)
             if self.private_lower:
-                x, upper_direction = mean
-                along = server.directions._replace(x=upper_direction)
+                along = server.directions._replace(x=mean[1])
                 return server._replace(x=x, directions=along, step=step)
-            return FedBiOAccState(mean.x, mean.y, mean.adjoint, mean.directions, step)
+            return FedBiOAccState(x, mean.y, mean.adjoint, mean.directions, step)
 
         return (Phase(self.local_steps, broadcast, start, step, finish, server),)

@@ -177,7 +177,8 @@ class FedNest:
             step=step,
             finish=lambda carry, downlink, key: (carry[0], (), {}),
             server=lambda server, mean: server._replace(
-                x=mean, step=server.step + self.local_steps
+                x=tree.moved(self.upper_rate, server.x, mean),
+                step=server.step + self.local_steps,
             ),
         )
 

@@ -116,7 +116,8 @@ class LFedNest:
             step=upper_step,
             finish=lambda carry, downlink, key: (carry.x, (), {}),
             server=lambda server, mean: server._replace(
-                x=mean, step=server.step + self.local_steps
+                x=tree.moved(self.upper_rate, server.x, mean),
+                step=server.step + self.local_steps,
             ),
         )
         return (*(lower,) * self.lower_rounds, upper)

@@ -101,7 +101,7 @@ class LocalBSGM:
             v = _moving_average(v, self.lower_mixing * eta, gradient)  # line 8
             return MomentumState(x, y, u, v, t + 1)
 
-        return (local_phase(self.local_steps, step),)
+        return (local_phase(self.local_steps, step, self.upper_rate),)
 
     def _draw(self, data: DeviceData, key: RandomKey) -> Samples:
         return draw_samples(data, key, self.batch_size, self.hypergradient)

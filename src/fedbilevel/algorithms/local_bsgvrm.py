@@ -107,7 +107,7 @@ class LocalBSGVRM:
             v = corrected(v, old_gradient, forget[1], new_gradient)  # line 8
             return MomentumState(new_x, new_y, u, v, t + 1)
 
-        return (local_phase(self.local_steps, step),)
+        return (local_phase(self.local_steps, step, self.upper_rate),)
 
     def _draw(self, data: DeviceData, key: RandomKey, batch_size: int) -> Samples:
         return draw_samples(data, key, batch_size, self.hypergradient)

@@ -126,11 +126,17 @@ def corrected(direction: PyTree, old: PyTree, forget: tree.Rate, new: PyTree) ->
 def local_phase(
     local_steps: int,
     step: Callable[[MomentumState, DeviceData, RandomKey], MomentumState],
+    upper_rate: tree.Rate = 1.0,
 ) -> Phase:
     """Return p local steps from the averaged state, then the average of all four.
 
     Devices keep nothing between rounds, which is what makes an absent or restarted
     device harmless.
+
+    Args:
+        local_steps: p.
+        step: one local step.
+        upper_rate: ρ_1; at 0 the server's x stays as it is, to the bit.
 
     Example:
         >>> local_phase(3, lambda state, data, key: state).steps
@@ -143,7 +149,8 @@ def local_phase(
         return MomentumUplink(*state[:4]), (), {}
 
     def server(server: MomentumState, mean: MomentumUplink) -> MomentumState:
-        return MomentumState(*mean, step=server.step + local_steps)
+        x = tree.moved(upper_rate, server.x, mean.x)
+        return MomentumState(x, *mean[1:], step=server.step + local_steps)
 
     return Phase(
         steps=local_steps,

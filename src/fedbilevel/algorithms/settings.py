@@ -78,9 +78,16 @@ def _check_rate(algorithm: str, name: str, value: Any) -> None:
             f"{' or a schedule' if name == 'learning_rate' else ''}, but it was "
             f"given {value!r}."
         )
-    if tree.is_number(value) and value <= 0:
+    if not tree.is_number(value):
+        return
+    if name == "upper_rate" and value < 0:
+        raise ValueError(
+            f"{algorithm} needs upper_rate above 0, or 0 to train y with x fixed, but "
+            f"it is {value}."
+        )
+    if name != "upper_rate" and value <= 0:
         raise ValueError(f"{algorithm} needs {name} above 0, but it is {value}.")
-    if name == "discount" and tree.is_number(value) and value > 1:
+    if name == "discount" and value > 1:
         raise ValueError(f"{algorithm} needs discount at most 1, but it is {value}.")
 
 

@@ -108,6 +108,26 @@ def subtract(tree: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a - b, tree, other)
 
 
+def moved(rate: Rate, old: PyTree, new: PyTree) -> PyTree:
+    """Return `new`, or `old` to the bit where the rate of the step was 0.
+
+    A mean of equal numbers may differ from them in the last bit, so a variable that no
+    device has moved would drift.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> old, mean = jnp.array([1.0]), jnp.array([1.0000001])
+        >>> moved(0.0, old, mean), moved(0.1, old, mean)
+        (Array([1.], dtype=float32), Array([1.0000001], dtype=float32))
+    """
+
+    def choose(a: Array, b: Array) -> Array:
+        # A mean has at least single precision, so `old` in its dtype loses nothing.
+        return jnp.where(rate == 0, jnp.asarray(a, jnp.result_type(b)), b)
+
+    return jax.tree.map(choose, old, new)
+
+
 def squared_norm(tree: PyTree) -> Float[Array, ""]:
     """Return the sum of the squares of all entries.
 
