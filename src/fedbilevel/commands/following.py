@@ -6,11 +6,13 @@ from contextlib import closing
 from pathlib import Path
 from shlex import quote
 
+from fedbilevel.commands.baseline import follow_baseline
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
+from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
-from fedbilevel.experiments.running import carry_out
+from fedbilevel.experiments.running import Work, carry_out, work_of
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
 
@@ -41,8 +43,14 @@ def follow(
     """
     silent = as_json or quiet
     code = 0
+    works: list[Work] = []
+
+    def prepare(experiment: Experiment) -> Work:
+        works.append(work_of(experiment))
+        return works[0]
+
     with (
-        closing(carry_out(experiment, folder, goes_on)) as steps,
+        closing(carry_out(experiment, folder, goes_on, prepare)) as steps,
         interruption() as interrupted,
         progress(headline(experiment, folder), experiment.rounds, silent) as show,
     ):
@@ -64,6 +72,9 @@ def follow(
             file=sys.stderr,
         )
         return code
+    if not code and lacks_baseline(experiment, folder):
+        (work,) = works
+        follow_baseline(experiment, work, folder, as_json=as_json, quiet=quiet)
     return 0
 
 
@@ -91,7 +102,7 @@ def conclude(
 
 
 def _sum_up(folder: Path, records: Sequence[Record], outcome: Outcome) -> None:
-    print(_summary(records))
+    print(_summary(records, read_baseline(folder)))
     for reason in outcome.reasons:
         print(reason)
     print(
@@ -112,10 +123,12 @@ def headline(experiment: Experiment, folder: Path) -> str:
     return f"{' by '.join(kinds)}, in {folder}"
 
 
-def _summary(records: Sequence[Record]) -> str:
+def _summary(records: Sequence[Record], baseline: Record | None) -> str:
     first, last = records[0].figures, records[-1].figures
+    untuned = baseline.figures if baseline is not None else {}
     changes = (
         f"{title_of(name)} {first.get(name, float('nan')):.4g} → {value:.4g}"
+        + (f" (without tuning {untuned[name]:.4g})" if name in untuned else "")
         for name, value in last.items()
     )
     return f"after {records[-1].rounds} rounds: {', '.join(changes)}"

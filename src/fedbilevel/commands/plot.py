@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.failures import not_finite, read_failure
 from fedbilevel.experiments.folders import LEARNT
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     failure = read_failure(given.folder) or not_finite(records)
     if failure is not None:
         print(f"the run in {given.folder} failed, {failure}", file=sys.stderr)
-    pictures = [course(records)]
+    baseline = read_baseline(given.folder)
+    pictures = [course(records, baseline)]
     # While a run is still going there is nothing learnt yet, but much to see.
     if (given.folder / LEARNT).exists():
         task = task_of(experiment)
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     for file, (_, svg) in zip(files, drawn, strict=True):
         file.write_text(svg, encoding="utf-8")
     page = out / REPORT
-    text = report(given.folder, experiment, records, drawn, failure)
+    text = report(given.folder, experiment, records, drawn, failure, baseline)
     page.write_text(text, encoding="utf-8")
     if given.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))

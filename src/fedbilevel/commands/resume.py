@@ -7,6 +7,7 @@ from shlex import quote
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
+from fedbilevel.experiments.baseline import lacks_baseline
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import RUN
 from fedbilevel.experiments.overrides import with_overrides
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
             "another --folder, or find the first number that is not finite: "
             f"fedbilevel resume {quote(str(folder))} engine:DebugSimulation"
         )
-    if not given.options and finished(experiment, folder):
+    done = finished(experiment, folder) and not lacks_baseline(experiment, folder)
+    if done and not given.options:
         print(
             f"the run in {folder} is finished; --rounds with more than "
             f"{experiment.rounds} goes on.",

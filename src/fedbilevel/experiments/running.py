@@ -215,7 +215,7 @@ def _explained(
             point,
             rounds=since,
             seed=experiment.seed,
-            participation=_participation(experiment),
+            participation=participation_of(experiment),
             weights=work.weights,
             engine=work.engine,
             norm_limit=experiment.norm_limit,
@@ -236,6 +236,19 @@ def _explained(
         write_cause(folder, found)
 
 
+def participation_of(experiment: Experiment) -> Participation:
+    """Return the choice of devices of each round.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> participation_of(Experiment(FedBiO(0.1), participants=3))
+        UniformSample(devices=3)
+    """
+    if experiment.participants is None:
+        return Everyone()
+    return UniformSample(experiment.participants)
+
+
 def _rounds(
     experiment: Experiment, work: Work, folder: Path
 ) -> Generator[Round, None, None]:
@@ -249,16 +262,11 @@ def _rounds(
         rounds=experiment.rounds,
         checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
         seed=experiment.seed,
-        participation=_participation(experiment),
+        participation=participation_of(experiment),
         weights=work.weights,
         norm_limit=experiment.norm_limit,
         engine=work.engine,
     )
-
-
-def _participation(experiment: Experiment) -> Participation:
-    participants = experiment.participants
-    return Everyone() if participants is None else UniformSample(participants)
 
 
 def _engine(experiment: Experiment) -> Engine:

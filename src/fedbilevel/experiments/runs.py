@@ -9,6 +9,7 @@ from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import (
+    BASELINE,
     CAUSE,
     CHECKPOINTS,
     EXPERIMENT,
@@ -124,7 +125,7 @@ def keep(experiment: Experiment, folder: Path) -> None:
     if isinstance(experiment.problem, Own) and experiment.problem.file.is_file():
         with replacing(folder / PROBLEM) as unfinished:
             shutil.copyfile(experiment.problem.file, unfinished)
-    for ending in (LEARNT, FAILURE, CAUSE):
+    for ending in (LEARNT, BASELINE, FAILURE, CAUSE):
         (folder / ending).unlink(missing_ok=True)
 
 
@@ -168,7 +169,7 @@ def discard(folder: Path) -> None:
         if (folder / CHECKPOINTS).exists():
             shutil.rmtree(folder / CHECKPOINTS)
         # The settings go last: until then it is known as a run directory.
-        for file in (RECORDS, LEARNT, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
+        for file in (RECORDS, LEARNT, BASELINE, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
             (folder / file).unlink(missing_ok=True)
 
 

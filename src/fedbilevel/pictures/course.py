@@ -1,6 +1,7 @@
 """How a run went: every figure that was measured, round by round."""
 
 from collections.abc import Sequence
+from math import isfinite, nan
 
 import numpy as np
 
@@ -12,8 +13,12 @@ MARKED = 60
 """The most points that are marked one by one."""
 
 
-def course(records: Sequence[Record]) -> Picture:
-    """Return a panel a figure, against rounds.
+def course(records: Sequence[Record], baseline: Record | None = None) -> Picture:
+    """Return a panel a figure, against rounds, with the untuned baseline if any.
+
+    Args:
+        records: of the run.
+        baseline: of the run, after as many rounds with x fixed.
 
     Example:
         >>> from fedbilevel import Costs
@@ -31,6 +36,8 @@ def course(records: Sequence[Record]) -> Picture:
         values = np.array([one.figures[name] for one in known])
         marker = "." if len(known) <= MARKED else ""
         panel.plot([one.rounds for one in known], values, marker=marker, markersize=4)
+        if baseline is not None and isfinite(baseline.figures.get(name, nan)):
+            panel.axhline(baseline.figures[name], color="0.4", linestyle="--")
         panel.set_title(title_of(name), fontsize="medium")
         panel.set_xlabel("rounds")
         panel.grid(alpha=0.3)
@@ -39,6 +46,11 @@ def course(records: Sequence[Record]) -> Picture:
     for panel in list(figure.axes)[len(names) :]:
         panel.remove()
     words = "What was measured, after how many rounds. Losses are better lower."
+    if baseline is not None:
+        words += (
+            " The dashed lines are at the end of training without tuning: x at its "
+            "start, as many rounds on the same samples."
+        )
     return Picture("course", "How the run went", words, figure)
 
 

@@ -28,6 +28,7 @@ def report(
     records: Sequence[Record],
     pictures: Sequence[tuple[Picture, str]],
     failure: Failure | None = None,
+    baseline: Record | None = None,
 ) -> str:
     """Return the page.
 
@@ -37,6 +38,7 @@ def report(
         records: what was measured, at least once.
         pictures: to be shown, in this order, each with the text of its SVG file.
         failure: how the run failed; None if it did not.
+        baseline: the run's untuned baseline, if it has one.
 
     Example:
         >>> import tempfile
@@ -64,7 +66,7 @@ def report(
         title=html.escape(f"{folder.absolute().name}: {problem} by {algorithm}"),
         state=html.escape(state),
         purpose=html.escape(_purpose(experiment)),
-        figures=_figures(records),
+        figures=_figures(records, baseline),
         costs=_costs(last),
         pictures="\n".join(_section(*drawn) for drawn in pictures),
         # Addresses of trackers can hold passwords, and pages are passed on.
@@ -89,18 +91,24 @@ def _purpose(experiment: Experiment) -> str:
     return f"{said} {experiment.partition.devices} devices hold {data}."
 
 
-def _figures(records: Sequence[Record]) -> str:
+def _figures(records: Sequence[Record], baseline: Record | None) -> str:
     first, last = records[0], records[-1]
+    begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
+    columns = {begin: first.figures}
+    if baseline is not None:
+        columns["trained without tuning"] = baseline.figures
+    heads = "".join(f"<td>{head}</td>" for head in columns)
     rows = [
         f"<tr><th>{html.escape(title_of(name))}</th>"
-        f"<td>{first.figures.get(name, float('nan')):.4g}</td>"
-        f"<td><strong>{value:.4g}</strong></td></tr>"
+        + "".join(
+            f"<td>{figures.get(name, float('nan')):.4g}</td>"
+            for figures in columns.values()
+        )
+        + f"<td><strong>{value:.4g}</strong></td></tr>"
         for name, value in last.figures.items()
     ]
-    begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
-    return (
-        f"<thead><tr><td></td><td>{begin}</td><td>at the end</td></tr></thead>"
-        + "".join(rows)
+    return f"<thead><tr><td></td>{heads}<td>at the end</td></tr></thead>" + "".join(
+        rows
     )
 
 

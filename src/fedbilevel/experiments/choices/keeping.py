@@ -13,6 +13,9 @@ class Evaluation:
         every: rounds between two measurements; the last round always has one.
         stationarity: whether to solve for y*(x) and measure the distance from it, which
             takes a while.
+        baseline: whether to train once more with x fixed at its start when the run is
+            finished, to compare with: as many rounds on the same samples, compiled
+            already. `fedbilevel federate` never does, since each round costs exchanges.
 
     Example:
         >>> Evaluation().every
@@ -21,6 +24,7 @@ class Evaluation:
 
     every: int = 1
     stationarity: bool = False
+    baseline: bool = True
 
     def __post_init__(self) -> None:
         at_least(1, self, "every")

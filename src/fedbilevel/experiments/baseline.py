@@ -1,0 +1,99 @@
+"""The untuned baseline of a run: the same training with x fixed at its start."""
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+
+from fedbilevel.engines.rounds import run
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.folders import BASELINE
+from fedbilevel.experiments.running import Step, Work, participation_of
+from fedbilevel.replacing import replacing
+from fedbilevel.tracking.records import Record, read_records
+
+
+def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generator[Step]:
+    """Train y as a finished run did, with x fixed at its start, and keep its metrics.
+
+    The algorithm, its samples and its number of steps are those of the run; its upper
+    rate is 0. It is measured once, at the end, and `baseline.json` is written then:
+    whoever stops iterating early leaves nothing behind.
+
+    Args:
+        experiment: that was carried out.
+        work: the same as for the run, so that nothing is compiled anew.
+        folder: of the run.
+
+    Example:
+        >>> train_baseline.__name__
+        'train_baseline'
+    """
+    algorithm = experiment.algorithm
+    # Zero times the rate keeps its type, so that the compiled program is the same.
+    fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
+    began = time.monotonic()
+    with (
+        claimed(folder),
+        closing(
+            run(
+                work.problem,
+                fixed,
+                work.devices,
+                work.x,
+                work.y,
+                rounds=experiment.rounds,
+                seed=experiment.seed,
+                participation=participation_of(experiment),
+                weights=work.weights,
+                norm_limit=experiment.norm_limit,
+                engine=work.engine,
+            )
+        ) as rounds,
+    ):
+        for done in rounds:
+            count, record = done.number + 1, None
+            if count == experiment.rounds:
+                jax.block_until_ready(done.y)
+                seconds = time.monotonic() - began
+                metrics = work.measure(done.x, done.y)
+                record = Record(count, seconds, done.costs, metrics)
+                with replacing(folder / BASELINE) as unfinished:
+                    unfinished.write_text(f"{record.line}\n")
+            yield Step(done, record)
+
+
+def read_baseline(folder: Path) -> Record | None:
+    """Return the baseline of the run in a folder; none if it has none of its length.
+
+    A baseline of fewer rounds than the run has by now is not the run's.
+
+    Example:
+        >>> read_baseline(Path("nowhere"))
+    """
+    file = folder / BASELINE
+    if not file.exists():
+        return None
+    record = Record.parse(file.read_text())
+    *_, rounds = 0, *(one.rounds for one in read_records(folder))
+    return record if record.rounds == rounds else None
+
+
+def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
+    """Return whether a finished run is still to be given its baseline.
+
+    A run with an upper rate of 0 needs none: it is its own.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> lacks_baseline(Experiment(FedBiO(0.1)), Path("nowhere"))
+        True
+        >>> lacks_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)), Path("nowhere"))
+        False
+    """
+    wanted = experiment.evaluation.baseline and experiment.algorithm.upper_rate != 0
+    return bool(wanted) and read_baseline(folder) is None
