@@ -35,7 +35,9 @@ def main() -> None:
         folder = Path(name)
         typed(folder, "new first --ready regularisation")
         screens = in_terminal(folder, "run first.toml --evaluation.every 1")
-        going = [text for text in screens if " left" in text]
+        going = [
+            text for text in screens if " left" in text and "without tuning" not in text
+        ]
         terminal_picture("fedbilevel run first.toml", going[len(going) // 2])
         typed(folder, RIVAL)
         typed(

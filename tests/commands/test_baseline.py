@@ -63,7 +63,7 @@ every = 3
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch) -> Path:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scale.py").write_text(PROBLEM)
     (tmp_path / "scale.toml").write_text(FILE)
     monkeypatch.chdir(tmp_path)

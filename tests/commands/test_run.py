@@ -57,8 +57,9 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     (tmp_path / "quick.toml").write_text(QUICK)
     done = fedbilevel(tmp_path, "run quick.toml --json")
     assert done.stderr == ""
-    rows = [json.loads(one) for one in done.stdout.splitlines()]
+    *rows, last = [json.loads(one) for one in done.stdout.splitlines()]
     assert [row["rounds"] for row in rows] == [4, 8, 12]
+    assert last["baseline"]["rounds"] == 12
     kept = (finished / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
     assert [row["figures"] for row in rows] == [
         json.loads(one)["figures"] for one in kept[1:]

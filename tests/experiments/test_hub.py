@@ -63,7 +63,8 @@ def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder):
         env={**os.environ, **offline},
     )
     assert done.returncode == 0, done.stderr
-    *_, last = map(json.loads, done.stdout.splitlines())
+    *_, last, baseline = map(json.loads, done.stdout.splitlines())
+    assert baseline["baseline"]["rounds"] == 2
     assert last["rounds"] == 2
     assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
     # The run's own copy is read from anywhere, so it has the whole path.
