@@ -124,9 +124,11 @@ def test_more_rounds_make_another_baseline_and_a_missing_one_is_made(desk, capsy
     assert [row["rounds"] for row in rows] == [3, 6]
     file = Path("runs/scale/baseline.json")
     assert baseline == {"baseline": json.loads(file.read_text())}
-    # What is of another number of rounds is not the run's.
-    file.write_text(file.read_text().replace('"rounds": 6', '"rounds": 5'))
-    assert read_baseline(Path("runs/scale")) is None
+    # What is damaged, or of another number of rounds, is not the run's.
+    whole = file.read_text()
+    for other in (whole[:9], whole.replace('"rounds": 6', '"rounds": 5')):
+        file.write_text(other)
+        assert read_baseline(Path("runs/scale")) is None
     assert main(["resume", "runs/scale"]) == 0
     assert json.loads(file.read_text()) == baseline["baseline"] | {
         "seconds": json.loads(file.read_text())["seconds"]

@@ -118,8 +118,8 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     planned = read_experiment(tmp_path / "more.toml")
     assert planned.partition.devices == 8
     assert planned.rounds == plan.rounds
-    run = fedbilevel(tmp_path, "run more.toml --json").stdout.splitlines()
-    spent = json.loads(run[-1])
+    *_, last, _ = fedbilevel(tmp_path, "run more.toml --json").stdout.splitlines()
+    spent = json.loads(last)
     # What is counted in the run is what was predicted for it.
     assert spent["bytes_up"] + spent["bytes_down"] == said["predicted"]["bytes"]
     samples = spent["upper_samples"] + spent["lower_samples"]

@@ -70,7 +70,8 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
 def read_baseline(folder: Path) -> Record | None:
     """Return the baseline of the run in a folder; none if it has none of its length.
 
-    A baseline of fewer rounds than the run has by now is not the run's.
+    A baseline of fewer rounds than the run has by now is not the run's, and a damaged
+    file is none.
 
     Example:
         >>> read_baseline(Path("nowhere"))
@@ -78,7 +79,10 @@ def read_baseline(folder: Path) -> Record | None:
     file = folder / BASELINE
     if not file.exists():
         return None
-    record = Record.parse(file.read_text())
+    try:
+        record = Record.parse(file.read_text())
+    except (ValueError, KeyError):
+        return None
     *_, rounds = 0, *(one.rounds for one in read_records(folder))
     return record if record.rounds == rounds else None
 
