@@ -264,16 +264,16 @@ def test_the_norm_is_that_of_the_whole_upload(dtype):
     limit = float(np.median(norms))
     everyone = jnp.ones(5, bool)
     uploads = tuple(map(jnp.asarray, parts))
-    found = acceptable(uploads, everyone, norm_limit=limit * (1 + 1e-3))
+    found = acceptable(uploads, {}, everyone, norm_limit=limit * (1 + 1e-3))
     assert found.sum() == 3
     np.testing.assert_array_equal(found, np.array(norms) <= limit * (1 + 1e-3))
-    assert acceptable(uploads, everyone, norm_limit=None).all()
+    assert acceptable(uploads, {}, everyone, norm_limit=None).all()
 
 
 @pytest.mark.single_precision
 def test_squares_beyond_the_range_do_not_hide_the_norm():
     uploads = jnp.array([[1e30, 1e30], [1e-30, 1e-30], [0.0, 0.0]], jnp.float32)
     everyone = jnp.ones(3, bool)
-    assert acceptable(uploads, everyone, 2e30).tolist() == [True, True, True]
-    assert acceptable(uploads, everyone, 1.4e30).tolist() == [False, True, True]
-    assert acceptable(uploads, everyone, None).tolist() == [True, True, True]
+    assert acceptable(uploads, {}, everyone, 2e30).tolist() == [True, True, True]
+    assert acceptable(uploads, {}, everyone, 1.4e30).tolist() == [False, True, True]
+    assert acceptable(uploads, {}, everyone, None).tolist() == [True, True, True]

@@ -173,7 +173,7 @@ def _run_in(folder: Path) -> str:
 def _words(exchange: Exchange) -> str:
     said = f"{len(exchange.counted)} took part"
     for name, why in exchange.left_out.items():
-        said += f"; {name} {why}"
+        said += f"; {name}: {why}"
     if exchange.skipped:
         said += f"; not asked for a while: {', '.join(exchange.skipped)}"
     return said

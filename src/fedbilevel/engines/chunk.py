@@ -89,7 +89,7 @@ def work_of_chunk(
         carry, downlink, fold(keys, phase.steps + 1)
     )
     received = jax.vmap(phase.receive)(uplinks)
-    counted = acceptable(received, weights > 0, norm_limit)
+    counted = acceptable(received, infos, weights > 0, norm_limit)
     return stacked_mean(received, infos, jnp.where(counted, weights, 0)), kept, counted
 
 

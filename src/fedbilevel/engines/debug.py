@@ -88,7 +88,7 @@ class DebugSimulation:
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
                 )
-                (fine,) = acceptable(received, jnp.array([True]), job.norm_limit)
+                (fine,) = acceptable(received, infos, jnp.array([True]), job.norm_limit)
                 counted[place] = fine
                 if fine:
                     private = jax.tree.map(

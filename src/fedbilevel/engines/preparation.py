@@ -93,8 +93,8 @@ def prepare(
     check_means(problem, x, y, one)
     server, private = canonical(algorithm.init(problem, x, y))
     key = jax.random.key(seed)
-    phases = _references(False, algorithm.phases(problem))
-    opening = _references(True, algorithm.opening(problem)) or phases
+    phases = references(False, algorithm.phases(problem))
+    opening = references(True, algorithm.opening(problem)) or phases
     costs = {
         reference: device_costs(
             reference.of(algorithm, problem), server, private, one, key
@@ -194,8 +194,18 @@ def participants_of(
     return Participants(chosen, weights[chosen] / total)
 
 
-def _references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
-    # A phase that is repeated refers to its first place, and so is compiled once.
+def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
+    """Return references to phases: a repeated one refers to its first place.
+
+    So it is compiled once.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem, WarmStart
+        >>> loss = lambda x, y, batch: (y - x) ** 2
+        >>> phases = WarmStart(0.1, exchanges=3).phases(BilevelProblem(loss, loss))
+        >>> [reference.index for reference in references(True, phases)]
+        [0, 0, 0]
+    """
     return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
 
 

@@ -1,15 +1,16 @@
-"""Which uploads the server averages: the rule about bad numbers, for every engine."""
+"""The rule about bad numbers: which uploads enter the mean, on every engine."""
 
 import logging
 from collections.abc import Mapping
 from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
-from fedbilevel.algorithms.protocol import Decoded
+from fedbilevel.algorithms.protocol import Decoded, Info
 from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.mean import accumulator
 from fedbilevel.engines.protocol import Report
@@ -30,49 +31,118 @@ class NoUploadsError(ArithmeticError):
 
 
 def acceptable(
-    uploads: Decoded, present: Bool[Array, "devices"], norm_limit: tree.Rate | None
+    uploads: Decoded,
+    infos: Info,
+    present: Bool[Array, "devices"],
+    norm_limit: tree.Rate | None,
 ) -> Bool[Array, "devices"]:
     """Return which of the stacked uploads may enter the mean.
 
-    One that is not finite may not, nor one whose Euclidean norm exceeds the limit, nor
-    that of an absent device.
+    A device counts if it is present, if its upload and its info are finite, and if the
+    Euclidean norm of its upload is at most the limit. The limit does not apply to info:
+    a number of local steps is no part of the norm. Info that is not finite excludes its
+    device, since info is averaged too.
 
     Args:
         uploads: along a leading axis, as the server averages them.
+        infos: what the devices report, along a leading axis.
         present: which devices are not absent.
-        norm_limit: the largest norm allowed; none if any finite upload is welcome.
+        norm_limit: the largest norm allowed; none to accept any finite upload.
 
     Example:
         >>> import jax.numpy as jnp
         >>> uploads = jnp.array([[1.0, 2.0], [jnp.nan, 0.0], [1e30, 0.0]])
-        >>> acceptable(uploads, jnp.array([True] * 3), norm_limit=1e6)
+        >>> acceptable(uploads, {}, jnp.array([True] * 3), norm_limit=1e6)
         Array([ True, False, False], dtype=bool)
     """
-    rows = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(uploads)]
+    allowed: Bool[Array, "devices"] = _acceptable(
+        jnp, uploads, infos, present, norm_limit
+    )
+    return allowed
+
+
+def is_acceptable(upload: Decoded, info: Info, norm_limit: tree.Rate | None) -> bool:
+    """Return whether one device's upload may enter the mean: `acceptable` in NumPy.
+
+    Args:
+        upload: arrays of the host, as the server averages them.
+        info: what the device reports.
+        norm_limit: the largest norm allowed; none to accept any finite upload.
+
+    Example:
+        >>> is_acceptable(np.array([3.0, 4.0]), {"steps": 9}, norm_limit=8.0)
+        True
+        >>> is_acceptable(np.array([1.0, np.nan]), {}, norm_limit=None)
+        False
+    """
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(info)):
+        return False
+    # One pass over the numbers, where the rule takes several: a sum of squares is
+    # finite only if all of them are, and each may have lost less than the smallest
+    # normal number to underflow. What is near the limit, or has squares beyond the
+    # range, is held to the rule itself.
+    with np.errstate(all="ignore"):
+        squares = 0.0
+        for leaf in jax.tree.leaves(upload):
+            flat = np.asarray(leaf, accumulator(leaf)).ravel()
+            lost = flat.size * float(np.finfo(flat.dtype).tiny)
+            squares += float(np.dot(flat, flat)) + lost
+        clear = np.inf if norm_limit is None else 0.9 * float(norm_limit)
+        if np.sqrt(squares) < clear:
+            return True
+        stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], upload)
+        return bool(_acceptable(np, stacked, {}, np.array([True]), norm_limit)[0])
+
+
+def reason_for_exclusion(norm_limit: tree.Rate | None) -> str:
+    """Return what is wrong with an upload that is not acceptable.
+
+    Example:
+        >>> reason_for_exclusion(norm_limit=8.0)
+        'upload is not finite or exceeds norm_limit=8'
+    """
+    if norm_limit is None:
+        return "upload is not finite"
+    return f"upload is not finite or exceeds norm_limit={float(norm_limit):g}"
+
+
+def _acceptable(
+    library: Any,
+    uploads: Decoded,
+    infos: Info,
+    present: Bool[Array | np.ndarray, "devices"],
+    norm_limit: tree.Rate | None,
+) -> Any:
+    """Return which stacked uploads may enter the mean, by JAX or by NumPy."""
+    rows, reported = (
+        [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(sent)]
+        for sent in (uploads, infos)
+    )
     # Not read off the largest entry: XLA takes ten times as long to find it on a CPU.
-    finite = [jnp.all(jnp.isfinite(part), axis=1) for part in rows]
-    allowed = reduce(jnp.logical_and, finite, present)
+    finite = [
+        library.all(library.isfinite(part), axis=1) for part in (*rows, *reported)
+    ]
+    allowed = reduce(library.logical_and, finite, present)
     if norm_limit is None:
         return allowed
-    return allowed & (_norms(rows, allowed) <= norm_limit)
+    return allowed & (_norms(library, rows, allowed) <= norm_limit)
 
 
 def _norms(
-    rows: list[Array], allowed: Bool[Array, "devices"]
-) -> Float[Array, "devices"]:
+    library: Any, rows: list[Any], allowed: Bool[Array | np.ndarray, "devices"]
+) -> Any:
     """Return each device's Euclidean norm over all rows, if its upload is finite."""
     widest = np.result_type(*map(accumulator, rows))
-    sizes = [jnp.abs(part.astype(accumulator(part))) for part in rows]
-    peaks = [jnp.max(part, axis=1, initial=0).astype(widest) for part in sizes]
-    peak = reduce(jnp.maximum, peaks)
-    # In units of the largest entry: the square of 1e30 is beyond single precision.
-    unit = jnp.where(allowed & (peak > 0), peak, 1)
-    squares = [
-        jnp.sum((part / unit[:, None].astype(part.dtype)) ** 2, axis=1)
-        for part in sizes
-    ]
-    total = reduce(jnp.add, [part.astype(widest) for part in squares])
-    return unit * jnp.sqrt(total)
+    sizes = [library.abs(part.astype(widest)) for part in rows]
+    peaks = [library.max(part, axis=1, initial=0) for part in sizes]
+    # In units of the largest entry: the square of 1e30 is beyond single precision. But
+    # in none beyond 2e28 there: XLA multiplies by the reciprocal, and takes that of
+    # 1e38 for zero.
+    largest = np.array(np.finfo(widest).max ** 0.75, widest)
+    peak = library.clip(reduce(library.maximum, peaks), 1 / largest, largest)
+    unit = library.where(allowed, peak, 1)
+    squares = [library.sum((part / unit[:, None]) ** 2, axis=1) for part in sizes]
+    return unit * library.sqrt(reduce(library.add, squares))
 
 
 def inspect(
@@ -137,31 +207,24 @@ def inspect(
     for exchange in sorted({excluded[device][0] for device in grown}):
         here = [device for device in grown if excluded[device][0] == exchange]
         where = f"round {round_number}, exchange {exchange}"
-        _warn(where, {one: excluded[one][1] for one in here}, counts, reason)
+        _warn(where, {one: excluded[one][1] for one in here}, counts, norm_limit)
 
 
 def _warn(
     where: str,
     devices: Mapping[int, str | None],
     counts: ExclusionCounts,
-    bad_numbers: str,
+    norm_limit: tree.Rate | None,
 ) -> None:
+    bad_numbers = reason_for_exclusion(norm_limit)
     more = len(devices) - MOST_NAMED
     others = f" and {more} more" if more > 0 else ""
-    named, told = [], any(devices.values())
+    by_reason: dict[str, list[str]] = {}
     for device, reason in sorted(devices.items())[:MOST_NAMED]:
         count = counts.of(device)
         name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
-        named.append(
-            f"{name}, which {reason or f'was {bad_numbers}'}" if told else name
-        )
-    if told:
-        logger.warning("%s: excluded %s%s", where, "; ".join(named), others)
-        return
-    logger.warning(
-        "%s: excluded the uploads of %s%s, which were %s",
-        where,
-        ", ".join(named),
-        others,
-        bad_numbers,
+        by_reason.setdefault(reason or bad_numbers, []).append(name)
+    named = "; ".join(
+        f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()
     )
+    logger.warning("%s: excluded %s%s", where, named, others)

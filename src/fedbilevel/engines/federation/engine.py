@@ -1,7 +1,7 @@
 """The server of a federation: an engine whose devices are elsewhere."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,8 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.screening import MOST_NAMED
+from fedbilevel.engines.screening import MOST_NAMED, reason_for_exclusion
+from fedbilevel.mathematics import tree
 
 
 class NoQuorumError(RuntimeError):
@@ -174,7 +175,13 @@ class Federation:
             )
         )
         if len(counted) < self._quorum:
-            raise NoQuorumError(_words(moment, names, missing, self._quorum))
+            several = len(job.phases if moment[0] else job.opening) > 1
+            where = f"Round {moment[0]}" + f", exchange {moment[1]}" * several
+            reasons = {names[device]: why for device, why in sorted(missing.items())}
+            raise NoQuorumError(
+                f"{where}: {len(counted)} of {self._quorum} required uploads were "
+                f"accepted. {_reasons(reasons, job.norm_limit)}"
+            )
         mean = gathering.mean.found
         server, dispersion = concluded(
             job.algorithm,
@@ -230,13 +237,20 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
     return Form(uplink, info, jax.eval_shape(phase.receive, uplink))
 
 
-def _words(
-    moment: Moment, names: Sequence[str], missing: Mapping[int, str], quorum: int
-) -> str:
-    reasons = [f"{names[one]} {why}" for one, why in sorted(missing.items())]
-    told = reasons[:MOST_NAMED] or ["no more were chosen"]
-    more = [f"and {len(reasons) - MOST_NAMED} more"] * (len(reasons) > MOST_NAMED)
-    return (
-        f"round {moment[0]}, exchange {moment[1]}: fewer than the {quorum} devices of "
-        f"the quorum took part: {'; '.join(told + more)}."
+def _reasons(reasons: Mapping[str, str], norm_limit: tree.Rate | None) -> str:
+    """Return why sites' uploads were not accepted, and what to do about it."""
+    if not reasons:
+        return "No more devices were chosen: let more of them participate."
+    bad_numbers = reason_for_exclusion(norm_limit)
+    named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
+    more = len(reasons) - MOST_NAMED
+    cures = []
+    if bad_numbers in reasons.values():
+        limit = "" if norm_limit is None else "raise norm_limit or "
+        cures = [f"{limit}lower the learning rate"]
+    if set(reasons.values()) - {bad_numbers}:
+        cures += ["check the other sites" if cures else "check these sites"]
+    cure = "; ".join(cures)
+    return " ".join(
+        [*named, *[f"And {more} more."] * (more > 0), f"{cure[0].upper()}{cure[1:]}."]
     )

@@ -21,8 +21,6 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.engines.mean import WeightedMean, accumulator, conclude
 from fedbilevel.engines.protocol import PhaseReference
-from fedbilevel.engines.screening import acceptable
-from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 AS_SENT = Phase._field_defaults["receive"]
@@ -96,33 +94,6 @@ def received_of(phase: Phase, uplink: PyTree) -> PyTree:
     if phase.receive is AS_SENT:
         return uplink
     return jax.tree.map(np.asarray, phase.receive(uplink))
-
-
-def is_fine(received: Decoded, info: Info, norm_limit: tree.Rate | None) -> bool:
-    """Return whether an upload may enter the mean: the rule of `acceptable`.
-
-    And what was reported with it must be finite, and within the limit.
-
-    Example:
-        >>> is_fine(np.array([1.0, np.nan]), {}, norm_limit=None)
-        False
-    """
-    largest = np.inf if norm_limit is None else float(norm_limit)
-    for leaf in jax.tree.leaves(info):
-        if not np.all(np.isfinite(leaf) & (np.abs(leaf) <= largest)):
-            return False
-    # One pass over the numbers, where the careful one takes several: a sum of squares
-    # is finite only if all of them are. What is near the limit is looked at with care.
-    squares = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for leaf in jax.tree.leaves(received):
-            flat = np.asarray(leaf, accumulator(leaf)).ravel()
-            squares += float(np.dot(flat, flat))
-    enough = np.inf if norm_limit is None else 0.9 * float(norm_limit)
-    if np.sqrt(squares) < enough:
-        return True
-    stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], received)
-    return bool(acceptable(stacked, jnp.array([True]), norm_limit)[0])
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))

@@ -5,15 +5,12 @@ from typing import NamedTuple
 
 from jaxtyping import PyTree
 
-from fedbilevel.engines.federation.folding import (
-    RunningMean,
-    is_fine,
-    received_of,
-)
+from fedbilevel.engines.federation.folding import RunningMean, received_of
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
+from fedbilevel.engines.screening import is_acceptable, reason_for_exclusion
 
 NO_ANSWER = "did not answer in time"
 OTHER_ANSWER = "did not answer in time, but sent an answer to another exchange"
@@ -91,15 +88,13 @@ class Gathering:
                 if self.missing[device] == NO_ANSWER:
                     self.missing[device] = OTHER_ANSWER
                 return
-            self._fold(device, *answer.read((self._form.uplink, self._form.info)))
+            uplink, info = answer.read((self._form.uplink, self._form.info))
         except RefusedError as error:
             self.missing[device] = f"sent what was refused: {error}"
-        else:
-            del self.missing[device]
-
-    def _fold(self, device: int, uplink: PyTree, info: PyTree) -> None:
+            return
         received = received_of(self._phase, uplink)
-        if not is_fine(received, info, self._norm_limit):
-            larger = "" if self._norm_limit is None else ", or larger than norm_limit"
-            raise RefusedError(f"its numbers are not finite{larger}")
+        if not is_acceptable(received, info, self._norm_limit):
+            self.missing[device] = reason_for_exclusion(self._norm_limit)
+            return
         self.mean.add(received, info, float(self._weights[device]))
+        del self.missing[device]

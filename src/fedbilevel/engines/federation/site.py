@@ -25,7 +25,7 @@ from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.means import check_means
-from fedbilevel.engines.preparation import canonical
+from fedbilevel.engines.preparation import canonical, references
 from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -75,18 +75,16 @@ class Site:
         self._forms: dict[PhaseReference, PyTree] = {}
 
     def warm_up(self) -> None:
-        """Compile all that will be asked, so that no exchange waits for it."""
-        opening = self._algorithm.opening(self._problem)
-        phases = self._algorithm.phases(self._problem)
-        for is_opening, several in ((True, opening), (False, phases)):
-            for place in range(len(several)):
-                reference = PhaseReference(is_opening, place)
-                downlink = jax.tree.map(
-                    lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-                    self._form_of(reference),
-                )
-                private = self._kept.get("", None)
-                self._work(reference, downlink, private, jax.random.key(0))
+        """Compile every distinct phase once, so that no exchange waits for it."""
+        opening = references(True, self._algorithm.opening(self._problem))
+        phases = references(False, self._algorithm.phases(self._problem))
+        for reference in dict.fromkeys((*opening, *phases)):
+            downlink = jax.tree.map(
+                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+                self._form_of(reference),
+            )
+            private = self._kept.get("", None)
+            self._work(reference, downlink, private, jax.random.key(0))
 
     def answer(self, message: bytes) -> bytes:
         """Carry out a task; return all that leaves the device.

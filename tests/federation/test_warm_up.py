@@ -1,0 +1,40 @@
+"""A site compiles every distinct phase once before it enrols, and nothing later."""
+
+import jax
+import pytest
+
+from fedbilevel import (
+    FederatedAlgorithm,
+    LFedNest,
+    LocalBSGM,
+    NeumannSeries,
+    WarmStart,
+    run,
+)
+from tests import quadratic
+from tests.engines.federation import START
+from tests.federation.sites import enrolled, federation, sites_holding
+
+SERIES = NeumannSeries(terms=1, scale=0.15)
+# Distinct phases: the warm start's, the opening's last and the later rounds' one; the
+# lower level's (twice a round) and the upper level's.
+ALGORITHMS: dict[str, tuple[FederatedAlgorithm, int]] = {
+    "LocalBSGM": (LocalBSGM(0.1, SERIES, warm_start=WarmStart(0.1, exchanges=6)), 3),
+    "LFedNest": (LFedNest(0.1, SERIES, lower_rounds=2), 2),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_site_compiles_each_distinct_phase_once(name, caplog):
+    def compilations() -> int:
+        return sum("Compiling jit(done_by_device)" in one for one in caplog.messages)
+
+    algorithm, distinct = ALGORITHMS[name]
+    problem = quadratic.problem()
+    among = sites_holding(quadratic.devices(1, 2, 0.1), problem, algorithm)
+    with jax.log_compiles(True):
+        among["site-0"].warm_up()
+        assert compilations() == distinct
+        engine = federation(among)
+        list(run(problem, algorithm, enrolled(among), *START, rounds=2, engine=engine))
+        assert compilations() == distinct
