@@ -4,6 +4,7 @@ Its own way, by tensorstore, starts threads by the wall clock: once that has bee
 back, it can happen that nothing is written until it is again where it was.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -53,6 +54,29 @@ class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """
 
     arrays: Sequence[jax.Array | np.ndarray]
+
+
+_Temporary: Any = ocp.path.atomicity.AtomicRenameTemporaryPath
+
+
+class TemporaryFolder(_Temporary):  # type: ignore[misc]
+    """A temporary checkpoint directory that has its metadata file once it is created.
+
+    Orbax writes that file in another thread and reads it at once. If the reader comes
+    first, Orbax logs "Metadata file does not exist" or "Failed to json parse Metadata
+    file", though nothing is wrong.
+
+    Example:
+        >>> TemporaryFolder.__name__
+        'TemporaryFolder'
+    """
+
+    async def create(self) -> Any:
+        """Create the directory, and wait for its metadata file."""
+        folder = await super().create()
+        if self._checkpoint_metadata_store is not None:
+            await asyncio.to_thread(self._checkpoint_metadata_store.wait_until_finished)
+        return folder
 
 
 async def _write(folder: Path, parts: Mapping[str, np.ndarray]) -> None:

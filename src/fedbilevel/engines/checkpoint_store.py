@@ -237,6 +237,8 @@ class Store:
         return min(scored, key=self._scores.__getitem__, default=None)
 
     def _open(self, ocp: Any) -> "ocp.CheckpointManager":
+        from fedbilevel.engines.checkpoint_handler import TemporaryFolder
+
         return ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -244,6 +246,7 @@ class Store:
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
                 save_root_metadata=False,
+                temporary_path_class=TemporaryFolder,
                 async_options=ocp.AsyncOptions(
                     timeout_secs=PATIENCE,
                     # It would be waited for by that clock, and for less.

@@ -1,0 +1,34 @@
+"""Checkpoints are written without complaints of the library that writes them."""
+
+import time
+from typing import Any
+
+from orbax.checkpoint._src.metadata import checkpoint as metadata
+
+from fedbilevel import Checkpoints, FedBiO, run
+from tests import quadratic
+from tests.engines import federation
+
+
+def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
+    store: Any = metadata._NonBlockingMetadataStore
+    write = store._write_and_log
+
+    def late(*arguments: Any) -> None:
+        time.sleep(0.2)  # the thread that reads comes first
+        write(*arguments)
+
+    monkeypatch.setattr(store, "_write_and_log", late)
+    list(
+        run(
+            quadratic.problem(),
+            FedBiO(0.1),
+            federation.in_memory(),
+            *federation.START,
+            rounds=2,
+            checkpoints=Checkpoints(tmp_path, every=1),
+        )
+    )
+    assert {folder.name for folder in tmp_path.iterdir()} == {"round_1", "round_2"}
+    said = [one.getMessage() for one in caplog.records if one.name == "absl"]
+    assert said == []
