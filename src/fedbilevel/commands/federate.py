@@ -5,8 +5,10 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, headline
@@ -24,13 +26,11 @@ from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of, finished, keep, placed
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
-from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.processes import stop
-from fedbilevel.flare.provisioning import provisioned
-from fedbilevel.flare.rehearsal import rehearsal
-from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, read_records
+
+if TYPE_CHECKING:
+    from fedbilevel.flare.administrator import Administrator
 
 CHANGEABLE = (
     "rounds",
@@ -58,6 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     asked_for = with_overrides(
         read_experiment(file), given.options, f"fedbilevel federate {file}"
     )
+    # Only now, so that --help needs no NVIDIA FLARE. An error names what to install.
+    import_module("fedbilevel.flare")
     asked_for = located(asked_for, Path.cwd())
     experiment, folder = placed(asked_for, file, "-federated")
     _refuse_other_settings(experiment, folder)
@@ -94,7 +96,13 @@ def _refuse_other_settings(experiment: Experiment, folder: Path) -> None:
 
 
 @contextmanager
-def _administrator(experiment: Experiment, folder: Path) -> Iterator[Administrator]:
+def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administrator"]:
+    from fedbilevel.flare.administrator import Administrator
+    from fedbilevel.flare.processes import stop
+    from fedbilevel.flare.provisioning import provisioned
+    from fedbilevel.flare.rehearsal import rehearsal
+    from fedbilevel.flare.supervision import FederationError
+
     kit = experiment.federation.kit
     if kit is not None:
         with Administrator(kit) as administrator:
@@ -117,8 +125,10 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator[Administrat
 
 
 def _follow(
-    experiment: Experiment, folder: Path, administrator: Administrator, as_json: bool
+    experiment: Experiment, folder: Path, administrator: "Administrator", as_json: bool
 ) -> int:
+    from fedbilevel.flare.supervision import Supervision
+
     keep(experiment, folder)
     *_, known = 0, *(record.rounds for record in read_records(folder))
     supervision = Supervision(experiment, _run_in(folder), folder, administrator)

@@ -119,8 +119,7 @@ def headline(experiment: Experiment, folder: Path) -> str:
         >>> headline(Experiment(FedBiO(0.1)), Path("runs/first"))
         'Regularisation by FedBiO, in runs/first'
     """
-    kinds = (type(one).__name__ for one in (experiment.problem, experiment.algorithm))
-    return f"{' by '.join(kinds)}, in {folder}"
+    return f"{experiment.title}, in {folder}"
 
 
 def _summary(records: Sequence[Record], baseline: Record | None) -> str:

@@ -49,8 +49,6 @@ def report(
         '<!doctype html>'
     """
     last = records[-1]
-    problem = type(experiment.problem).__name__
-    algorithm = type(experiment.algorithm).__name__
     done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
     outcome = outcome_of(records, cause=read_cause(folder))
@@ -63,7 +61,7 @@ def report(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
     )
     return page.substitute(
-        title=html.escape(f"{folder.absolute().name}: {problem} by {algorithm}"),
+        title=html.escape(f"{folder.absolute().name}: {experiment.title}"),
         state=html.escape(state),
         purpose=html.escape(_purpose(experiment)),
         figures=_figures(records, baseline),

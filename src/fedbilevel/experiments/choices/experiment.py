@@ -85,3 +85,10 @@ class Experiment:
                 raise ImpossibleValueError(
                     name, "a problem of your own brings its data; leave this out."
                 )
+
+    @property
+    def title(self) -> str:
+        """Problem and algorithm; a custom problem is named after its file."""
+        problem = self.problem
+        name = problem.file.stem if isinstance(problem, Own) else type(problem).__name__
+        return f"{name} by {type(self.algorithm).__name__}"
