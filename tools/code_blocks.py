@@ -1,4 +1,4 @@
-"""Hook: blocks that no test runs are marked for the tests, not for the reader."""
+"""Hook: what readers see of code blocks: no marks for tests, output that wraps."""
 
 import re
 from typing import Any
@@ -6,7 +6,20 @@ from typing import Any
 MARKED = re.compile(r"^( *```\w+) notest$", re.MULTILINE)
 """The opening line of a block that `tests/docs/test_code_blocks.py` leaves alone."""
 
+OUTPUT = re.compile(r"^( *)```text\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+"""A block with the output of a program."""
+
+COLUMNS = re.compile(r"\S {2,}\S")
+
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Take the mark away, which the highlighter does not know."""
-    return MARKED.sub(r"\1", markdown)
+    """Take the mark away, which the highlighter does not know; let sentences wrap."""
+    return OUTPUT.sub(_wrapping, MARKED.sub(r"\1", markdown))
+
+
+def _wrapping(block: re.Match[str]) -> str:
+    """Return a block of output with the class `wrap`, unless it has columns."""
+    indent, output = block.groups()
+    if COLUMNS.search(output):
+        return block.group()
+    return f"{indent}``` {{ .text .wrap }}\n{output}{indent}```"
