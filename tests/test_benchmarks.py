@@ -25,6 +25,7 @@ from fedbilevel import NeumannSeries, run
 from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
+from tests.algorithms.table import at_night
 from tests.compiling import QUICKLY
 from tests.waiting import HANG
 
@@ -135,7 +136,7 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
+@pytest.mark.parametrize("name", ["checkpointing", *at_night("sharded", "progress")])
 def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
     done = subprocess.run(
@@ -150,6 +151,7 @@ def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     assert (done.returncode == 1) == ("MISSED" in done.stdout.splitlines()[-1])
 
 
+@pytest.mark.nightly
 def test_a_benchmark_prints_a_table_and_its_figures_last():
     command = [sys.executable, "-m", "benchmarks.overhead", "--fast"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

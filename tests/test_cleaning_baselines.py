@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.cleaning_baselines import PROBLEM, START, fitted, losses, split
 
-pytestmark = pytest.mark.single_precision
+pytestmark = [pytest.mark.single_precision, pytest.mark.slow]
 
 
 def test_a_split_has_the_readmes_numbers_and_no_image_twice():

@@ -21,6 +21,8 @@ from fedbilevel.engines import simulation
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 
+pytestmark = pytest.mark.slow
+
 TUNABLE = [name for name, make in ALGORITHMS.items() if hasattr(make(), "upper_rate")]
 # Thirds, and weights of no common measure: a mean of equal numbers is rounded.
 X = np.linspace(-1.0, 1.3, quadratic.X_SIZE) / 3

@@ -20,7 +20,7 @@ from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.running import carry_out, work_of
 from fedbilevel.tracking.records import read_records
 
-pytestmark = pytest.mark.single_precision
+pytestmark = [pytest.mark.single_precision, pytest.mark.slow]
 
 PROBLEM = '''
 """Scale a mean, so that it comes out at 1."""

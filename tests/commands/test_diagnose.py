@@ -9,6 +9,8 @@ from fedbilevel.commands import diagnosis_progress
 from fedbilevel.commands.diagnosis_progress import line_of
 from fedbilevel.metrics import DiagnosisProgress, Stage
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = """
 import jax.numpy as jnp
 import numpy as np

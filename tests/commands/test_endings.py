@@ -8,6 +8,8 @@ import pytest
 import fedbilevel.__main__ as command_line
 from fedbilevel.commands import plot, resume, run
 
+pytestmark = pytest.mark.slow
+
 # Φ(x) = (x − 1)² with y*(x) = x. The lower loss of the last device has a curvature of
 # its own; while all have 2, steps on y beyond 1 diverge.
 PROBLEM = '''"""A scalar problem."""

@@ -15,6 +15,8 @@ from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.pictures.report import report
 from fedbilevel.tracking.records import Record
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def same_logging(monkeypatch):

@@ -17,6 +17,8 @@ from fedbilevel import (
 )
 from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions
 
+pytestmark = pytest.mark.slow
+
 DEVICES, MINORITY = 5, 3
 
 

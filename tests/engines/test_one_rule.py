@@ -33,7 +33,7 @@ from fedbilevel.engines.preparation import canonical, participants_of, reference
 from fedbilevel.engines.protocol import Job, Moment, RunState, device_key
 from fedbilevel.engines.screening import acceptable, is_acceptable
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines.federation import START
 from tests.federation.sites import enrolled, federation, sites_holding
 
@@ -204,7 +204,7 @@ def upload_norms(run: Federations) -> list[float]:
     return norms
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@in_tiers(quick=(), check=(*KINDS, "SimFBO"))
 def test_every_engine_counts_the_same_devices(name):
     run = federations(ALGORITHMS[name]())
     norms = upload_norms(run)

@@ -8,6 +8,7 @@ from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
 from fedbilevel.engines.federation.in_process import InProcess
 from tests.engines.federation import START, held
+from tests.waiting import HANG
 
 
 def sites_holding(
@@ -38,5 +39,5 @@ def enrolled(among: Mapping[str, Site]) -> EnrolledDevices:
 
 def federation(among: Mapping[str, Site], **settings: Any) -> Federation:
     fault = settings.pop("fault", lambda replies: replies)
-    given = {"run": "first", "timeout": 60.0, **settings}
+    given = {"run": "first", "timeout": HANG, **settings}
     return Federation(InProcess(among, fault), enrolled(among), **given)

@@ -196,7 +196,7 @@ def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
     given = arguments(PRIVATE, tmp_path)
     del given["checkpoints"]
     among = sites(PRIVATE, tmp_path / "kept")
-    engine = Federation(Overtaken(among), enrolled(among), run="late", timeout=60.0)
+    engine = Federation(Overtaken(among), enrolled(among), run="late", timeout=HANG)
     *_, last = run(**{**given, "engine": engine})
     assert_close(last.server, by_hand(PRIVATE, missing=[0, 2, 4]))
 

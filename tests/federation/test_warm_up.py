@@ -15,6 +15,8 @@ from tests import quadratic
 from tests.engines.federation import START
 from tests.federation.sites import enrolled, federation, sites_holding
 
+pytestmark = pytest.mark.slow
+
 SERIES = NeumannSeries(terms=1, scale=0.15)
 # Distinct phases: the warm start's, the opening's last and the later rounds' one; the
 # lower level's (twice a round) and the upper level's.

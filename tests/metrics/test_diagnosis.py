@@ -25,6 +25,7 @@ from fedbilevel.metrics import (
 from fedbilevel.problems import quadratic_task, random_quadratic
 from tests import quadratic
 from tests.quadratic import Mean
+from tests.waiting import HANG
 
 pytestmark = pytest.mark.slow
 
@@ -333,7 +334,7 @@ def test_a_federation_answers_over_exchanges():
     enrolled = EnrolledDevices(
         {name: site.enrolment for name, site in sites.items()}, form=held[0]
     )
-    federation = Federation(InProcess(sites), enrolled, run="diagnosis", timeout=60.0)
+    federation = Federation(InProcess(sites), enrolled, run="diagnosis", timeout=HANG)
     found = diagnose(problem, enrolled, X, Y, survey=survey, engine=federation)
     np.testing.assert_allclose(found.distance, true_distance(held), rtol=1e-7)
 
