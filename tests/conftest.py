@@ -37,6 +37,20 @@ ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$"
 """How a module says that none of its tests is quick."""
 PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/", "src/fedbilevel/commands/worker.py"
 """Modules whose docstrings start processes in their examples."""
+SLOW_DOCTESTS = {
+    "algorithms.own_solves.own_solve",
+    "engines.federation.engine.Federation",
+    "engines.inquiry.Inquiry",
+    "engines.mean.merge_across",
+    "engines.rounds.best_round",
+    "engines.sweep.sweep",
+    "metrics.diagnosis.diagnose",
+    "metrics.estimation.estimate_assumptions",
+    "metrics.instability.find_instabilities",
+    "problems.task.Task",
+    "tracking.driving.tracked",
+}
+"""Examples of docstrings that take more than 1.5 s of a processor."""
 LEFT = pytest.StashKey[Counter[str]]()
 """Numbers of tests left to the night, by file."""
 quick_test: str | None = None
@@ -82,6 +96,8 @@ def pytest_collection_modifyitems(
     for item in items:
         if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
             item.add_marker(pytest.mark.process)
+        if item.name.removeprefix("fedbilevel.") in SLOW_DOCTESTS:
+            item.add_marker(pytest.mark.slow)
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
             item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("nightly"):

@@ -44,6 +44,7 @@ def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, files, tmp_
         assert (tmp_path / "fast" / file).stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_cells_that_are_done_are_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path))
     calls = []

@@ -71,11 +71,13 @@ def both(number, noise):
     return apart / moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 def test_without_noise_both_readings_are_one_algorithm(number):
     assert both(number, noise=0.0) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 def test_with_noise_they_differ_by_little(number):
     assert 1e-6 < both(number, noise=0.3) < 0.05

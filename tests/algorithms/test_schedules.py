@@ -99,6 +99,7 @@ def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
     assert any(getattr(one, "warm_start", None) for one in SCHEDULED.values())
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_schedules_of_optax_are_their_numbers_and_decay_as_written_by_hand(name):
     algorithm = SCHEDULED[name]
@@ -115,6 +116,7 @@ def test_schedules_of_optax_are_their_numbers_and_decay_as_written_by_hand(name)
     assert bare.learning_rate(4) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_bare_constant_schedule_of_optax_runs_as_its_number():
     number, constant = (
         server_after(with_rate(SCHEDULED["FedBiO"], rate)) for rate in (0.2, CONSTANT)

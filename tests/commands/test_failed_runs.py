@@ -23,6 +23,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_the_reason_is_kept_with_the_run(failed):
     failure = read_failure(failed)
     assert failure is not None

@@ -20,6 +20,7 @@ def test_draws_are_uniform_over_the_devices_own_rows():
     assert np.abs(counts - 10_000).max() < 450
 
 
+@pytest.mark.slow
 def test_batches_of_one_draw_are_independent():
     examples = StoredExamples(jnp.arange(2.0), jnp.array(0), jnp.array(2))
     first, second = examples.draw(jax.random.key(1), batch_size=50_000, draws=2)

@@ -13,6 +13,7 @@ from tests import quadratic
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 def test_every_example_counts_once(batch_size):
     offsets, sizes = np.array([0, 8, 20]), np.array([8, 3, 10])

@@ -177,6 +177,7 @@ def test_another_engine_goes_on_with_the_same_numbers(first, second, tmp_path):
     assert costs == other_costs
 
 
+@pytest.mark.slow
 def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
     seen = {1: 3.0, 3: 1.0, 5: 2.0, 7: 4.0, 8: 5.0}
     checkpoints = Checkpoints(
@@ -246,6 +247,7 @@ def kept(folder: Path) -> list[int]:
     return sorted(int(path.name.split("_")[1]) for path in folder.glob("round_*"))
 
 
+@pytest.mark.slow
 def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
     seen = {1: 1.0, 3: np.nan, 5: 3.0, 7: 4.0, 8: 5.0}
     checkpoints = Checkpoints(

@@ -67,6 +67,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     assert part_of_the_state == any("skipped" in one for one in caplog.messages)
 
 
+@pytest.mark.slow
 def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplog):
     folder = tmp_path / "run"
     shutil.copytree(two_checkpoints[0], folder)

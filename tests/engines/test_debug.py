@@ -24,6 +24,7 @@ def one_example_devices(values):
     )
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loss_names_device_round_phase_and_step():
     def loss(x, y, batch):
         # Only a concrete batch can be looked at, so only the device's work fails.
@@ -54,11 +55,11 @@ def test_an_error_in_the_loss_names_device_round_phase_and_step():
 
 def test_a_number_that_is_not_finite_is_named_where_it_first_appears():
     def lower(x, y, batch):
-        return jnp.sum((y - x * batch) ** 2)
+        return jnp.mean((y - x * batch) ** 2)
 
     def upper(x, y, batch):
         # Finite until x has moved below its start, in the first local step.
-        return jnp.sum(jnp.sqrt(x - 1.0 + 1e-9) * batch) + jnp.sum(y**2)
+        return jnp.mean(jnp.sqrt(x - 1.0 + 1e-9) * batch) + jnp.sum(y**2)
 
     devices = one_example_devices([1.0, 1.0])
     rounds = run(
@@ -77,10 +78,10 @@ def test_a_number_that_is_not_finite_is_named_where_it_first_appears():
 
 def test_the_phase_is_named_where_there_are_several():
     def upper(x, y, batch):
-        return jnp.sum(y**2) + jnp.sum(jnp.sqrt(x) * batch)
+        return jnp.sum(y**2) + jnp.mean(jnp.sqrt(x) * batch)
 
     def lower(x, y, batch):
-        return jnp.sum((y - batch) ** 2)
+        return jnp.mean((y - batch) ** 2)
 
     devices = one_example_devices([1.0, 1.0])
     rounds = run(
@@ -96,6 +97,7 @@ def test_the_phase_is_named_where_there_are_several():
         list(rounds)
 
 
+@pytest.mark.slow
 def test_without_a_mistake_it_runs():
     (only,) = run(
         quadratic.problem(),

@@ -142,6 +142,7 @@ def test_other_ways_to_begin_refuse_too():
         )
 
 
+@pytest.mark.slow
 def test_a_traced_run_is_not_tried():
     held = quadratic.devices(2, 3, 0.1)
 

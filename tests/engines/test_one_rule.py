@@ -216,6 +216,7 @@ def test_every_engine_counts_the_same_devices(name):
     assert found == {engine: [smaller] for engine in run.engines}
 
 
+@pytest.mark.slow
 def test_the_limit_does_not_apply_to_info():
     # The devices report 9 local steps, and the norms of their uploads are below 8.
     run = federations(SimFBO(0.01, local_steps=9), GENTLE)
@@ -260,6 +261,7 @@ class Reporting:
         )
 
 
+@pytest.mark.slow
 def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     held = [
         one._replace(upper=one.upper._replace(target=np.full((2, 4), sign)))

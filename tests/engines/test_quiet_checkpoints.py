@@ -10,6 +10,7 @@ from tests import quadratic
 from tests.engines import federation
 
 
+@pytest.mark.slow
 def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
     store: Any = metadata._NonBlockingMetadataStore
     write = store._write_and_log

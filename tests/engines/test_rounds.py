@@ -96,6 +96,7 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
         assert last.costs.samples == seen["samples"]
 
 
+@pytest.mark.slow
 def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in():
     times = np.zeros(9)
     for done in start_run(
@@ -258,6 +259,7 @@ def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
     assert only.costs.bytes_up == 4 * quadratic.X_SIZE
 
 
+@pytest.mark.slow
 def test_the_first_estimates_are_each_devices_own():
     """Averaging u_0 at once, the other reading of the paper, gives other numbers."""
     devices = InMemoryDevices(quadratic.devices(3, 1, 0.5))

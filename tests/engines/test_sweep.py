@@ -24,7 +24,8 @@ def devices() -> InMemoryDevices:
     )
 
 
-@in_tiers(quick=KINDS[:1], check=KINDS)
+@pytest.mark.slow
+@in_tiers(quick=(), check=KINDS)
 def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, ALGORITHMS[name]())
     settings = [ALGORITHMS[name](), halved]

@@ -26,6 +26,7 @@ def test_a_long_tail_is_of_training_alone():
     assert np.bincount(split.validation.labels).min() > 20
 
 
+@pytest.mark.slow
 def test_natural_devices_are_the_groups_of_the_data():
     source = datasets.adult()
     split, _ = deal(

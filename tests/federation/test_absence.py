@@ -59,6 +59,7 @@ def test_where_fewer_than_the_quorum_would_be_asked_all_are():
     assert absences.without_skipped([0, 1, 2], at_least=2) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_run_names_those_who_stayed_away_and_why(caplog):
     among = sites(NAME)
     records: list[Exchange] = []

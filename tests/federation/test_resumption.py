@@ -148,6 +148,7 @@ def test_a_site_that_has_lost_its_state_is_left_out_and_says_so(
     assert_close(last.server, by_hand(PRIVATE, missing=range(3, ROUNDS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
     first = {"y": np.zeros(2)}
@@ -192,6 +193,7 @@ class Overtaken:
             yield Reply(name, answer)
 
 
+@pytest.mark.slow
 def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
     given = arguments(PRIVATE, tmp_path)
     del given["checkpoints"]

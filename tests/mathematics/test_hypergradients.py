@@ -72,6 +72,7 @@ def test_neumann_series_uses_the_oracle_it_is_given():
     assert not np.allclose(doubled, closed, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_neumann_series_bias_stays_under_its_bound():
     upper, lower = held(1, noise=0.0)
     mean = quadratic.Mean.of([held(1, noise=0.0)])
@@ -97,6 +98,7 @@ def test_neumann_series_bias_stays_under_its_bound():
     assert biases[-1] < 1e-3 * biases[0]
 
 
+@pytest.mark.slow
 def test_conjugate_gradient_equals_the_exact_inverse():
     upper, lower = held(6)
     generator = np.random.default_rng(4)

@@ -56,6 +56,7 @@ def nested_case() -> tuple[BilevelProblem, Any, Any, Any]:
     return BilevelProblem(upper, lower), x, y, batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [softmax_case, nested_case])
 def test_each_oracle_equals_dense_autodiff(case):
     problem, x, y, batch = case()

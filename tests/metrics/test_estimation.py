@@ -89,6 +89,7 @@ def test_a_large_spectrum_by_lanczos():
     np.testing.assert_allclose(got.gradient_lipschitz, spectrum[-1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_large_upper_loss_without_curvature():
     # Its Hessian is zero, and so is most of the lower one's in (x, y).
     size = 3 * extremes.DENSE_SIZE
@@ -167,6 +168,7 @@ def test_third_derivatives_lie_between_what_directions_show_and_what_is_possible
         assert seen <= getattr(got, name) <= possible * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.single_precision
 def test_a_single_precision_problem_is_estimated_in_double_precision():
     held = quadratic.devices(2, 4, 0.4)
@@ -178,6 +180,7 @@ def test_a_single_precision_problem_is_estimated_in_double_precision():
     np.testing.assert_allclose(got.strong_convexity, eigenvalues[0], rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lower", "message"),
     [

@@ -41,6 +41,7 @@ def test_newton_reference_equals_the_closed_form(source, block_size):
     np.testing.assert_allclose(measured.total(3.0), true[0] + 9 * true[1], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_weights_count_devices_not_examples():
     held = ragged()
     reference = newton_reference(
@@ -51,6 +52,7 @@ def test_weights_count_devices_not_examples():
     np.testing.assert_allclose(reference.lower_solution(x, y), expected, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_an_absent_device_counts_for_nothing_even_if_its_data_are_not_finite():
     held = ragged()
     held[0] = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), held[0])
@@ -119,6 +121,7 @@ def test_newton_reference_on_a_nested_nonlinear_problem_equals_dense_algebra():
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.single_precision
 def test_a_single_precision_run_is_measured_in_double_precision():
     held = ragged()
@@ -132,6 +135,7 @@ def test_a_single_precision_run_is_measured_in_double_precision():
     assert stationarity(reference, x, y).lower_error < 1e-15
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_minimum_is_reported():
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.sum(y**2),

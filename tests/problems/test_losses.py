@@ -17,6 +17,7 @@ def as_jax(variable):
     return jax.tree.map(jnp.asarray, variable)
 
 
+@pytest.mark.slow
 @every_task
 def test_losses_equal_their_transcriptions(name):
     case = CASES[name]()
@@ -90,6 +91,7 @@ def test_oracles_equal_differences_of_the_transcriptions(name):
     np.testing.assert_allclose(mixed, second(1, 0, 0, 1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_task
 def test_lower_losses_are_strongly_convex(name):
     case = CASES[name]()

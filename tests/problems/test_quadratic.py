@@ -118,6 +118,7 @@ def test_heterogeneity_and_the_number_of_devices_move_the_biased_solution_only()
         assert np.linalg.eigvalsh(other.matrices).min() > 0
 
 
+@pytest.mark.slow
 def test_noise_has_the_size_that_was_asked_for():
     quadratic = random_quadratic(devices=1)
     task = quadratic_task(quadratic, examples=4000, noise=2.5)
@@ -144,6 +145,7 @@ def test_two_centred_arrays_scatter_as_much_as_many():
     np.testing.assert_allclose(np.mean(np.var(drawn, axis=0)), 9.0, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_curvature_noise_scatters_matrices_that_stay_positive_definite():
     quadratic = random_quadratic(devices=1)
     task = quadratic_task(quadratic, examples=50, curvature_noise=30.0)
