@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from beartype import beartype
 
 from fedbilevel.engines.configuration import describe, differences
 
@@ -95,3 +96,19 @@ def test_a_change_that_shows_in_many_places_is_told_once():
 
     found = differences(describe(oracles(0.5)), describe(oracles(0.6)))
     assert found == ["loss.value was 0.5 and is 0.6"]
+
+
+def test_a_wrapper_of_a_library_is_looked_through_and_one_of_the_user_is_not():
+    # A type checker's wrapper holds what is its own, and wraps what a loss calls too.
+    assert describe(beartype(through_a_helper)) == describe(through_a_helper)
+
+    def scaled(factor: float) -> Any:
+        @functools.wraps(through_a_helper)
+        def wrapper(x, y, batch):
+            return factor * through_a_helper(x, y, batch)
+
+        return wrapper
+
+    assert differences(describe(scaled(0.5)), describe(scaled(0.6))) == [
+        "factor was 0.5 and is 0.6"
+    ]

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 from orbax.checkpoint._src.metadata import checkpoint as metadata
 
 from fedbilevel import Checkpoints, FedBiO, run

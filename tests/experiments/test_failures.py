@@ -9,11 +9,13 @@ from fedbilevel.engines.debug import DeviceError
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.failures import (
     Failure,
+    divergence,
     failure_recorded,
-    not_finite,
     read_failure,
     write_failure,
 )
+from fedbilevel.experiments.groups import read_seed_run
+from fedbilevel.experiments.outcome import Change, outcome_of
 from fedbilevel.experiments.runs import keep, read_run
 from fedbilevel.tracking.records import Journal, Record
 
@@ -65,16 +67,27 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_values_that_become_infinite_or_nan_are_a_failure():
     records = [record(0, loss=1.0, auc=nan), record(5, loss=inf, auc=nan)]
-    failure = not_finite(records)
+    failure = divergence(records)
     assert failure == Failure(0, "the validation loss is inf after 5 rounds")
 
 
 def test_a_metric_that_was_never_finite_or_is_so_again_is_no_failure():
     assert (
-        not_finite([record(0, loss=1.0, auc=nan), record(5, loss=2, auc=nan)]) is None
+        divergence([record(0, loss=1.0, auc=nan), record(5, loss=2, auc=nan)]) is None
     )
     assert (
-        not_finite([record(0, loss=1.0), record(5, loss=inf), record(6, loss=1)])
+        divergence([record(0, loss=1.0), record(5, loss=inf), record(6, loss=1)])
         is None
     )
-    assert not_finite([]) is None
+    assert divergence([]) is None
+
+
+def test_the_outcome_and_a_comparison_agree_on_what_has_diverged(tmp_path):
+    # One definition: a finite loss of 5e33 is a failed seed, and a bad outcome.
+    keep(Experiment(FedBiO(0.1)), tmp_path)
+    with Journal(tmp_path, first=0) as journal:
+        for rounds, loss in enumerate((2.0, 3.0, 5e33)):
+            journal.write(record(rounds, loss=loss))
+    seed_run = read_seed_run(tmp_path)
+    assert seed_run.failure == Failure(1, "the validation loss grew from 2 to 5e+33")
+    assert outcome_of(seed_run.records).change is Change.DIVERGED

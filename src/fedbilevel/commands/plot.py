@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.failures import not_finite, read_failure
+from fedbilevel.experiments.failures import divergence, read_failure
 from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.experiments.learnt import read_learnt
 from fedbilevel.experiments.runs import read_run
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
     experiment, records = read_run(given.folder)
-    failure = read_failure(given.folder) or not_finite(records)
+    failure = read_failure(given.folder) or divergence(records)
     if failure is not None:
         print(f"the run in {given.folder} failed, {failure}", file=sys.stderr)
     baseline = read_baseline(given.folder)

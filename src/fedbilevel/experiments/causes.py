@@ -13,7 +13,7 @@ from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.experiments.outcome import LOSS
+from fedbilevel.experiments.failures import LOSS
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
 from fedbilevel.tracking.records import Record

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,11 @@ from fedbilevel.experiments.folders import FAILURE
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
+
+LOSS = "loss"
+"""The value that decides: the upper loss over all data, which a run minimises."""
+DIVERGED = 1000.0
+"""A loss has diverged if its size is so many times that at the start."""
 
 
 class Failure(NamedTuple):
@@ -67,27 +72,30 @@ def read_failure(folder: Path) -> Failure | None:
         ) from None
 
 
-def not_finite(records: Sequence[Record]) -> Failure | None:
-    """Return the failure of a run whose last values are not finite; None otherwise.
+def divergence(records: Sequence[Record]) -> Failure | None:
+    """Return the failure of a run that diverged without an error; None otherwise.
 
-    A metric that was never finite is not defined for the task: it is no failure.
+    A run has diverged if a value that was finite before is not finite at the end, or
+    if the upper loss is a thousand times as large as at the start. A metric that was
+    never finite is not defined for the task: it is no failure.
 
     Args:
         records: of the run, oldest first.
 
     Example:
         >>> from fedbilevel import Costs
-        >>> values = [2.0, 3.0, float("inf"), float("nan")]
-        >>> records = [
-        ...     Record(n, 0.1, Costs(), {"loss": one}) for n, one in enumerate(values)
-        ... ]
-        >>> str(not_finite(records))
+        >>> def losses(*values):
+        ...     found = ({"loss": one} for one in values)
+        ...     return [Record(n, 0.1, Costs(), one) for n, one in enumerate(found)]
+        >>> str(divergence(losses(2.0, 3.0, float("inf"), float("nan"))))
         'last measured after 1 rounds: the validation loss is nan after 3 rounds'
-        >>> not_finite(records[:2])
+        >>> str(divergence(losses(2.0, 3.0, 5e33)))
+        'last measured after 1 rounds: the validation loss grew from 2 to 5e+33'
+        >>> divergence(losses(2.0, 3.0))
     """
     if not records:
         return None
-    last = records[-1]
+    first, last = records[0], records[-1]
     for name, value in last.figures.items():
         finite = [one for one in records if isfinite(one.figures.get(name, value))]
         if finite and not isfinite(value):
@@ -95,7 +103,13 @@ def not_finite(records: Sequence[Record]) -> Failure | None:
                 finite[-1].rounds,
                 f"the {title_of(name)} is {value} after {last.rounds} rounds",
             )
-    return None
+    before, after = (one.figures.get(LOSS, nan) for one in (first, last))
+    limit = DIVERGED * abs(before)
+    if not (after > before and abs(after) > limit > 0):
+        return None
+    small = [one for one in records if abs(one.figures.get(LOSS, nan)) <= limit]
+    words = f"the {title_of(LOSS)} grew from {before:.4g} to {after:.4g}"
+    return Failure(small[-1].rounds, words)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.choices import Experiment, Tracking
-from fedbilevel.experiments.failures import Failure, not_finite, read_failure
+from fedbilevel.experiments.failures import Failure, divergence, read_failure
 from fedbilevel.experiments.folders import EXCHANGES
 from fedbilevel.experiments.runs import asked_of, read_run
 from fedbilevel.tracking.records import Record, read_records
@@ -71,7 +71,7 @@ def read_seed_run(folder: Path) -> SeedRun:
     failure = read_failure(folder)
     if failure is None:
         experiment, records = read_run(folder)
-        return SeedRun(folder, experiment, records, not_finite(records))
+        return SeedRun(folder, experiment, records, divergence(records))
     # It may have failed before it was measured for the first time.
     return SeedRun(folder, asked_of(folder), list(read_records(folder)), failure)
 

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.engines.exclusions import DeviceExclusions
+from fedbilevel.experiments.failures import LOSS, divergence
 from fedbilevel.experiments.folders import CAUSE
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
-LOSS = "loss"
-"""The value that decides: the upper loss over all data, which a run minimises."""
-DIVERGED = 1000.0
-"""A loss has diverged if its size is so many times that at the start."""
 FEWEST = 3
 """Exclusions of a device below which a long run's outcome does not mention it."""
 BAD = 3
@@ -105,7 +102,7 @@ def outcome_of(
         for name, value in last.items()
         if name != LOSS and not isfinite(value) and isfinite(first.get(name, nan))
     ]
-    if broken:
+    if divergence(records) is not None:
         change = Change.DIVERGED
     if change in (Change.WORSE, Change.DIVERGED):
         told = [_losses(records)] if LOSS in last else []
@@ -121,7 +118,7 @@ def outcome_of(
 def _change(first: float, last: float | None) -> Change:
     if last is None:
         return Change.UNKNOWN
-    if not isfinite(last) or (last > first and abs(last) > DIVERGED * abs(first) > 0):
+    if not isfinite(last):
         return Change.DIVERGED
     if not isfinite(first) or last < first:
         return Change.IMPROVED
