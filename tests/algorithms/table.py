@@ -1,6 +1,6 @@
 """All algorithms, for tests of what holds for every one of them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,6 +87,11 @@ KINDS = (
 def at_night(*values: Any) -> list[Any]:
     """Return parameters of a test that are left to the night."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def by_day(table: Iterable[Any], *names: Any) -> list[Any]:
+    """Return the entries of a table as parameters, all but some left to the night."""
+    return [*names, *at_night(*(name for name in table if name not in names))]
 
 
 def in_tiers(

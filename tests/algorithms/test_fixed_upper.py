@@ -19,7 +19,7 @@ from fedbilevel import (
 )
 from fedbilevel.engines import simulation
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, KINDS, by_day
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_every_algorithm_of_the_library_has_an_upper_rate():
     assert set(ALGORITHMS) - set(TUNABLE) == {"two exchanges, private state"}
 
 
-@pytest.mark.parametrize("name", TUNABLE)
+@pytest.mark.parametrize("name", by_day(TUNABLE, *KINDS[:2], "FedNest"))
 def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
     # With X written into the lower loss x may move, but y cannot feel it.
     def lower_loss(x, y, batch):

@@ -1,6 +1,5 @@
 """Where each method settles on heterogeneous devices, with deterministic oracles."""
 
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -26,15 +25,10 @@ from fedbilevel import (
     sweep,
 )
 from tests import quadratic
-from tests.algorithms.table import at_night
+from tests.algorithms.table import at_night, by_day
 from tests.quadratic import Mean
 
 pytestmark = pytest.mark.slow
-
-
-def by_day(table: Collection[str], *names: str) -> list[Any]:
-    """Return the names of a table, all but some left to the night."""
-    return [*names, *at_night(*(name for name in table if name not in names))]
 
 
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)

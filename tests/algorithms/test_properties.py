@@ -24,7 +24,7 @@ ROUNDS = 3
 SIZES = (3, 8, 5, 1, 6)  # ragged; whoever has them, programs are the same
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
 
-every_algorithm = in_tiers(quick=KINDS[1:2])
+every_algorithm = in_tiers(quick=KINDS[1:2], check=KINDS)
 
 
 def ragged_devices() -> InMemoryDevices:

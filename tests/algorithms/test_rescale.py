@@ -112,6 +112,7 @@ def test_a_schedule_is_capped_where_a_fresh_sample_would_weigh_more_than_all():
     assert np.isclose(rate(1), 1.0)  # α is now 1, and 9 · 0.2 more than allowed
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_grid_of_rates_is_rescaled_under_vmap():
     devices = InMemoryDevices(quadratic.devices(2, 5, 0.2))

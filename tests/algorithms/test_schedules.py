@@ -22,7 +22,7 @@ from fedbilevel.engines import simulation
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS, at_night
+from tests.algorithms.table import ALGORITHMS, by_day
 
 SERIES = NeumannSeries(1, 0.1)  # short, for programs that compile sooner
 DECAY = {"init_value": 0.2, "transition_steps": 4, "decay_rate": 0.5}
@@ -70,9 +70,8 @@ SCHEDULED = {
     if "private" not in name and "drawn" not in name
     for algorithm in [make()]
 }
-by_day = "LocalBSGVRM", "FedBiO"
 every_algorithm = pytest.mark.parametrize(
-    "name", [*by_day, *at_night(*(name for name in SCHEDULED if name not in by_day))]
+    "name", by_day(SCHEDULED, "LocalBSGVRM", "FedBiO")
 )
 
 

@@ -88,6 +88,7 @@ def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
     assert table.splitlines()[0].split()[:3] == ["run", "seeds", "rounds"]
 
 
+@pytest.mark.nightly
 def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     (tmp_path / "anchor.toml").write_text(
         QUICK.replace("FedBiO", "LocalBSGM")
@@ -126,6 +127,7 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     assert samples == said["predicted"]["samples"] == plan.samples
 
 
+@pytest.mark.nightly
 def test_devices_that_differ_are_found_out(tmp_path):
     alike = QUICK.replace("training = 64", "training = 400")
     (tmp_path / "alike.toml").write_text(alike)

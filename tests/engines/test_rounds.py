@@ -28,10 +28,17 @@ from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines import debug
 from fedbilevel.mathematics import tree
 from tests import quadratic
-from tests.algorithms.table import TwoExchanges
+from tests.algorithms.table import TwoExchanges, at_night
 
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
 SERIES = NeumannSeries(terms=3, scale=0.1)
+WITH_WARM_START = LocalBSGVRM(
+    0.1,
+    SERIES,
+    local_steps=2,
+    opening_batch_size=5,
+    warm_start=WarmStart(learning_rate=0.1, exchanges=2, local_steps=3),
+)
 
 
 def start_run(algorithm, devices=None, **settings):
@@ -60,7 +67,8 @@ def test_conjugate_gradient_draws_one_curvature_batch():
 
 
 @pytest.mark.slow
-def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
+@pytest.mark.parametrize("algorithm", [TwoExchanges(0.1), *at_night(WITH_WARM_START)])
+def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypatch):
     """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
     seen = {"down": 0, "up": 0, "samples": 0}
     work, draw = debug._work, StoredExamples.draw
@@ -84,16 +92,10 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(monkeypatch):
 
     monkeypatch.setattr(debug, "_work", watched_work)
     monkeypatch.setattr(StoredExamples, "draw", watched_draw)
-    warm = WarmStart(learning_rate=0.1, exchanges=2, local_steps=3)
-    for algorithm in (
-        LocalBSGVRM(0.1, SERIES, local_steps=2, opening_batch_size=5, warm_start=warm),
-        TwoExchanges(0.1),
-    ):
-        seen.update(down=0, up=0, samples=0)
-        *_, last = start_run(algorithm, rounds=2, engine=DebugSimulation())
-        assert last.costs.bytes_down == seen["down"]
-        assert last.costs.bytes_up == seen["up"]
-        assert last.costs.samples == seen["samples"]
+    *_, last = start_run(algorithm, rounds=2, engine=DebugSimulation())
+    assert last.costs.bytes_down == seen["down"]
+    assert last.costs.bytes_up == seen["up"]
+    assert last.costs.samples == seen["samples"]
 
 
 @pytest.mark.slow

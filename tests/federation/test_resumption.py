@@ -23,6 +23,7 @@ from fedbilevel.engines.federation import (
 )
 from fedbilevel.engines.federation.kept import MOST, KeptStates
 from fedbilevel.engines.protocol import Moment
+from tests.algorithms.table import at_night
 from tests.engines.federation import START
 from tests.federation import full_disk
 from tests.federation.alike import (
@@ -86,7 +87,7 @@ def leave(name: str, folder: Path, stop: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AMONG)
-@pytest.mark.parametrize("stop", [2, 3])
+@pytest.mark.parametrize("stop", [3, *at_night(2)])
 def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path):
     leave(name, tmp_path, stop)
     again = list(resume(**arguments(name, tmp_path)))

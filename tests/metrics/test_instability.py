@@ -56,6 +56,8 @@ CASES = [
     ("SimFBO", {"server_rate": 6.0, "adjoint_rate": 0.1}, "LOWER"),
 ]
 
+BY_DAY = [CASES[number] for number in (0, 1, 6, 7, 8)]
+
 
 @cache
 def task() -> Task:
@@ -81,7 +83,14 @@ def distance(algorithm: Any, rounds: int = 80) -> float:
     return float(np.linalg.norm(last.x - solution) / np.linalg.norm(x - solution))
 
 
-@pytest.mark.parametrize(("name", "bad", "level"), CASES)
+@pytest.mark.parametrize(
+    ("name", "bad", "level"),
+    # By day one case of each level, and one in which no step is too large.
+    [
+        case if case in BY_DAY else pytest.param(*case, marks=pytest.mark.nightly)
+        for case in CASES
+    ],
+)
 def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
     algorithm = replace(GOOD[name], **bad)
     steps = found(algorithm)

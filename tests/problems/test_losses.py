@@ -8,9 +8,14 @@ from jax.flatten_util import ravel_pytree
 
 from fedbilevel import LocalBSGM, NeumannSeries, run
 from fedbilevel.metrics import newton_reference
+from tests.algorithms.table import by_day
 from tests.problems.tables import CASES, held, transcribed
 
 every_task = pytest.mark.parametrize("name", CASES)
+one_of_each_kind = pytest.mark.parametrize(
+    "name", by_day(CASES, "regularisation", "hyper_cleaning")
+)
+"""A penalty of the lower loss, and weights of its examples."""
 
 
 def as_jax(variable):
@@ -106,7 +111,7 @@ def test_lower_losses_are_strongly_convex(name):
 
 
 @pytest.mark.slow
-@every_task
+@one_of_each_kind
 def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(name):
     case = CASES[name]()
     problem, count = case.task.problem, case.task.devices.device_count
@@ -128,7 +133,7 @@ def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(n
 
 
 @pytest.mark.slow
-@every_task
+@one_of_each_kind
 def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
     task = CASES[name]().task
     algorithm = LocalBSGM(

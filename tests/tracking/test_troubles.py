@@ -10,6 +10,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from fedbilevel import Costs
+from fedbilevel.__main__ import main
 from fedbilevel.tracking import (
     MLflow,
     Record,
@@ -19,6 +20,7 @@ from fedbilevel.tracking import (
     read_records,
     tracked,
 )
+from tests.commands.typing_in import as_for_users
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import Server
 from tests.waiting import HANG
@@ -26,18 +28,19 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
-def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path):
+def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
-    running = start("run", str(file), "--tracking.mlflow", "http://127.0.0.1:1")
-    _, errors = running.communicate(timeout=HANG)
-    assert running.returncode == 2
-    assert errors.endswith(
+    with as_for_users():
+        words = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
+        assert main(words) == 2
+    assert capsys.readouterr().err.endswith(
         "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
         "there (mlflow server), or leave MLflow out.\n"
     )
 
 
+@pytest.mark.nightly
 def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])

@@ -1,0 +1,65 @@
+"""Nothing that an exchange leaves behind stays: a soak in one process.
+
+The small version of the soak of `test_flare_equality`, where 500 exchanges of real
+processes are watched from outside.
+"""
+
+import gc
+import weakref
+
+import jax
+import numpy as np
+import pytest
+
+from fedbilevel import run
+from fedbilevel.flare.collecting import EVERY, Garbage
+from tests.engines.federation import START
+from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
+from tests.federation.sites import enrolled, federation
+
+EXCHANGES = 40
+
+
+@pytest.mark.slow
+def test_no_object_and_no_array_is_kept_of_an_exchange():
+    among = sites("LocalBSGM")
+    rounds = run(
+        PROBLEM,
+        algorithm("LocalBSGM"),
+        enrolled(among),
+        *START,
+        rounds=EXCHANGES + 1,
+        weights=WEIGHTS,
+        engine=federation(among),
+    )
+    held = []
+    for done in rounds:
+        if done.number + 1 in (EXCHANGES // 2, EXCHANGES):
+            gc.collect()
+            held.append((len(gc.get_objects()), len(jax.live_arrays())))
+    before, after = held
+    assert after[0] - before[0] < EXCHANGES / 4
+    assert after[1] <= before[1]
+
+
+class Message:
+    """Refers to itself, as the messages of NVIDIA FLARE do, and holds a buffer."""
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(100_000)
+        self.itself = self
+
+
+def test_messages_that_refer_to_themselves_are_collected_every_few_exchanges():
+    garbage = Garbage()
+    gc.disable()
+    try:
+        left = [weakref.ref(Message()) for _ in range(EVERY)]
+        for _ in range(EVERY - 1):
+            garbage.collect()
+        assert all(one() is not None for one in left)
+        garbage.collect()
+        assert all(one() is None for one in left)
+    finally:
+        gc.enable()
+        gc.unfreeze()
