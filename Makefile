@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Three workers for two cores: tests of processes wait for a good part of their time.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile
+# Every worker collects all tests, which takes 30 s of a processor.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: setup data quick lint check test nightly docs bench experiments build clean
 
@@ -21,7 +21,7 @@ data: setup
 
 # Under 2 minutes on 2 cores: no process, no server, no build of the site.
 quick: setup
-	$(BIN)/pytest -m quick -n 2 --dist loadfile
+	$(PYTEST) -m quick
 
 lint: setup
 	$(BIN)/ruff format --check .

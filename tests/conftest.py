@@ -81,18 +81,26 @@ def few_memory_maps() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # The quick tier does not import what only other tiers need: torch, mlflow, nvflare
-    # and flwr_datasets take 15 s of a processor.
-    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+    # A tier does not import what only other tiers need: nvflare and what comes with it
+    # take 5 s of a processor in every worker.
+    left_out = {"quick": NOT_QUICK, "not nightly": ("nightly",)}
+    marker = None
+    if collection_path.suffix == ".py":
+        marker = ALL_MARKED.search(collection_path.read_text())
+    if marker is None or marker[1] not in left_out.get(config.option.markexpr, ()):
         return None
-    return True if ALL_MARKED.search(collection_path.read_text()) else None
+    if marker[1] == "nightly":
+        name = str(collection_path.relative_to(config.rootpath))
+        tests = re.findall(r"^def test_", collection_path.read_text(), re.M)
+        config.stash.setdefault(LEFT, Counter())[name] = len(tests)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    left: Counter[str] = Counter()
+    left = config.stash.setdefault(LEFT, Counter())
     for item in items:
         if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
             item.add_marker(pytest.mark.process)
@@ -102,9 +110,8 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("nightly"):
             left[item.location[0]] += 1
-    if "not nightly" not in config.option.markexpr:
+    if config.option.markexpr != "not nightly":
         left.clear()
-    config.stash[LEFT] = left
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,9 +6,9 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import lazy_loader
 import numpy as np
 import pytest
-import torch
 from jax.sharding import Mesh
 
 from benchmarks import (
@@ -16,10 +16,8 @@ from benchmarks import (
     cost_formulas,
     costs,
     overhead,
-    research_loop,
     sharded,
     softmax,
-    torch_loop,
 )
 from fedbilevel import NeumannSeries, run
 from fedbilevel.algorithms.draws import draw_samples
@@ -30,10 +28,11 @@ from tests.compiling import QUICKLY
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
+torch = lazy_loader.load("torch")
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("group", [2, 4])
+@pytest.mark.parametrize("number", [2, *at_night(1)])
+@pytest.mark.parametrize("group", [2, *at_night(4)])
 @jax.numpy_dtype_promotion("standard")  # images stay in single precision
 def test_the_bare_program_gives_the_packages_numbers(number, group):
     settings = bare.Settings(devices=4, batch=3, group=group, p=2, q=2)
@@ -60,6 +59,8 @@ def test_the_bare_program_gives_the_packages_numbers(number, group):
 
 @pytest.mark.single_precision
 def test_the_research_loop_computes_the_same_estimates():
+    from benchmarks import torch_loop
+
     generator = np.random.default_rng(0)
     batches = [softmax.local_examples(generator, 3).lower for _ in range(4)]
     x = generator.normal(size=softmax.FEATURES).astype(np.float32)
@@ -78,6 +79,8 @@ def test_the_research_loop_computes_the_same_estimates():
 @pytest.mark.single_precision
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_research_loop_runs_the_same_algorithm(number):
+    from benchmarks import research_loop
+
     settings = bare.Settings(devices=2, batch=2, group=2, p=2, q=2)
     devices = softmax.devices(2, examples=4)
     algorithm = overhead.algorithm(number, settings)
@@ -108,7 +111,7 @@ def test_the_research_loop_runs_the_same_algorithm(number):
         np.testing.assert_allclose(mine, other.numpy(), rtol=0, atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, *at_night(2)])
 @jax.numpy_dtype_promotion("standard")
 def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
     settings = bare.Settings(devices=4, batch=3, group=2, p=2, q=2)
@@ -136,7 +139,8 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["checkpointing", *at_night("sharded", "progress")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
 def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
     done = subprocess.run(
@@ -164,6 +168,7 @@ def test_a_benchmark_prints_a_table_and_its_figures_last():
     assert (done.returncode == 1) == ("MISSED" in lines[-1])
 
 
+@pytest.mark.nightly
 def test_what_rounds_cost_is_what_the_formulas_say():
     command = [sys.executable, "-m", "benchmarks.costs", "--fast"]
     done = subprocess.run(

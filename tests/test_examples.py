@@ -36,6 +36,7 @@ def numbers(pattern: str, output: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, output)]
 
 
+@pytest.mark.nightly
 def test_penalties_tuned_pixel_by_pixel_beat_any_single_one(tmp_path):
     output = printed("tune_regularisation.py", tmp_path)
     *single, tuned = numbers(r"validation loss (\S+),", output)
@@ -44,6 +45,7 @@ def test_penalties_tuned_pixel_by_pixel_beat_any_single_one(tmp_path):
     assert numbers(r"test accuracy (\S+)", output)[-1] > 0.89
 
 
+@pytest.mark.nightly
 def test_weighing_labels_finds_the_wrong_ones_and_is_worth_it(tmp_path):
     output = printed("clean_labels.py", tmp_path)
     (area,) = numbers(r"area under the curve: (\S+)", output)
@@ -64,6 +66,7 @@ def test_the_two_bad_instruments_lose_their_weight_in_a_resumed_run(tmp_path):
     assert learnt < 0.7 * equal
 
 
+@pytest.mark.nightly
 def test_what_is_said_about_settings_is_measured(tmp_path):
     output = printed("choose_settings.py", tmp_path)
     assert numbers(r"L is (\S+), 1", output) == pytest.approx([2.04, 1.14], abs=0.02)

@@ -11,6 +11,7 @@ from fedbilevel.algorithms.momentum import MomentumState
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
 from fedbilevel.metrics import stationarity
+from tests.algorithms.table import by_day
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ def test_the_series_scale_is_below_every_examples_inverse_curvature():
     assert 1 / largest > noisy_quadratic.SERIES_SCALE
 
 
-@pytest.mark.parametrize("name", speedup.METHODS)
+@pytest.mark.parametrize("name", by_day(speedup.METHODS, "LocalBSGM"))
 def test_passages_are_those_of_single_runs(name):
     plans = [
         speedup.plan_of(speedup.METHODS[name], devices=2, rate=rate, threshold=100.0)

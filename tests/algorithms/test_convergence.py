@@ -14,13 +14,14 @@ from fedbilevel import (
     run,
 )
 from tests import quadratic
+from tests.algorithms.table import at_night
 
 pytestmark = pytest.mark.slow
 
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
 
 
-@pytest.mark.parametrize("make", [LocalBSGM, LocalBSGVRM])
+@pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_both_reach_the_solution_of_a_homogeneous_quadratic(make):
     held = quadratic.devices(1, 1, 0.0)[0]
     devices = InMemoryDevices.sharing(held, device_count=4)
@@ -49,6 +50,7 @@ def tail_error(algorithm, devices, mean, rounds, seed) -> float:
     return float(np.mean(errors[-rounds // 3 :]))
 
 
+@pytest.mark.nightly
 def test_variance_reduction_lowers_the_tail_error_at_equal_samples():
     # Every part of every example is scattered: targets, matrices and couplings too.
     held = quadratic.examples(np.random.default_rng(8), 500, 0.3)

@@ -214,6 +214,7 @@ def test_a_device_with_a_private_lower_level_may_join_late():
     np.testing.assert_allclose(x, predicted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_unequal_local_work_biases_simfbo_and_not_shrofbo():
     sizes = (1, 2, 4, 8)
     held = heterogeneous(sizes)

@@ -71,7 +71,7 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
 def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     (tmp_path / "rival.toml").write_text(QUICK.replace("0.1", "0.3"))
-    words = "compare quick.toml rival.toml --seeds 2 --figure accuracy --json"
+    words = "compare quick.toml rival.toml --seeds 2 --jobs 1 --figure accuracy --json"
     first = fedbilevel(tmp_path, words)
     found = json.loads(first.stdout)
     assert {label: len(seeds) for label, seeds in found.items()} == {
@@ -165,7 +165,7 @@ def test_the_doctor_tells_what_is_there(tmp_path):
 
 def test_seeds_are_compared_after_the_same_rounds(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
-    fedbilevel(tmp_path, "compare quick.toml --seeds 2")
+    fedbilevel(tmp_path, "compare quick.toml --seeds 2 --jobs 1")
     records = tmp_path / "runs" / "quick-seed-1" / "measured.jsonl"
     lines = records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines[:-1]))  # as if it had been left after 8 rounds

@@ -170,14 +170,7 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     ) as begun:
         assert begun.stdout is not None
         begun.stdout.readline()
-        second = subprocess.run(
-            [*command, "--seed", "3"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-        )
-        assert second.returncode == 2
+        second = fedbilevel(tmp_path, "run long.toml --json --seed 3", code=2)
         assert "another process is running in runs/long" in second.stderr
         begun.terminate()
         begun.stdout.read()

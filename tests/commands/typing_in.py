@@ -45,8 +45,10 @@ every = 5
 """
 
 
-def fedbilevel(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
-    """Carry out a command in this process; fail if it does."""
+def fedbilevel(
+    folder: Path, words: str, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Carry out a command in this process; fail if it ends with another code."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         chdir(folder),
@@ -54,10 +56,10 @@ def fedbilevel(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
         redirect_stderr(errors),
         as_for_users(),
     ):
-        code = main(words.split())
-    assert code == 0, errors.getvalue()
+        ended = main(words.split())
+    assert ended == code, errors.getvalue()
     return subprocess.CompletedProcess(
-        words, code, output.getvalue(), errors.getvalue()
+        words, ended, output.getvalue(), errors.getvalue()
     )
 
 

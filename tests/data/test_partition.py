@@ -1,14 +1,11 @@
+import lazy_loader
 import numpy as np
 import pytest
-from flwr_datasets.partitioner import (
-    DirichletPartitioner,
-    IidPartitioner,
-    NaturalIdPartitioner,
-)
 
 from fedbilevel.data.partition import partition, take
 
 pytestmark = pytest.mark.slow
+flwr = lazy_loader.load("flwr_datasets")
 
 LABELS = np.repeat(np.arange(4), 250)
 
@@ -24,13 +21,13 @@ def assert_every_row_once(parts):
 
 
 def test_iid_parts_have_everyones_labels_though_the_table_is_sorted():
-    parts = partition(IidPartitioner(num_partitions=5), label=LABELS)
+    parts = partition(flwr.partitioner.IidPartitioner(num_partitions=5), label=LABELS)
     assert_every_row_once(parts)
     assert np.abs(shares(parts) - 0.25).max() < 0.15
 
 
 def test_dirichlet_parts_differ_in_their_labels():
-    partitioner = DirichletPartitioner(
+    partitioner = flwr.partitioner.DirichletPartitioner(
         num_partitions=5, partition_by="label", alpha=0.1, min_partition_size=5
     )
     parts = partition(partitioner, label=LABELS)
@@ -39,7 +36,7 @@ def test_dirichlet_parts_differ_in_their_labels():
 
 
 def test_parts_by_column_hold_one_value_each():
-    parts = partition(NaturalIdPartitioner("label"), label=LABELS)
+    parts = partition(flwr.partitioner.NaturalIdPartitioner("label"), label=LABELS)
     assert_every_row_once(parts)
     assert [len(set(LABELS[part])) for part in parts] == [1] * 4
     assert take({"a": LABELS}, parts[0])["a"].shape == (250,)
@@ -47,4 +44,4 @@ def test_parts_by_column_hold_one_value_each():
 
 def test_columns_of_different_length_are_refused():
     with pytest.raises(ValueError, match="one length"):
-        partition(IidPartitioner(2), label=[1, 2], other=[1])
+        partition(flwr.partitioner.IidPartitioner(2), label=[1, 2], other=[1])

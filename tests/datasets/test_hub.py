@@ -2,11 +2,13 @@
 
 import sys
 
+import lazy_loader
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image, List, Value
 
 from fedbilevel.datasets import hub
+
+hf = lazy_loader.load("datasets")
 
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, (8, 5, 4), np.uint8)
@@ -31,10 +33,10 @@ def shards(folder, rows, test):
 
 
 def images(pixels, labels):
-    kinds = Features(
-        {"image": Image(), "label": ClassLabel(names=["cat", "dog", "owl"])}
+    kinds = hf.Features(
+        {"image": hf.Image(), "label": hf.ClassLabel(names=["cat", "dog", "owl"])}
     )
-    return Dataset.from_dict({"image": list(pixels), "label": labels}, kinds)
+    return hf.Dataset.from_dict({"image": list(pixels), "label": labels}, kinds)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def out_of_reach(tmp_path, monkeypatch):
 
 @pytest.fixture
 def people(tmp_path):
-    rows = Dataset.from_dict(PEOPLE)
+    rows = hf.Dataset.from_dict(PEOPLE)
     return shards(tmp_path / "people", rows, rows.select([3, 1]))
 
 
@@ -126,10 +128,12 @@ def test_a_mistake_is_told_with_its_cure(asked, message, people):
 
 
 def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
-    rows = Dataset.from_dict(
+    rows = hf.Dataset.from_dict(
         {"age": [1.0, None], "ragged": [[1], [1, 2]], "label": [0, 1]},
-        Features(
-            age=Value("float32"), ragged=List(Value("int64")), label=Value("int8")
+        hf.Features(
+            age=hf.Value("float32"),
+            ragged=hf.List(hf.Value("int64")),
+            label=hf.Value("int8"),
         ),
     )
     folder = shards(tmp_path, rows, rows)
@@ -147,7 +151,7 @@ def test_examples_without_a_label_are_refused(tmp_path):
 
 
 def test_a_table_of_words_only_is_refused(tmp_path):
-    rows = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    rows = hf.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
     with pytest.raises(ValueError, match="no column of images or numbers besides"):
         hub(shards(tmp_path, rows, rows))
 

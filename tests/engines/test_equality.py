@@ -17,7 +17,7 @@ from fedbilevel import (
     run,
 )
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+from tests.algorithms.table import ALGORITHMS, KINDS, at_night, in_tiers
 from tests.engines import federation
 from tests.engines.starting import start_processes
 from tests.waiting import HANG
@@ -77,7 +77,7 @@ def test_two_processes_of_two_shards_give_the_same(name, two_processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["LocalBSGVRM", "FedBiO, private lower level"])
+@pytest.mark.parametrize("name", [*at_night("LocalBSGVRM"), KINDS[1]])
 def test_samples_of_devices_loaded_on_demand_give_the_same(name):
     settings = {"participation": UniformSample(3), "rounds": 4}
     expected = federation.trajectory(name, Simulation(), **settings)

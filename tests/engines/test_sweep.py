@@ -99,6 +99,7 @@ for i, algorithm in enumerate(settings):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_sweep_is_right_as_compiled_for_users():
     # Tests are compiled with few optimisations; one release of the compiler had a wrong

@@ -1,13 +1,10 @@
 """An experiment file over a data set in the hub's layout, beside it in a folder."""
 
 import json
-import os
-import subprocess
-import sys
 
+import lazy_loader
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Image
 
 from fedbilevel import FedBiO, datasets
 from fedbilevel.experiments.choices import Data, Experiment, Partition
@@ -15,6 +12,9 @@ from fedbilevel.experiments.dealing import deal
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
 from fedbilevel.experiments.writing import write_experiment
+from tests.commands.typing_in import fedbilevel
+
+hf = lazy_loader.load("datasets")
 
 FILE = """
 rounds = 2
@@ -41,28 +41,21 @@ def folder(tmp_path, monkeypatch):
     """Return a folder with an experiment file and scikit-learn's digits as images."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    kinds = Features({"image": Image(), "digit": ClassLabel(num_classes=10)})
+    kinds = hf.Features({"image": hf.Image(), "digit": hf.ClassLabel(num_classes=10)})
     for split, part in zip(("train", "test"), datasets.digits()[:2], strict=True):
         pixels = np.rint(part.features[:300].reshape(-1, 8, 8) * 255).astype(np.uint8)
         rows = {"image": list(pixels), "digit": part.labels[:300]}
-        Dataset.from_dict(rows, kinds).to_parquet(
+        hf.Dataset.from_dict(rows, kinds).to_parquet(
             tmp_path / "small-digits" / "data" / f"{split}-00000-of-00001.parquet"
         )
     (tmp_path / "first.toml").write_text(FILE)
     return tmp_path
 
 
-@pytest.mark.process
-def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder):
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "fedbilevel", "run", folder / "first.toml", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **offline},
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.slow
+def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = fedbilevel(folder, f"run {folder / 'first.toml'} --json")
     *_, last, baseline = map(json.loads, done.stdout.splitlines())
     assert baseline["baseline"]["rounds"] == 2
     assert last["rounds"] == 2

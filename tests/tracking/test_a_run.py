@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import lazy_loader
 import pytest
-from mlflow.tracking import MlflowClient
 
 from fedbilevel.tracking import Record, read_records
 from fedbilevel.tracking.protocol import numbers
@@ -17,6 +17,7 @@ from tests.tracking.wandb_files import wandb_history, wandb_records
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
+mlflow = lazy_loader.load("mlflow")
 
 
 class Left(NamedTuple):
@@ -40,7 +41,7 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 130, errors
     before = list(read_records(folder))
-    client = MlflowClient(server.uri)
+    client = mlflow.MlflowClient(server.uri)
     status = client.get_run((folder / "mlflow_run").read_text()).info.status
     # As if the machine had died soon after its first checkpoint: rounds are run again.
     kept = (folder / "checkpoints").glob("round_*")
@@ -60,7 +61,7 @@ def test_the_run_was_left_and_went_on(left):
 
 
 def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
-    client = MlflowClient(server.uri)
+    client = mlflow.MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("fedbilevel")
     named = [
         one
