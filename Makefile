@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Every worker collects all tests, which takes 30 s of a processor.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
-.PHONY: setup data quick lint check test nightly docs bench experiments build clean
+.PHONY: setup data quick lint check test coverage nightly docs bench experiments build clean
 
 setup: .venv/.ready
 
@@ -35,6 +35,10 @@ check: lint test
 test: setup
 	$(PYTEST) -m "not nightly"
 
+# Lines that the tests of `make check` run, in their own processes.
+coverage: setup
+	$(PYTEST) -m "not nightly" --cov=fedbilevel --cov-report=term:skip-covered
+
 # Everything at full size, for hours when nobody waits.
 nightly: lint data
 	$(PYTEST)
@@ -53,6 +57,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.federation
 
 experiments: data
+	$(BIN)/python -m benchmarks.cleaning_baselines
 	$(BIN)/python -m benchmarks.heterogeneity
 	$(BIN)/python -m benchmarks.speedup
 	$(BIN)/python -m benchmarks.complexity
