@@ -10,9 +10,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.waiting import until
+from tests.waiting import HANG, until
 
+TIMEOUT = f"{HANG:.0f}"
+"""Seconds that a client waits for the server."""
 ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": TIMEOUT,
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }

@@ -22,7 +22,7 @@ from fedbilevel.tracking import (
 )
 from tests.commands.typing_in import as_for_users
 from tests.tracking.commands import FILE, start
-from tests.tracking.servers import Server
+from tests.tracking.servers import TIMEOUT, Server
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
@@ -63,7 +63,6 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
 def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     server, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setattr(driving, "PAUSE", HANG)
     sent: list[Record] = []
     really_send = MLflow.record
@@ -78,6 +77,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     with tracked([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
         record(records[0])
         server.signal(signal.SIGSTOP)
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
         try:
             record(records[1])
             assert "MLflow had trouble" in caplog.text
@@ -87,6 +87,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
             assert len(sent) == tried
         finally:
             server.signal(signal.SIGCONT)
+            monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", TIMEOUT)
     client = mlflow.MlflowClient(server.uri)
     name = (tmp_path / "mlflow_run").read_text()
     history = client.get_metric_history(name, "loss")

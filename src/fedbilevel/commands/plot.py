@@ -40,9 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
     experiment, records = read_run(given.folder)
-    failure = read_failure(given.folder) or divergence(records)
-    if failure is not None:
-        print(f"the run in {given.folder} failed, {failure}", file=sys.stderr)
+    failure = read_failure(given.folder)
+    bad = failure or divergence(records)
+    if bad is not None:
+        print(f"the run in {given.folder} failed, {bad}", file=sys.stderr)
     baseline = read_baseline(given.folder)
     pictures = [course(records, baseline)]
     # While a run is still going there is nothing learnt yet, but much to see.
