@@ -19,7 +19,7 @@ setup: .venv/.ready
 data: setup
 	$(BIN)/python -m benchmarks.fetch_data
 
-# Under 2 minutes on 2 cores: no process, no server, no build of the site.
+# About 2 minutes on 2 cores: no process, no server, no build of the site.
 quick: setup
 	$(PYTEST) -m quick
 
