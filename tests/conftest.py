@@ -57,8 +57,23 @@ quick_test: str | None = None
 """The quick test that is running."""
 
 
+SETTINGS = "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"
+"""Settings of JAX for the whole process, which no test may leave changed."""
+
+
 @pytest.fixture(autouse=True)
-def strict_numbers(request: pytest.FixtureRequest) -> Iterator[None]:
+def unchanged_settings() -> Iterator[None]:
+    before = [getattr(jax.config, name) for name in SETTINGS]
+    yield
+    assert before == [getattr(jax.config, name) for name in SETTINGS], (
+        "the test changed settings of JAX for all that follow in its process"
+    )
+
+
+@pytest.fixture(autouse=True)
+def strict_numbers(
+    request: pytest.FixtureRequest, unchanged_settings: None
+) -> Iterator[None]:
     if request.node.get_closest_marker("single_precision"):
         yield
         return

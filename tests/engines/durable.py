@@ -20,7 +20,6 @@ def main(folder: Path, result: Path) -> None:
     if "PROCESSES" in os.environ:
         join()
         engine = Sharded()
-    jax.config.update("jax_enable_x64", True)
     for done in resume(
         quadratic.problem(),
         FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True),
@@ -38,4 +37,5 @@ def main(folder: Path, result: Path) -> None:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
     main(Path(sys.argv[1]), Path(sys.argv[2]))
