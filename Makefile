@@ -3,6 +3,9 @@ BIN := .venv/bin
 # Every worker collects all tests, which takes 30 s of a processor.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
+# Programs of tests start interpreters, which would compile every import anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: setup data quick lint check test coverage nightly docs bench experiments build clean
 
 setup: .venv/.ready

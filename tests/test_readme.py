@@ -46,6 +46,7 @@ def test_quick_start_tunes_a_model_within_a_minute(tmp_path):
     assert said in " ".join(README.read_text().split())
 
 
+@pytest.mark.nightly
 def test_the_later_programs_go_on_from_the_quick_start(tmp_path):
     _, tuning, diagnosis, cleaning = PROGRAMS
     # What they need of the quick start is defined before its first result.

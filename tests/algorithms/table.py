@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
 }
 
 KINDS = (
-    "LocalBSGVRM",
+    "LocalBSGM",
     "FedBiO, private lower level",
     "two exchanges, private state",
 )

@@ -20,7 +20,7 @@ from fedbilevel import (
 from fedbilevel.algorithms.rescale import rescale, same_steps
 from fedbilevel.mathematics import theory
 from tests import quadratic
-from tests.algorithms.table import TwoExchanges, at_night
+from tests.algorithms.table import TwoExchanges
 
 SERIES = NeumannSeries(terms=10, scale=0.15)
 SHORT = NeumannSeries(terms=1, scale=0.15)
@@ -134,8 +134,8 @@ def test_a_grid_of_rates_is_rescaled_under_vmap():
     np.testing.assert_allclose(together, jnp.stack(apart), rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [BSGM, *at_night(BSGVRM)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("algorithm", [BSGM, BSGVRM])
 def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
     held = quadratic.examples(np.random.default_rng(8), 500, 0.3)
     mean = quadratic.Mean.of([held])

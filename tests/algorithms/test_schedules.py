@@ -71,7 +71,7 @@ SCHEDULED = {
     for algorithm in [make()]
 }
 every_algorithm = pytest.mark.parametrize(
-    "name", by_day(SCHEDULED, "LocalBSGVRM", "FedBiO")
+    "name", by_day(SCHEDULED, "LocalBSGM", "FedBiO")
 )
 
 

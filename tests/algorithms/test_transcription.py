@@ -40,7 +40,7 @@ def decaying(t: int) -> float:
 @pytest.mark.parametrize("devices", [4, *at_night(1)])
 @pytest.mark.parametrize("local_steps", [3, *at_night(1)])
 @pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("eta", [fixed, decaying])
+@pytest.mark.parametrize("eta", [decaying, *at_night(fixed)])
 def test_both_algorithms_equal_their_transcription(devices, local_steps, number, eta):
     held = quadratic.devices(devices, per_device=9, noise=0.3)
     source = InMemoryDevices(held)

@@ -16,6 +16,7 @@ from fedbilevel.commands.plan import planned_experiment
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from tests.algorithms.table import by_day
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
 
 pytestmark = pytest.mark.process
@@ -46,7 +47,7 @@ class Page(HTMLParser):
                 self.fetched.append(value)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", by_day(PROBLEMS, "cleaning", "regularisation"))
 def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tmp_path):
     fedbilevel(tmp_path, f"new first --ready {problem}")
     small = "--rounds 2 --data.training 200 --data.validation 100 --evaluation.every 1"

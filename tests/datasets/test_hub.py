@@ -2,13 +2,10 @@
 
 import sys
 
-import lazy_loader
 import numpy as np
 import pytest
 
 from fedbilevel.datasets import hub
-
-hf = lazy_loader.load("datasets")
 
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, (8, 5, 4), np.uint8)
@@ -33,6 +30,8 @@ def shards(folder, rows, test):
 
 
 def images(pixels, labels):
+    import datasets as hf
+
     kinds = hf.Features(
         {"image": hf.Image(), "label": hf.ClassLabel(names=["cat", "dog", "owl"])}
     )
@@ -48,6 +47,8 @@ def out_of_reach(tmp_path, monkeypatch):
 
 @pytest.fixture
 def people(tmp_path):
+    import datasets as hf
+
     rows = hf.Dataset.from_dict(PEOPLE)
     return shards(tmp_path / "people", rows, rows.select([3, 1]))
 
@@ -128,6 +129,8 @@ def test_a_mistake_is_told_with_its_cure(asked, message, people):
 
 
 def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
+    import datasets as hf
+
     rows = hf.Dataset.from_dict(
         {"age": [1.0, None], "ragged": [[1], [1, 2]], "label": [0, 1]},
         hf.Features(
@@ -151,6 +154,8 @@ def test_examples_without_a_label_are_refused(tmp_path):
 
 
 def test_a_table_of_words_only_is_refused(tmp_path):
+    import datasets as hf
+
     rows = hf.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
     with pytest.raises(ValueError, match="no column of images or numbers besides"):
         hub(shards(tmp_path, rows, rows))

@@ -1,7 +1,6 @@
 import struct
 import sys
 
-import datasets
 import numpy as np
 import pytest
 
@@ -20,6 +19,8 @@ def idx(array):
 
 def rows(images, labels):
     """A split as the hub's library returns it, with images stored as PNG."""
+    import datasets
+
     columns = {"image": datasets.Image(), "label": datasets.ClassLabel(10)}
     features = datasets.Features(columns)
     table = {"image": list(images), "label": list(labels)}

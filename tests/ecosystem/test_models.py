@@ -13,7 +13,7 @@ from fedbilevel import (
     BilevelProblem,
     FedBiO,
     InMemoryDevices,
-    LocalBSGVRM,
+    LocalBSGM,
     LocalExamples,
     NeumannSeries,
     run,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 INPUTS, HIDDEN, OUTPUTS = 5, 4, 3
 ALGORITHMS = [
-    LocalBSGVRM(0.2, NeumannSeries(1, 0.3), local_steps=2, batch_size=4),
+    LocalBSGM(0.2, NeumannSeries(1, 0.3), local_steps=2, batch_size=4),
     FedBiO(0.2, local_steps=2, batch_size=4),
 ]
 both_families = pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 
-import lazy_loader
 import numpy as np
 import pytest
 
@@ -13,8 +12,6 @@ from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
 from fedbilevel.experiments.writing import write_experiment
 from tests.commands.typing_in import fedbilevel
-
-hf = lazy_loader.load("datasets")
 
 FILE = """
 rounds = 2
@@ -39,6 +36,8 @@ HUB = Data("hub", path="a/b", features=("u", "v"), label="w", splits=("one", "tw
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Return a folder with an experiment file and scikit-learn's digits as images."""
+    import datasets as hf
+
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     kinds = hf.Features({"image": hf.Image(), "digit": hf.ClassLabel(num_classes=10)})

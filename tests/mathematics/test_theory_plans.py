@@ -18,6 +18,7 @@ from fedbilevel import (
 from fedbilevel.mathematics import theory
 from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW, Plan
 from tests import quadratic
+from tests.algorithms.table import at_night
 
 # So large that rounding to whole numbers does not show.
 COUNTS: dict[str, Any] = {"devices": 4, "steps": 10**12, "local_steps": 10**8}
@@ -221,7 +222,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [LocalBSGM, LocalBSGVRM])
+@pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_rounds_and_samples_are_those_that_a_run_counts(make):
     own = {"opening_batch_size": 7} if make is LocalBSGVRM else {}
     law = LOCAL_BSGVRM_LAW if make is LocalBSGVRM else LOCAL_BSGM_LAW

@@ -15,6 +15,7 @@ from fedbilevel.problems import (
     loss_tuning,
     redraw_labels,
 )
+from tests.algorithms.table import at_night
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def validation_model(whole: Split) -> np.ndarray:
     return 5 * np.linalg.solve(gram, features.T @ np.eye(10)[labels]).T
 
 
-@pytest.mark.parametrize("name", ["example weights", "network"])
+@pytest.mark.parametrize("name", ["example weights", *at_night("network")])
 def test_cleaning_finds_wrong_labels_and_raises_the_accuracy(name):
     clean = split()
     noisy = redraw_labels(np.asarray(clean.training.labels), share=0.5, classes=10)

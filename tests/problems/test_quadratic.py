@@ -7,6 +7,7 @@ from fedbilevel import ConjugateGradient, LocalBSGM, LocalBSGVRM, run
 from fedbilevel.metrics import newton_reference, stationarity
 from fedbilevel.problems import Quadratic, quadratic_task, random_quadratic
 from fedbilevel.problems.scatter import scatter
+from tests.algorithms.table import at_night
 from tests.problems.tables import held
 
 X = np.array([0.4, -1.1])
@@ -80,7 +81,7 @@ def test_at_the_biased_solution_local_hypergradients_and_lower_gradients_cancel(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [LocalBSGM, LocalBSGVRM])
+@pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_the_papers_algorithms_settle_at_the_biased_solution(make):
     quadratic = different()
     task = quadratic_task(quadratic, examples=1)

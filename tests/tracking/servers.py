@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -54,6 +55,12 @@ class Server:
         except (URLError, OSError):
             return False
         return True
+
+    def client(self) -> Any:
+        """Return MLflow's own client of this server."""
+        import mlflow
+
+        return mlflow.MlflowClient(self.uri)
 
     def signal(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)

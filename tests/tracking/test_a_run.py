@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-import lazy_loader
 import pytest
 
 from fedbilevel.tracking import Record, read_records
@@ -17,7 +16,6 @@ from tests.tracking.wandb_files import wandb_history, wandb_records
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
-mlflow = lazy_loader.load("mlflow")
 
 
 class Left(NamedTuple):
@@ -41,7 +39,7 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 130, errors
     before = list(read_records(folder))
-    client = mlflow.MlflowClient(server.uri)
+    client = server.client()
     status = client.get_run((folder / "mlflow_run").read_text()).info.status
     # As if the machine had died soon after its first checkpoint: rounds are run again.
     kept = (folder / "checkpoints").glob("round_*")
@@ -61,7 +59,7 @@ def test_the_run_was_left_and_went_on(left):
 
 
 def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
-    client = mlflow.MlflowClient(server.uri)
+    client = server.client()
     experiment = client.get_experiment_by_name("fedbilevel")
     named = [
         one

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import lazy_loader
 import pytest
 
 from fedbilevel import Costs
@@ -26,7 +25,6 @@ from tests.tracking.servers import TIMEOUT, Server
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
-mlflow = lazy_loader.load("mlflow")
 
 
 def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys):
@@ -88,7 +86,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
         finally:
             server.signal(signal.SIGCONT)
             monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", TIMEOUT)
-    client = mlflow.MlflowClient(server.uri)
+    client = server.client()
     name = (tmp_path / "mlflow_run").read_text()
     history = client.get_metric_history(name, "loss")
     assert sorted(one.step for one in history) == [0, 1, 2]
@@ -103,7 +101,7 @@ def test_mlflow_keeps_once_what_it_got_twice(server, tmp_path):
         record(one)
         record(one)
     name = (tmp_path / "mlflow_run").read_text()
-    assert len(mlflow.MlflowClient(server.uri).get_metric_history(name, "loss")) == 1
+    assert len(server.client().get_metric_history(name, "loss")) == 1
 
 
 def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
@@ -129,7 +127,7 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
         tracked([MLflow(server.uri, tmp_path)], "failed", {"rate": 0.1}),
     ):
         raise ArithmeticError("diverged")
-    run = mlflow.MlflowClient(server.uri).get_run((tmp_path / "mlflow_run").read_text())
+    run = server.client().get_run((tmp_path / "mlflow_run").read_text())
     assert run.info.status == "FAILED"
     assert run.data.params == {"rate": "0.1"}
     assert dict(os.environ) == before
@@ -140,7 +138,7 @@ def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tm
     with tracked([MLflow(server.uri, tmp_path)], "new", {}, goes_on=True):
         pass
     name = (tmp_path / "mlflow_run").read_text()
-    assert mlflow.MlflowClient(server.uri).get_run(name).info.run_name == "new"
+    assert server.client().get_run(name).info.run_name == "new"
 
 
 def test_a_run_begun_anew_in_a_folder_is_another_run(server, tmp_path):
@@ -148,7 +146,7 @@ def test_a_run_begun_anew_in_a_folder_is_another_run(server, tmp_path):
     for rate in (0.1, 0.2):
         with tracked([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):
             names.append((tmp_path / "mlflow_run").read_text())
-    runs = [mlflow.MlflowClient(server.uri).get_run(name) for name in names]
+    runs = [server.client().get_run(name) for name in names]
     assert [one.data.params["rate"] for one in runs] == ["0.1", "0.2"]
 
 
@@ -159,7 +157,7 @@ def test_trackers_that_have_begun_are_ended_where_another_cannot(server, tmp_pat
         tracked(trackers, "halfway", {}),
     ):
         pass
-    run = mlflow.MlflowClient(server.uri).get_run((tmp_path / "mlflow_run").read_text())
+    run = server.client().get_run((tmp_path / "mlflow_run").read_text())
     assert run.info.status == "FAILED"
 
 

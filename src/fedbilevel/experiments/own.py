@@ -3,6 +3,7 @@
 import runpy
 import sys
 import traceback
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,8 +75,7 @@ def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
     # What it imports may lie beside it.
     sys.path.insert(0, str(file.parent))
     try:
-        names: dict[str, Any] = runpy.run_path(str(file))
-        make = names.get(name)
+        make = _definitions(str(file), file.read_bytes()).get(name)
         made = make(*arguments) if callable(make) else None
     except Exception as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
@@ -93,6 +93,16 @@ def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
             f"{kind.__name__}."
         )
     return made
+
+
+@lru_cache(maxsize=8)
+def _definitions(file: str, source: bytes) -> dict[str, Any]:
+    """Return what a file defines.
+
+    A file is executed once while its source stays the same: runs of a comparison then
+    have the same losses, whose programs are compiled once.
+    """
+    return runpy.run_path(file)
 
 
 def _place(error: Exception, file: Path) -> str:

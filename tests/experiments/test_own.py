@@ -1,0 +1,18 @@
+"""A custom problem is read from its file."""
+
+import numpy as np
+
+from fedbilevel.experiments.own import own_task
+from tests.commands.seeds import PROBLEM
+
+
+def test_a_file_gives_the_same_losses_until_it_is_edited(tmp_path):
+    # The same losses are compiled once, for all runs of a comparison.
+    file = tmp_path / "own.py"
+    file.write_text(PROBLEM)
+    first = own_task(file).problem
+    assert own_task(file).problem == first
+    file.write_text(PROBLEM.replace("0.01", "0.02"))
+    edited = own_task(file).problem
+    assert edited != first
+    assert edited.upper_loss(1.0, 0.0, np.zeros(2)) == 0.02
