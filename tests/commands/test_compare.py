@@ -175,6 +175,23 @@ def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
     assert all(part in said for part in parts)
 
 
+def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path):
+    folders = [run_in(tmp_path / f"a{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)]
+    losses = [0.6, 0.8]
+    for folder, loss in zip(folders, losses, strict=True):
+        record = Record(ROUNDS[-1], 2.0, Costs(exchanges=20), {"loss": loss})
+        (Path(folder) / "baseline.json").write_text(record.line)
+    header, tuned, untuned, *_ = compare(tmp_path, *folders).out.splitlines()
+    at = cells(header).index("validation loss")
+    assert cells(tuned)[at].startswith("0.3 ±")
+    assert cells(untuned)[0] == "without tuning"
+    assert cells(untuned)[at] == "0.7 ± 0.1"
+    (found,) = json.loads(compare(tmp_path, *folders, "--json").out).values()
+    assert [one["baseline"]["figures"]["loss"] for one in found] == losses
+    (Path(folders[0]) / "baseline.json").unlink()
+    assert "without tuning" not in compare(tmp_path, *folders).out
+
+
 @pytest.mark.process
 @pytest.mark.single_precision
 def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):

@@ -12,12 +12,17 @@ from fedbilevel.tracking.titles import title_of
 DEVIATION = "±: sample standard deviation over seeds."
 """What ± means in a table."""
 
+UNTUNED = "  without tuning"
+"""The row of a group's baseline: the same training with x fixed at its start."""
+
 LEFT_OUT = "Failed seeds are left out of all means and deviations."
 """What becomes of failed seeds in a table."""
 
 
 def table(groups: Sequence[Group]) -> str:
     """Return a row for each group, after the last rounds that all its seeds have.
+
+    Below it stands its baseline without tuning, where every seed has one.
 
     Example:
         >>> print(table([]))
@@ -30,23 +35,25 @@ def table(groups: Sequence[Group]) -> str:
     rows = [
         ["run", *counts, "rounds", "samples", "sent", "time", *map(title_of, names)]
     ]
+
+    def values(records: Sequence[Record]) -> list[str]:
+        figures = [[one.figures.get(name) for one in records] for name in names]
+        return [*_costs(records), *map(_value, figures)]
+
     for group, last in zip(groups, ends, strict=True):
-        rows.append(
-            [
-                group.label,
-                str(len(group.runs)),
-                *([_failed(group)] if failed else []),
-                *_costs(last),
-                *(_value([one.figures.get(name) for one in last]) for name in names),
-            ]
-        )
+        failures = [_failed(group)] if failed else []
+        rows.append([group.label, str(len(group.runs)), *failures, *values(last)])
+        baselines = untuned(group)
+        if baselines:
+            counts = [str(len(baselines)), *([""] if failed else [])]
+            rows.append([UNTUNED, *counts, *values(baselines)])
     several = any(len(last) > 1 for last in ends)
     notes = " ".join([DEVIATION] * several + [LEFT_OUT] * failed)
     return "\n".join([aligned(rows), *([notes] if notes else [])])
 
 
 def as_json(groups: Sequence[Group]) -> str:
-    """Return the last common record of each seed, and the failures, by label.
+    """Return the last common record, baseline and failure of each seed, by label.
 
     Example:
         >>> as_json([Group("FedBiO", ())])
@@ -60,6 +67,7 @@ def as_json(groups: Sequence[Group]) -> str:
                 "seed": run.experiment.seed,
                 "folder": str(run.folder),
                 "failure": run.failure._asdict() if run.failure else None,
+                "baseline": json.loads(run.baseline.line) if run.baseline else None,
                 **({} if run.failure else json.loads(next(ends).line)),
             }
             for run in group.runs
@@ -106,6 +114,17 @@ def last_common(group: Group) -> list[Record]:
         return []
     last = max(set.intersection(*map(set, by_rounds)))
     return [found[last] for found in by_rounds]
+
+
+def untuned(group: Group) -> list[Record]:
+    """Return the baselines of the seeds that did not fail, if each has one.
+
+    Example:
+        >>> untuned(Group("FedBiO", ()))
+        []
+    """
+    found = [run.baseline for run in group.successful if run.baseline is not None]
+    return found if len(found) == len(group.successful) else []
 
 
 def _failed(group: Group) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.choices import Experiment, Tracking
 from fedbilevel.experiments.failures import Failure, divergence, read_failure
 from fedbilevel.experiments.folders import EXCHANGES
@@ -20,6 +21,7 @@ class SeedRun(NamedTuple):
         experiment: the settings of the run, its seed among them.
         records: the measurements, oldest first; a failed run may have none.
         failure: why the run failed; None if it did not.
+        baseline: the same training with x fixed at its start, where it was made.
 
     Example:
         >>> SeedRun._fields[0]
@@ -30,6 +32,7 @@ class SeedRun(NamedTuple):
     experiment: Experiment
     records: Sequence[Record]
     failure: Failure | None
+    baseline: Record | None = None
 
 
 class Group(NamedTuple):
@@ -71,7 +74,9 @@ def read_seed_run(folder: Path) -> SeedRun:
     failure = read_failure(folder)
     if failure is None:
         experiment, records = read_run(folder)
-        return SeedRun(folder, experiment, records, divergence(records))
+        return SeedRun(
+            folder, experiment, records, divergence(records), read_baseline(folder)
+        )
     # It may have failed before it was measured for the first time.
     return SeedRun(folder, asked_of(folder), list(read_records(folder)), failure)
 
