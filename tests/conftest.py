@@ -31,7 +31,13 @@ MOST_MAPS = 30_000
 """Memory maps of a process at which its compiled programs are dropped."""
 NOT_QUICK = "process", "slow", "nightly"
 """Markers of tests that the quick tier leaves out."""
-STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
+STARTS_A_PROCESS = {
+    "subprocess.Popen",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.system",
+}
 """Audit events of the interpreter that a quick test must not raise."""
 ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
 """How a module says that none of its tests is quick."""
@@ -160,8 +166,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    left: dict[str, int] = node.workeroutput.get("left", {})
-    node.config.stash[LEFT] = Counter(left)
+    # A worker that crashed has no output; pytest-xdist names the test that it ran.
+    if error is None:
+        node.config.stash[LEFT] = Counter(node.workeroutput.get("left", {}))
 
 
 def pytest_terminal_summary(

@@ -27,6 +27,13 @@ import pytest
 pytestmark = pytest.mark.process
 """
 
+ENDS_ITS_WORKER = """
+import os
+
+def test_exit():
+    os._exit(9)
+"""
+
 
 def test_a_quick_test_that_starts_a_process_fails():
     with pytest.raises(RuntimeError, match=r"starts a process .* mark it `process`"):
@@ -71,6 +78,15 @@ def test_a_check_prints_what_it_leaves_to_the_night(suite):
     assert "1 tests left to make nightly" in shown
     assert "1  tests/test_sizes.py" in shown
     assert "1 passed" in shown
+
+
+@pytest.mark.process
+def test_a_test_that_ends_its_worker_is_named(suite):
+    (suite / "tests" / "test_heavy.py").write_text(ENDS_ITS_WORKER)
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-n", "1"]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True)
+    assert "crashed while running 'tests/test_heavy.py::test_exit'" in done.stdout
+    assert "INTERNALERROR" not in done.stdout
 
 
 @pytest.mark.process

@@ -163,6 +163,20 @@ def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
     assert "without tuning" in capsys.readouterr().out
 
 
+def test_an_interruption_of_a_baseline_ends_a_comparison(desk, capsys, monkeypatch):
+    def interrupted(*arguments):
+        with closing(train_baseline(*arguments)) as steps:
+            signal.raise_signal(signal.SIGINT)
+            yield from steps
+
+    monkeypatch.setattr(follow_baseline_module, "train_baseline", interrupted)
+    words = ["compare", "scale.toml", "--seeds", "2", "--jobs", "1"]
+    assert main(words) == 128 + signal.SIGINT
+    shown = capsys.readouterr().err
+    assert "stopped; 1 of 2 runs are done, the same command resumes" in shown
+    assert "with seed 1" not in shown
+
+
 def test_a_baseline_that_diverges_takes_nothing_from_the_run(desk, capsys, monkeypatch):
     def diverging(*arguments):
         raise NoUploadsError("round 1: no upload is finite.")

@@ -153,3 +153,18 @@ def test_a_traced_run_is_not_tried():
         return last.x
 
     assert np.isfinite(end(jnp.ones(quadratic.X_SIZE))).all()
+
+
+def test_a_loss_that_closes_over_a_traced_value_is_not_tried():
+    rows = np.ones(4)
+
+    def end(penalty):
+        def loss(x, y, batch):
+            return jnp.mean((y - x * batch) ** 2) + penalty * y**2
+
+        what = BilevelProblem(loss, loss), FedBiO(0.1)
+        devices = InMemoryDevices([LocalExamples(rows, rows)])
+        *_, last = run(*what, devices, jnp.ones(()), jnp.ones(()), rounds=1)
+        return last.x
+
+    assert np.isfinite(jax.vmap(end)(jnp.array([0.1, 0.2]))).all()

@@ -21,8 +21,8 @@ def follow_baseline(
     *,
     as_json: bool = False,
     quiet: bool = False,
-) -> None:
-    """Train the baseline of a finished run, showing progress.
+) -> int:
+    """Train the baseline of a finished run; return the exit code of a signal, or 0.
 
     The run's own results are on disk already: Ctrl-C, or a baseline that diverges,
     takes nothing from them, and is reported on standard error.
@@ -58,7 +58,7 @@ def follow_baseline(
                 f"the run is finished, but not its baseline without tuning: {error}",
                 file=sys.stderr,
             )
-            return
+            return 0
     if step.record is None:
         print(
             f"the run is finished; its baseline without tuning was stopped after "
@@ -70,3 +70,4 @@ def follow_baseline(
         # Nobody may be reading any more; the file has it too.
         with suppress(BrokenPipeError):
             print(json.dumps({"baseline": json.loads(step.record.line)}), flush=True)
+    return interrupted()

@@ -90,14 +90,14 @@ def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
     for job in jobs:
         try:
             job.begin()
-            code = follow(job.experiment, job.folder, goes_on=True, quiet=quiet)
+            end = follow(job.experiment, job.folder, goes_on=True, quiet=quiet)
         except Exception as error:
             if os.environ.get("FEDBILEVEL_DEBUG") and not job.has_result:
                 raise
             errors[job.folder] = str(error) or type(error).__name__
             continue
-        if code and not job.has_result:
-            return Ending(code, errors)
+        if end.code:
+            return Ending(end.code, errors)
     return Ending(0, errors)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from fedbilevel.commands.baseline import follow_baseline
 from fedbilevel.commands.interruption import interruption
@@ -20,6 +21,23 @@ NOBODY_READS = 141
 """The exit code that shells give to a program whose output is no longer read."""
 
 
+class Ending(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        is_finished: whether all rounds are done.
+        code: the exit code of a signal that came, perhaps when the run was finished and
+            its baseline was not; 0 without one.
+
+    Example:
+        >>> Ending(is_finished=True, code=0).code
+        0
+    """
+
+    is_finished: bool
+    code: int
+
+
 def follow(
     experiment: Experiment,
     folder: Path,
@@ -27,8 +45,8 @@ def follow(
     goes_on: bool,
     as_json: bool = False,
     quiet: bool = False,
-) -> int:
-    """Run or go on, showing progress; return the exit code.
+) -> Ending:
+    """Start or resume a run, showing progress.
 
     Args:
         experiment: what is asked for.
@@ -71,11 +89,11 @@ def follow(
             f"fedbilevel resume {quote(str(folder))}",
             file=sys.stderr,
         )
-        return code
+        return Ending(False, code)
     if not code and lacks_baseline(experiment, folder):
         (work,) = works
-        follow_baseline(experiment, work, folder, as_json=as_json, quiet=quiet)
-    return 0
+        code = follow_baseline(experiment, work, folder, as_json=as_json, quiet=quiet)
+    return Ending(True, code)
 
 
 def conclude(

@@ -52,5 +52,5 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return conclude(folder, as_json=given.as_json)
-    code = follow(experiment, folder, goes_on=True, as_json=given.as_json)
-    return code or conclude(folder, as_json=given.as_json)
+    end = follow(experiment, folder, goes_on=True, as_json=given.as_json)
+    return conclude(folder, as_json=given.as_json) if end.is_finished else end.code

@@ -28,5 +28,5 @@ def main(arguments: Sequence[str]) -> int:
     rival = kind is not type(written.algorithm) and asked_for.folder is None
     suffix = f"-{kind.__name__}" if rival else ""
     experiment, folder = placed(asked_for, file, suffix)
-    code = follow(experiment, folder, goes_on=False, as_json=given.as_json)
-    return code or conclude(folder, as_json=given.as_json)
+    end = follow(experiment, folder, goes_on=False, as_json=given.as_json)
+    return conclude(folder, as_json=given.as_json) if end.is_finished else end.code

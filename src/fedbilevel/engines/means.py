@@ -85,6 +85,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
             whole, single = _values(loss, *point, rows)
         except Exception:
             return  # it takes no single example, so that nothing can be compared
+        if isinstance(whole, jax.core.Tracer):
+            return  # the loss closes over a value that JAX is tracing
         together, apart = float(whole), np.asarray(single, float)
         if not (np.isfinite(together) and np.isfinite(apart).all()):
             continue

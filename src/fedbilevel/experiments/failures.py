@@ -133,7 +133,13 @@ def failure_recorded(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         # The debug engine's DeviceError is caused by the error of a device's numbers.
-        if any(isinstance(one, ArithmeticError) for one in (error, error.__cause__)):
+        if _is_divergence(error) or _is_divergence(error.__cause__):
             *_, last = 0, *(record.rounds for record in read_records(folder))
             write_failure(folder, Failure(last, str(error)))
         raise
+
+
+def _is_divergence(error: BaseException | None) -> bool:
+    # Python's own errors are mistakes in a file: arrays divide by zero without one.
+    mistakes = ZeroDivisionError | OverflowError
+    return isinstance(error, ArithmeticError) and not isinstance(error, mistakes)

@@ -72,15 +72,10 @@ def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
     """Return what a function of a file returns, if it is of a kind."""
     if not file.exists():
         raise ValueError(f"problem.file: there is no {file}.")
-    # What it imports may lie beside it.
-    sys.path.insert(0, str(file.parent))
     try:
-        make = _definitions(str(file), file.read_bytes()).get(name)
-        made = make(*arguments) if callable(make) else None
+        make, made = _result(str(file), file.read_bytes(), name, arguments)
     except Exception as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
-    finally:
-        sys.path.remove(str(file.parent))
     call = f"{name}({'site' if arguments else ''})"
     if not callable(make):
         raise ValueError(
@@ -95,14 +90,23 @@ def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
     return made
 
 
-@lru_cache(maxsize=8)
-def _definitions(file: str, source: bytes) -> dict[str, Any]:
-    """Return what a file defines.
+@lru_cache(maxsize=1)
+def _result(
+    file: str, source: bytes, name: str, arguments: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """Return a function of a file, and what it returns; None if there is none.
 
-    A file is executed once while its source stays the same: runs of a comparison then
-    have the same losses, whose programs are compiled once.
+    Runs of a comparison, which differ in their seed alone, get the same losses, whose
+    programs are then compiled once, and the same examples, even if the file draws them
+    from a generator of its own.
     """
-    return runpy.run_path(file)
+    # What it imports may lie beside it.
+    sys.path.insert(0, str(Path(file).parent))
+    try:
+        make = runpy.run_path(file).get(name)
+        return make, make(*arguments) if callable(make) else None
+    finally:
+        sys.path.remove(str(Path(file).parent))
 
 
 def _place(error: Exception, file: Path) -> str:
