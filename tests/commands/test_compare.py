@@ -192,6 +192,45 @@ def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path)
     assert "without tuning" not in compare(tmp_path, *folders).out
 
 
+def test_a_run_that_was_never_finite_is_a_failed_seed(tmp_path):
+    folders = [
+        run_in(tmp_path / "a", [1.0, 0.7, 0.31]),
+        run_in(tmp_path / "a-seed-1", [inf, inf, inf], seed=1),
+        run_in(tmp_path / "a-seed-2", [1.0, 0.8, 0.42], seed=2),
+    ]
+    answer = compare(tmp_path, *folders)
+    assert answer.code == 0
+    assert "1 (seed 1)" in answer.out
+
+
+def test_a_run_counts_once_whatever_it_is_called(tmp_path):
+    folder = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
+    (tmp_path / "link").symlink_to(folder)
+    answer = compare(tmp_path, folder, str(tmp_path / "link"), f"{tmp_path}/./a")
+    header, row, *_ = answer.out.splitlines()
+    assert dict(zip(cells(header), cells(row), strict=True))["seeds"] == "1"
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    warned = compare(tmp_path, folder, str(copy)).err
+    assert "several runs with seed 0: the same run counts more than once" in warned
+
+
+@pytest.mark.parametrize("damage", [b"[1,2]\n", b"\xff\xfe\n", b"3\n", b'{"rounds": 1'])
+def test_damaged_lines_of_a_run_are_left_out(tmp_path, damage):
+    folder = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
+    with (tmp_path / "a" / "measured.jsonl").open("ab") as file:
+        file.write(damage)
+    assert "0.31" in compare(tmp_path, folder).out
+
+
+def test_seeds_without_a_common_round_are_named(tmp_path):
+    folders = [run_in(tmp_path / f"a-{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)]
+    file = tmp_path / "a-1" / "measured.jsonl"
+    file.write_text(file.read_text().replace('"rounds": ', '"rounds": 2'))
+    answer = compare(tmp_path, *folders)
+    assert answer.code == 0
+    assert "have no measured round in common" in answer.err
+
+
 @pytest.mark.process
 @pytest.mark.single_precision
 def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):

@@ -73,6 +73,27 @@ def test_values_that_become_infinite_or_nan_are_a_failure():
     assert failure == Failure(0, "the validation loss is inf after 5 rounds")
 
 
+def test_a_loss_that_was_never_finite_is_a_failure():
+    failure = divergence([record(0, loss=inf), record(5, loss=inf)])
+    assert failure == Failure(0, "the validation loss is inf after 5 rounds")
+
+
+@pytest.mark.parametrize("first", [nan, inf])
+def test_a_loss_is_compared_with_its_first_finite_value(first):
+    records = [record(0, loss=first), record(1, loss=1.0), record(2, loss=5e33)]
+    failure = divergence(records)
+    assert failure == Failure(1, "the validation loss grew from 1 to 5e+33")
+    assert outcome_of(records).change is Change.DIVERGED
+
+
+def test_a_lower_level_that_diverges_is_a_failure():
+    records = [record(n, loss=1.0 - n, training_loss=9e9**n) for n in range(3)]
+    failure = divergence(records)
+    assert failure is not None
+    assert "the training loss grew from 1 to 8.1e+19" in failure.reason
+    assert outcome_of(records).change is Change.DIVERGED
+
+
 def test_a_metric_that_was_never_finite_or_is_so_again_is_no_failure():
     assert (
         divergence([record(0, loss=1.0, auc=nan), record(5, loss=2, auc=nan)]) is None

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         one if isinstance(one, Path) else one.folder for those in asked for one in those
     ]
     # A directory that is named twice is one run.
-    different = {folder.absolute(): folder for folder in folders}.values()
+    different = {folder.resolve(): folder for folder in folders}.values()
     runs = [read_seed_run(folder) for folder in different if folder not in errors]
     if not runs:
         raise ValueError("there is nothing to compare: no run could be made.")

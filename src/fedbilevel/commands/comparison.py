@@ -1,7 +1,9 @@
 """A comparison as a table, as JSON, and in warnings."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from statistics import mean, stdev
 
 from fedbilevel.commands.words import aligned, short
@@ -91,6 +93,15 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
             elif run.records[-1].rounds < rounds:
                 done = run.records[-1].rounds
                 yield f"{run.folder} stopped after {done} of {rounds} rounds"
+        seeds = Counter(run.experiment.seed for run in group.runs)
+        twice = [str(seed) for seed, count in seeds.items() if count > 1]
+        if twice:
+            yield (
+                f"{group.label} has several runs with seed {', '.join(twice)}: the "
+                "same run counts more than once"
+            )
+        if len(group.successful) > 1 and not last_common(group):
+            yield f"the seeds of {group.label} have no measured round in common"
     asked = [group.runs[0].experiment for group in groups]
     tasks = {
         repr((one.problem, one.data, one.partition, one.weigh_by_size)) for one in asked
@@ -112,8 +123,8 @@ def last_common(group: Group) -> list[Record]:
     by_rounds = [{one.rounds: one for one in run.records} for run in group.successful]
     if not by_rounds:
         return []
-    last = max(set.intersection(*map(set, by_rounds)))
-    return [found[last] for found in by_rounds]
+    common = set.intersection(*map(set, by_rounds))
+    return [found[max(common)] for found in by_rounds] if common else []
 
 
 def untuned(group: Group) -> list[Record]:
@@ -152,4 +163,6 @@ def _value(values: Sequence[float | None]) -> str:
         return "–"
     if len(known) == 1:
         return f"{known[0]:.4g}"
+    if not all(map(isfinite, known)):
+        return f"{sum(known):.4g}"  # inf or nan: there is no deviation
     return f"{mean(known):.4g} ± {stdev(known):.1g}"

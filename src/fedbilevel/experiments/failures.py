@@ -14,8 +14,10 @@ from fedbilevel.tracking.titles import title_of
 
 LOSS = "loss"
 """The value that decides: the upper loss over all data, which a run minimises."""
+LOSSES = LOSS, "training_loss"
+"""The two levels: a run minimises the upper loss, and trains on the lower one."""
 DIVERGED = 1000.0
-"""A loss has diverged if its size is so many times that at the start."""
+"""A loss has diverged if its size is so many times its first finite one."""
 
 
 class Failure(NamedTuple):
@@ -75,9 +77,10 @@ def read_failure(folder: Path) -> Failure | None:
 def divergence(records: Sequence[Record]) -> Failure | None:
     """Return the failure of a run that diverged without an error; None otherwise.
 
-    A run has diverged if a value that was finite before is not finite at the end, or
-    if the upper loss is a thousand times as large as at the start. A metric that was
-    never finite is not defined for the task: it is no failure.
+    A run has diverged if the upper loss is not finite at the end, or another value is
+    not that was finite before, or if one of the two losses is a thousand times as large
+    as its first finite value. Another metric that was never finite is not defined for
+    the task: it is no failure.
 
     Args:
         records: of the run, oldest first.
@@ -95,21 +98,31 @@ def divergence(records: Sequence[Record]) -> Failure | None:
     """
     if not records:
         return None
-    first, last = records[0], records[-1]
+    last = records[-1]
     for name, value in last.figures.items():
-        finite = [one for one in records if isfinite(one.figures.get(name, value))]
-        if finite and not isfinite(value):
-            return Failure(
-                finite[-1].rounds,
-                f"the {title_of(name)} is {value} after {last.rounds} rounds",
-            )
-    before, after = (one.figures.get(LOSS, nan) for one in (first, last))
-    limit = DIVERGED * abs(before)
-    if not (after > before and abs(after) > limit > 0):
-        return None
-    small = [one for one in records if abs(one.figures.get(LOSS, nan)) <= limit]
-    words = f"the {title_of(LOSS)} grew from {before:.4g} to {after:.4g}"
-    return Failure(small[-1].rounds, words)
+        if not isfinite(value):
+            known = _finite(records, name)
+            if known or name == LOSS:
+                return Failure(
+                    known[-1].rounds if known else 0,
+                    f"the {title_of(name)} is {value} after {last.rounds} rounds",
+                )
+    for name in LOSSES:
+        known = _finite(records, name)
+        if not known:
+            continue
+        before, after = (one.figures[name] for one in (known[0], last))
+        limit = DIVERGED * abs(before)
+        if after > before and abs(after) > limit > 0:
+            small = [one for one in known if abs(one.figures[name]) <= limit]
+            words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
+            return Failure(small[-1].rounds, words)
+    return None
+
+
+def _finite(records: Sequence[Record], name: str) -> list[Record]:
+    """Return the records that have a finite value of a name."""
+    return [one for one in records if isfinite(one.figures.get(name, nan))]
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class Record(NamedTuple):
 def read_records(folder: Path) -> Iterator[Record]:
     """Yield the records of a run, oldest first.
 
-    A line that a crash left unfinished is left aside.
+    A line that is damaged, as a crash leaves it, is left out.
 
     Example:
         >>> import tempfile
@@ -77,10 +77,10 @@ def read_records(folder: Path) -> Iterator[Record]:
     file = folder / RECORDS
     if not file.exists():
         return
-    for line in file.read_text().splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         try:
             yield Record.parse(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
 
 
