@@ -225,6 +225,24 @@ def test_curvature_that_the_right_side_hardly_has_a_part_in_counts(curvature):
     assert found.low < truth < found.high
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize("curvature", [1e-6, 1e-10])
+def test_curvature_beside_an_eigenvector_of_signs_counts(curvature, side):
+    along, across = np.array([1.0, side]), np.array([1.0, -side])
+
+    def matrix(small):
+        return np.outer(along, along) / 2 + small * np.outer(across, across) / 2
+
+    matrices = [matrix(curvature), matrix(20 * curvature)]
+    targets = [-(along + 1e-9 * across), -(along - 5e-10 * across)]
+    parts = matrices, [np.eye(2)] * 2, targets, np.zeros(2)
+    found, truth = diagnose(**conditioned(*parts)), closed_form(*parts)
+    assert found.low <= truth <= found.high
+    indefinite = [matrix(-curvature), matrix(20 * curvature)]
+    found = diagnose(**conditioned(indefinite, *parts[1:]))
+    assert found.verdict is Verdict.UNCLEAR
+
+
 def test_too_few_products_leave_it_unclear_and_enough_are_named():
     # The mean of the two has 6 curvatures, each device 12 that are farther apart.
     curvatures = np.geomspace(1e-4, 1, SIZE)

@@ -126,7 +126,7 @@ class Survey:
         return SurveyState(
             x,
             y,
-            probes=_random_signs(y),
+            probes=_random_vectors(y),
             vector=nothing,
             limit=np.int32(0),
             residual=zero,
@@ -239,12 +239,15 @@ class Survey:
         )
 
 
-def _random_signs(like: Lower) -> Lower:
-    """Return `PROBES` vectors of random signs, stacked; always the same."""
+def _random_vectors(like: Lower) -> Lower:
+    """Return `PROBES` normal vectors, stacked; always the same.
+
+    Vectors of signs would do for norms, but (1, …, 1) is an eigenvector of many a
+    Hessian, and a solve along an eigenvector sees no other curvature.
+    """
     generator = np.random.default_rng(0)
 
-    def signs(leaf: Array) -> Array:
-        shape = PROBES, *leaf.shape
-        return jnp.asarray(generator.choice([-1.0, 1.0], shape), leaf.dtype)
+    def vectors(leaf: Array) -> Array:
+        return jnp.asarray(generator.normal(size=(PROBES, *leaf.shape)), leaf.dtype)
 
-    return jax.tree.map(signs, like)
+    return jax.tree.map(vectors, like)
