@@ -27,8 +27,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax
 import pytest
 
-MOST_MAPS = 30_000
-"""Memory maps of a process at which its compiled programs are dropped."""
+MOST_MAPS, MOST_BYTES = 30_000, 2 * 10**9
+"""Memory maps of a process, and growth of its memory, at which it drops programs."""
 NOT_QUICK = "process", "slow", "nightly"
 """Markers of tests that the quick tier leaves out."""
 STARTS_A_PROCESS = {
@@ -59,6 +59,8 @@ SLOW_DOCTESTS = {
 """Examples of docstrings that take more than 1.5 s of a processor."""
 LEFT = pytest.StashKey[Counter[str]]()
 """Numbers of tests left to the night, by file."""
+memory = 0
+"""Resident memory of this process after programs were last dropped."""
 quick_test: str | None = None
 """The quick test that is running."""
 
@@ -92,13 +94,23 @@ def strict_numbers(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_memory_maps() -> Iterator[None]:
+def little_memory() -> Iterator[None]:
     # A compiled program holds memory maps, and Linux grants a process 65,530 of them.
     # Programs are kept as long as they fit: tests of several modules share them.
+    global memory
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    this = Path("/proc/self")
+    if not this.exists():
+        return
+    maps = (this / "maps").read_bytes().count(b"\n")
+    if maps > MOST_MAPS or _resident(this) > memory + MOST_BYTES:
         jax.clear_caches()
+        memory = _resident(this)
+
+
+def _resident(process: Path) -> int:
+    pages = int((process / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
