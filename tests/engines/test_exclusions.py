@@ -70,6 +70,29 @@ def test_counts_of_a_sample_survive_their_notes():
     for number in range(9):
         counts.add(np.array([0, 1 + number % 3]), excluded=[0] if number % 2 else [])
     other = ExclusionCounts.read(counts.notes(), 4)
-    assert other.summary() == counts.summary()
+    assert other.summary(9) == counts.summary(9)
     assert other.of(0) == (0, 4, 9)
     assert other.of(2) == (2, 0, 3)
+
+
+def test_devices_are_listed_by_the_share_of_their_rounds():
+    counts = ExclusionCounts(31)
+    often = list(range(30))
+    for number in range(100):
+        rare = [30] if number < 3 else []
+        # Thirty devices in 4 of 100 rounds, one in 3 of the 3 that it was sampled for.
+        counts.add(np.array(often + rare), (often if number < 4 else []) + rare)
+    summary = counts.summary(run_rounds=100)
+    assert summary.devices[0] == (30, 3, 3)
+    assert len(summary.devices) == 20
+    assert summary.frequent == 1
+
+
+def test_a_device_that_was_excluded_once_is_listed_after_those_excluded_often():
+    counts = ExclusionCounts(31)
+    for number in range(5):
+        counts.add(np.array([30]), [30] if number < 4 else [])
+    counts.add(np.arange(30), range(30))
+    summary = counts.summary(run_rounds=6)
+    assert summary.devices[0] == (30, 4, 5)
+    assert summary.frequent == 1

@@ -4,10 +4,11 @@ import json
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedbilevel import Costs
-from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
+from fedbilevel.engines.exclusions import DeviceExclusions, ExclusionCounts, Exclusions
 from fedbilevel.experiments.outcome import outcome_of
 from fedbilevel.tracking.records import Record
 
@@ -56,6 +57,7 @@ def test_reasons_have_the_numbers_and_the_cause():
     assert json.loads(outcome.line) == {
         "outcome": "worse than at the start",
         "excluded": {},
+        "more_excluded": 0,
         "reasons": list(outcome.reasons),
     }
 
@@ -88,6 +90,32 @@ def test_a_device_that_is_excluded_in_most_rounds_is_a_failure():
         "other 7 devices.",
     )
     assert json.loads(outcome.line)["excluded"] == {"3": 190}
+
+
+def test_devices_beyond_the_listed_ones_are_counted():
+    counts = ExclusionCounts(100)
+    for _ in range(10):
+        counts.add(np.arange(100), excluded=range(45))
+    last = Record(10, 1.0, Costs(), {"loss": 0.5}, counts.summary(run_rounds=10))
+    outcome = outcome_of([*records(2.0), Record.parse(last.line)])
+    (reason,) = outcome.reasons
+    assert reason.count("was excluded in 10 of its 10 rounds") == 20
+    assert reason.endswith(
+        "; and 25 more in more than half of their rounds: the result is that of the "
+        "other 55 devices."
+    )
+    told = json.loads(outcome.line)
+    assert len(told["excluded"]) + told["more_excluded"] == 45
+
+
+def test_a_record_without_the_number_of_devices_has_the_listed_ones():
+    listed = (DeviceExclusions(3, 9, 10),)
+    last = Record(10, 1.0, Costs(), {"loss": 0.5}, Exclusions(9, 80, 8, listed))
+    old = json.loads(last.line)
+    del old["exclusions"]["frequent"]
+    outcome = outcome_of([*records(2.0), Record.parse(json.dumps(old))])
+    assert "the other 7 devices" in outcome.reasons[0]
+    assert outcome.more_excluded == 0
 
 
 def test_names_of_sites_stand_for_their_numbers():

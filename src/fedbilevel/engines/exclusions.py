@@ -1,6 +1,7 @@
 """Counts of excluded uploads: in how many of its rounds each device was left out."""
 
 from collections.abc import Iterable, Mapping
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,8 @@ from jaxtyping import Int
 
 MOST_LISTED = 20
 """Devices that a summary lists."""
+FEWEST = 3
+"""Exclusions below which a device of a long run is not frequently excluded."""
 
 
 class DeviceExclusions(NamedTuple):
@@ -19,13 +22,23 @@ class DeviceExclusions(NamedTuple):
         rounds: rounds in which it was a participant.
 
     Example:
-        >>> DeviceExclusions(device=3, excluded=190, rounds=200).excluded
-        190
+        >>> DeviceExclusions(device=3, excluded=190, rounds=200).is_frequent(200)
+        True
     """
 
     device: int
     excluded: int
     rounds: int
+
+    def is_frequent(self, run_rounds: int) -> bool:
+        """Return whether the device was excluded in more than half of its rounds.
+
+        At least three exclusions are required, so that a device that is sampled once
+        and excluded once does not count; of a shorter run, as many as it has rounds.
+        """
+        return self.excluded >= min(FEWEST, run_rounds) and (
+            2 * self.excluded > self.rounds
+        )
 
 
 class Exclusions(NamedTuple):
@@ -35,7 +48,10 @@ class Exclusions(NamedTuple):
         excluded: pairs of a device and a round in which it was excluded.
         participations: pairs of a device and a round in which it was a participant.
         enrolled: how many devices there are.
-        devices: the devices that were excluded most often, at most 20.
+        devices: the devices that were excluded in the largest share of their rounds,
+            at most 20; those that were frequently excluded come first.
+        frequent: how many devices were excluded in more than half of their rounds
+            (`DeviceExclusions.is_frequent`), listed or not.
 
     Example:
         >>> Exclusions().devices
@@ -46,6 +62,7 @@ class Exclusions(NamedTuple):
     participations: int = 0
     enrolled: int = 0
     devices: tuple[DeviceExclusions, ...] = ()
+    frequent: int = 0
 
 
 class ExclusionCounts:
@@ -61,7 +78,7 @@ class ExclusionCounts:
         >>> counts = ExclusionCounts(device_count=4)
         >>> for number in range(3):
         ...     grown = counts.add(np.array([0, 2]), excluded=[2])
-        >>> counts.summary().devices
+        >>> counts.summary(run_rounds=3).devices
         (DeviceExclusions(device=2, excluded=3, rounds=3),)
     """
 
@@ -90,14 +107,25 @@ class ExclusionCounts:
         excluded = self._excluded.get(device, 0)
         return DeviceExclusions(device, excluded, int(self._rounds[device]))
 
-    def summary(self) -> Exclusions:
-        """Return the totals, and the devices that were excluded most often."""
-        most = sorted(self._excluded, key=lambda one: (-self._excluded[one], one))
+    def summary(self, run_rounds: int) -> Exclusions:
+        """Return the totals, and the devices with the largest share of exclusions.
+
+        Args:
+            run_rounds: how many rounds the run has had.
+        """
+        counts = list(map(self.of, self._excluded))
+
+        def rank(count: DeviceExclusions) -> tuple[bool, float, int, int]:
+            share = count.excluded / count.rounds
+            rare = not count.is_frequent(run_rounds)
+            return rare, -share, -count.excluded, count.device
+
         return Exclusions(
             sum(self._excluded.values()),
             int(self._rounds.sum()),
             len(self._rounds),
-            tuple(map(self.of, most[:MOST_LISTED])),
+            tuple(nsmallest(MOST_LISTED, counts, key=rank)),
+            sum(count.is_frequent(run_rounds) for count in counts),
         )
 
     def notes(self) -> dict[str, Any]:

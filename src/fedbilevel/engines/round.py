@@ -60,7 +60,7 @@ class Round(NamedTuple):
         """
         if self.exclusion_counts is None:
             return Exclusions()
-        return self.exclusion_counts.summary()
+        return self.exclusion_counts.summary(self.number + 1)
 
     @property
     def server(self) -> Server:

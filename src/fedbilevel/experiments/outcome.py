@@ -7,15 +7,13 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.engines.exclusions import DeviceExclusions
+from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.experiments.failures import LOSS, divergence
 from fedbilevel.experiments.folders import CAUSE
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
-FEWEST = 3
-"""Exclusions of a device below which a long run's outcome does not mention it."""
 BAD = 3
 """The exit code of a run whose outcome is bad."""
 
@@ -40,8 +38,11 @@ class Outcome(NamedTuple):
 
     Attributes:
         change: of the upper loss.
-        excluded: devices that were excluded in more than half of their rounds.
+        excluded: devices that were excluded in more than half of their rounds, at most
+            20.
         reasons: what is bad about it, a sentence each; none if nothing is.
+        more_excluded: how many other devices were excluded in more than half of their
+            rounds.
 
     Example:
         >>> Outcome(Change.IMPROVED, (), ()).is_good
@@ -51,6 +52,7 @@ class Outcome(NamedTuple):
     change: Change
     excluded: tuple[DeviceExclusions, ...]
     reasons: tuple[str, ...]
+    more_excluded: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -64,6 +66,7 @@ class Outcome(NamedTuple):
             {
                 "outcome": self.change.value,
                 "excluded": {one.device: one.excluded for one in self.excluded},
+                "more_excluded": self.more_excluded,
                 "reasons": self.reasons,
             }
         )
@@ -108,11 +111,16 @@ def outcome_of(
         told = [_losses(records)] if LOSS in last else []
         told += [f"the {name} is not finite" for name in broken]
         reasons.append(f"{change.value}: {'; '.join(told)}.")
-    excluded = _excluded(records[-1])
-    reasons += _sentences(records[-1], excluded, devices)
+    exclusions = records[-1].exclusions
+    excluded = tuple(
+        one for one in exclusions.devices if one.is_frequent(records[-1].rounds)
+    )
+    # A record that was written without this number has 0.
+    more = max(0, exclusions.frequent - len(excluded))
+    reasons += _sentences(exclusions, excluded, more, devices)
     if cause is not None and reasons:
         reasons.append(cause)
-    return Outcome(change, excluded, tuple(reasons))
+    return Outcome(change, excluded, tuple(reasons), more)
 
 
 def _change(first: float, last: float | None) -> Change:
@@ -139,32 +147,27 @@ def _loss(record: Record) -> float:
     return value if isfinite(value) else float("inf")
 
 
-def _excluded(last: Record) -> tuple[DeviceExclusions, ...]:
-    fewest = min(FEWEST, last.rounds)
-    return tuple(
-        one
-        for one in last.exclusions.devices
-        if one.excluded >= fewest and 2 * one.excluded > one.rounds
-    )
-
-
 def _sentences(
-    last: Record, excluded: Sequence[DeviceExclusions], names: Sequence[str] | None
+    exclusions: Exclusions,
+    excluded: Sequence[DeviceExclusions],
+    more: int,
+    names: Sequence[str] | None,
 ) -> list[str]:
-    total, participations, enrolled, _ = last.exclusions
-    if not excluded and 2 * total > participations:
+    if not excluded:
+        if 2 * exclusions.excluded <= exclusions.participations:
+            return []
         return [
-            f"{total} of {participations} uploads were excluded: the result is that "
-            "of the others."
+            f"{exclusions.excluded} of {exclusions.participations} uploads were "
+            "excluded: the result is that of the others."
         ]
     told = [
         f"{names[one.device] if names else f'device {one.device}'} was excluded in "
         f"{one.excluded} of its {one.rounds} rounds"
         for one in excluded
     ]
-    if not told:
-        return []
-    others = enrolled - len(told)
+    if more:
+        told.append(f"and {more} more in more than half of their rounds")
+    others = exclusions.enrolled - len(excluded) - more
     return [f"{'; '.join(told)}: the result is that of the other {others} devices."]
 
 
