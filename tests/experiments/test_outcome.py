@@ -39,6 +39,12 @@ def records(*losses: float, **others: list[float]) -> list[Record]:
         ((2.3, -inf), "DIVERGED"),
         ((nan, 2.0), "IMPROVED"),
         ((1.0, 1.0), "UNCHANGED"),
+        ((0.0, 0.0), "UNCHANGED"),
+        ((0.5, 0.5 + 6e-8), "UNCHANGED"),  # one rounding in single precision
+        ((0.5, 0.5 - 6e-8), "UNCHANGED"),
+        ((-0.5, -0.5 + 6e-8), "UNCHANGED"),
+        ((0.5, 0.5 + 1e-6), "WORSE"),
+        ((0.0, 1e-9), "WORSE"),
     ],
 )
 def test_the_loss_decides(losses, name):

@@ -14,6 +14,8 @@ from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
+ROUNDING = 1e-6
+"""A loss is unchanged if it differs by at most this share of the larger of the two."""
 BAD = 3
 """The exit code of a run whose outcome is bad."""
 
@@ -80,9 +82,12 @@ def outcome_of(
     """Return the outcome of a run.
 
     The upper loss decides: it is worse if it is above its start, and has diverged if it
-    is not finite or a thousand times as large. A device counts as excluded if its
-    upload was left out in more than half of the rounds it was a participant of, and in
-    at least three of them (in a shorter run: in all of its rounds).
+    is not finite or a thousand times as large. A difference of at most a millionth of
+    the larger of the two values may be rounding: the loss is then unchanged.
+
+    A device counts as excluded if its upload was left out in more than half of the
+    rounds it was a participant of, and in at least three of them (in a shorter run: in
+    all of its rounds).
 
     Args:
         records: of the run, oldest first, at least one.
@@ -128,9 +133,11 @@ def _change(first: float, last: float | None) -> Change:
         return Change.UNKNOWN
     if not isfinite(last):
         return Change.DIVERGED
-    if not isfinite(first) or last < first:
+    if not isfinite(first):
         return Change.IMPROVED
-    return Change.WORSE if last > first else Change.UNCHANGED
+    if abs(last - first) <= ROUNDING * max(abs(first), abs(last)):
+        return Change.UNCHANGED
+    return Change.WORSE if last > first else Change.IMPROVED
 
 
 def _losses(records: Sequence[Record]) -> str:
