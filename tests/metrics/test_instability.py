@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from fedbilevel import (
     BilevelProblem,
+    Everyone,
     FedBiO,
     FedNest,
     InMemoryDevices,
@@ -18,10 +20,14 @@ from fedbilevel import (
     NeumannSeries,
     NoUploadsError,
     SimFBO,
+    Simulation,
     WarmStart,
     run,
 )
-from fedbilevel.metrics import Instability, Survey, find_instabilities
+from fedbilevel.experiments import causes
+from fedbilevel.experiments.causes import Best, cause_of
+from fedbilevel.metrics import Instability, Survey, find_instabilities, trials
+from fedbilevel.metrics import instability as search
 from fedbilevel.problems import Task, quadratic_task, random_quadratic
 
 pytestmark = pytest.mark.slow
@@ -150,3 +156,77 @@ def test_a_device_that_diverges_by_itself_is_named():
 
 def test_an_algorithm_without_these_settings_is_not_judged():
     assert found(Survey()) == ()
+
+
+class Clock:
+    """A clock that jumps past every time limit in a given trial's second round."""
+
+    def __init__(self, trial: int) -> None:
+        self.trial, self.count, self.now = trial, 0, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def run(self, *args: Any, **settings: Any) -> Any:
+        self.count += 1
+        for done in run(*args, **settings):
+            if self.count == self.trial and done.number == 1:
+                self.now = 1e9
+            yield done
+
+
+@pytest.fixture
+def cut_short(monkeypatch):
+    """Return a function that has a trial, counted from 1, cut short."""
+
+    def cut(trial: int) -> None:
+        clock = Clock(trial)
+        monkeypatch.setattr(trials, "run", clock.run)
+        monkeypatch.setattr(trials, "time", clock)
+        monkeypatch.setattr(search, "time", clock)
+
+    return cut
+
+
+# Of SimFBO the trials are: y, the adjoint, x.
+@pytest.mark.parametrize("trial", [1, 2, 3])
+def test_a_trial_that_is_cut_short_is_not_stable(cut_short, trial):
+    cut_short(trial)
+    with pytest.raises(TimeoutError, match="after 600 seconds, before one was found"):
+        found(GOOD["SimFBO"])
+
+
+def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
+    cut_short(trial=2)
+    (step,) = found(replace(GOOD["FedBiO"], **LOWER))
+    assert step.level.name == "LOWER"
+    assert isnan(step.cure)
+    assert "much lower" in str(step)
+
+
+def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
+    cut_short(trial=4)
+    with pytest.raises(TimeoutError):
+        found(replace(GOOD["FedBiO"], **UPPER))
+
+
+def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
+    monkeypatch.setattr(causes, "SECONDS", 0.0)
+    problem, devices, x, y = task()[:4]
+    cause = cause_of(
+        problem,
+        GOOD["SimFBO"],
+        devices,
+        Best(1.0, 7, 7, x, y),
+        rounds=10,
+        seed=0,
+        participation=Everyone(),
+        weights=None,
+        engine=Simulation(),
+        norm_limit=None,
+    )
+    assert cause is not None
+    assert cause.startswith(
+        "At the best point, after 7 rounds, the search for a step that was too large "
+        "ended after 0 seconds without an answer"
+    )

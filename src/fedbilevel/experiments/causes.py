@@ -80,7 +80,8 @@ def cause_of(
     """Return which steps of a run that ended badly were too large.
 
     None where that cannot be found out: the data are at sites, or several processes
-    share the run.
+    share the run. If the time for the search is used up without an answer, the
+    sentence says so.
 
     Args:
         problem: the two losses.
@@ -107,25 +108,33 @@ def cause_of(
         "%.0f seconds",
         SECONDS,
     )
-    found = find_instabilities(
-        problem,
-        algorithm,
-        devices,
-        best.x,
-        best.y,
-        step=best.step,
-        rounds=max(FEWEST, min(MOST, rounds)),
-        seconds=SECONDS,
-        seed=seed,
-        participation=participation,
-        weights=weights,
-        # Trials are to reach what is not finite, at which the debug engine stops.
-        engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
-        norm_limit=norm_limit,
-    )
     where = (
         f"the best point, after {best.rounds} rounds" if best.rounds else "the start"
     )
+    try:
+        found = find_instabilities(
+            problem,
+            algorithm,
+            devices,
+            best.x,
+            best.y,
+            step=best.step,
+            rounds=max(FEWEST, min(MOST, rounds)),
+            seconds=SECONDS,
+            seed=seed,
+            participation=participation,
+            weights=weights,
+            # Trials are to reach what is not finite, at which the debug engine stops.
+            engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
+            norm_limit=norm_limit,
+        )
+    except TimeoutError:
+        return (
+            f"At {where}, the search for a step that was too large ended after "
+            f"{SECONDS:.0f} seconds without an answer; "
+            "fedbilevel.metrics.find_instabilities searches longer if it is given more "
+            "seconds."
+        )
     if not found:
         return (
             f"At {where}, no step was found to be too large: a larger batch_size "

@@ -116,7 +116,8 @@ def find_instabilities(
         y: the point.
         step: how many local steps were made until then, for a schedule.
         rounds: of a trial run.
-        seconds: after which no more trials are made.
+        seconds: after which no more trials are made; one that is cut short counts for
+            nothing.
         seed: of the samples.
         participation: as given to `run`.
         weights: as given to `run`.
@@ -125,7 +126,11 @@ def find_instabilities(
 
     Returns:
         Steps that are too large, in this order: lower, adjoint, series; the upper one
-        if it is the only one. Nothing if none was found.
+        if it is the only one. Nothing if none was found. If the time is used up, those
+        that were found by then, with a cure of nan where none was tried to the end.
+
+    Raises:
+        TimeoutError: if the time is used up before one was found.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -163,12 +168,34 @@ def find_instabilities(
         curvature = largest_curvature(problem, devices, x, y, weights=weights)
     except ArithmeticError:
         return ()  # the point itself is bad
-    below = [
-        *_lower(trials, settings, base, eta, curvature, step),
-        *_adjoint(trials, base, eta, curvature),
-        *_series(trials, base, curvature),
-    ]
-    return tuple(below or _upper(trials, base))
+    levels = (
+        _lower(trials, settings, base, eta, curvature, step),
+        _adjoint(trials, base, eta, curvature),
+        _series(trials, base, curvature),
+    )
+    found, cut_short = _collect(*levels)
+    if not (found or cut_short):
+        found, cut_short = _collect(_upper(trials, base))
+    if cut_short and not found:
+        raise TimeoutError(
+            f"the search for a step that is too large was cut short after {seconds:g} "
+            "seconds, before one was found; give find_instabilities more seconds."
+        )
+    return tuple(found)
+
+
+def _collect(*levels: Iterator[Instability]) -> tuple[list[Instability], bool]:
+    """Return what levels yield, and whether the time was too short for one of them."""
+    found: list[Instability] = []
+    cut_short = False
+    for level in levels:
+        try:
+            # A level may raise after its first one, which is then to be kept.
+            for instability in level:
+                found.append(instability)
+        except TimeoutError:
+            cut_short = True
+    return found, cut_short
 
 
 def _lower(
@@ -234,6 +261,8 @@ def _gradient_steps(
         curvature = _curvature(trials, weights)
     product = "learning_rate · " + setting
     beyond = factor * rate * curvature > limit
+    if not beyond and not trial.complete:
+        raise TimeoutError
     if trial.stable and not beyond:
         return
     evidence = (
@@ -252,10 +281,12 @@ def _gradient_steps(
         lambda smaller: (
             trials.run(changed(fixed, **{setting: smaller}), variable).stable
         ),
-        trials.until,
+        trials,
     )
     if beyond or isfinite(cure) or trial.excluded is None:
         yield Instability(level, setting, rate, cure, evidence)
+    elif trials.time_is_up:
+        raise TimeoutError
 
 
 def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability]:
@@ -286,7 +317,7 @@ def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability
         tried = NeumannSeries(series.terms, smaller)
         return max(_growths(trials, base, tried))[0] <= SERIES_GROWTH
 
-    cure = _cure(min(scale / 2, 1 / curvature), stable, trials.until)
+    cure = _cure(min(scale / 2, 1 / curvature), stable, trials)
     yield Instability(Level.SERIES, f"{name}.scale", scale, cure, evidence)
 
 
@@ -345,6 +376,8 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
     before = float(loss(trials.x, trials.y, upper))
     rate = float(base.upper_rate)
     trial = trials.run(base, "x")
+    if not trial.complete:
+        raise TimeoutError
     after = float(loss(trial.x, trial.y, upper))
     rise = after - before
     if trial.stable and not (rise > 0 or not isfinite(rise)):
@@ -358,8 +391,10 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
         noise = 0.1 * float(np.nanmin([abs(rise), abs(before)]))
         return tried.stable and ends[smaller] <= before + noise
 
-    cure = _cure(rate / 4, stable, trials.until, factor=4.0)
+    cure = _cure(rate / 4, stable, trials, factor=4.0)
     if not isfinite(cure):
+        if trials.time_is_up:
+            raise TimeoutError
         return  # no smaller one helps: another cause
     yield Instability(
         Level.UPPER,
@@ -372,11 +407,11 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
 
 
 def _cure(
-    first: float, stable: Callable[[float], bool], until: float, factor: float = 2.0
+    first: float, stable: Callable[[float], bool], trials: Trials, factor: float = 2.0
 ) -> float:
-    """Return the first of ever smaller values that is stable; nan if none is."""
+    """Return the first of ever smaller values that is stable; nan if none was found."""
     for number in range(CURES):
-        if time.monotonic() > until:
+        if trials.time_is_up:
             break
         value = float(first / factor**number)
         if stable(value):

@@ -29,7 +29,7 @@ reaches 3 in 60 rounds."""
 BLOWN_UP = 1e9
 """A move so many times the first one ends a trial."""
 FIXED = 1e-30
-"""A rate that holds a variable fixed: zero is refused."""
+"""A rate that holds a variable fixed: of the rates, only `upper_rate` may be zero."""
 
 
 class Trial(NamedTuple):
@@ -39,17 +39,21 @@ class Trial(NamedTuple):
         x: the upper variable at its end.
         y: the lower variable at its end.
         rounds: that were made.
-        stable: whether the variable looked at settled down.
+        complete: whether it was not cut short by the time limit: it made all of its
+            rounds, or ended early because the variable or all uploads blew up.
+        stable: whether the variable looked at settled down; never of a trial that is
+            not complete.
         excluded: a device whose upload was excluded, if there was one.
 
     Example:
-        >>> Trial(1.0, 2.0, rounds=60, stable=True, excluded=None).stable
+        >>> Trial(1.0, 2.0, 60, complete=True, stable=True, excluded=None).stable
         True
     """
 
     x: Upper
     y: Lower
     rounds: int
+    complete: bool
     stable: bool
     excluded: int | None
 
@@ -69,7 +73,7 @@ class Trials:
         weights: of the devices.
         engine: where the devices' work is done.
         norm_limit: the largest norm of an upload, if there is one.
-        until: the time, by `time.monotonic`, after which trials end early.
+        until: the time, by `time.monotonic`, after which trials are cut short.
 
     Example:
         >>> Trials.__name__
@@ -88,11 +92,19 @@ class Trials:
     norm_limit: float | None
     until: float
 
+    @property
+    def time_is_up(self) -> bool:
+        """Whether there is no time for another round."""
+        return time.monotonic() > self.until
+
     def run(self, algorithm: Any, variable: str) -> Trial:
         """Run an algorithm; watch a variable of the server's state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
         x, y, number = self.x, self.y, 0
+        if self.time_is_up:  # the first round is the longest: it compiles
+            return Trial(x, y, 0, complete=False, stable=False, excluded=None)
+        complete = False
         with _silence(), np.errstate(over="ignore"):
             try:
                 for done in run(
@@ -116,17 +128,20 @@ class Trials:
                     named = done.exclusions.devices
                     excluded = named[0].device if named else None
                     blown_up = moves and not moves[-1] <= BLOWN_UP * (moves[0] + 1e-30)
-                    if blown_up or time.monotonic() > self.until:
+                    complete = bool(blown_up) or number == self.rounds
+                    if complete or self.time_is_up:
                         break
             except NoUploadsError:
                 moves.append(inf)
+                complete = True
         leaves = map(jnp.asarray, jax.tree.leaves((x, y)))
         precision = max(
             float(jnp.finfo(leaf.dtype).eps)  # type: ignore[no-untyped-call]
             for leaf in leaves
         )
-        stable = excluded is None and not _grows(moves, 100 * precision * size)
-        return Trial(x, y, number, stable, excluded)
+        grows = _grows(moves, 100 * precision * size)
+        stable = complete and excluded is None and not grows
+        return Trial(x, y, number, complete, stable, excluded)
 
 
 def changed(algorithm: Any, **settings: Any) -> Any:
