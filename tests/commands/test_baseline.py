@@ -118,6 +118,14 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     assert "The dashed lines" in page
 
 
+@pytest.mark.parametrize("text", ["", "null", "[]", "7", '{"rounds": 6}'])
+def test_a_damaged_file_is_no_baseline_and_a_damaged_line_no_record(tmp_path, text):
+    for name in ("baseline.json", "measured.jsonl"):
+        (tmp_path / name).write_text(text)
+    assert read_baseline(tmp_path) is None
+    assert list(read_records(tmp_path)) == []
+
+
 def test_more_rounds_make_another_baseline_and_a_missing_one_is_made(desk, capsys):
     assert main(["run", "scale.toml", "--json"]) == 0
     *rows, baseline = map(json.loads, capsys.readouterr().out.splitlines())

@@ -81,7 +81,7 @@ def read_baseline(folder: Path) -> Record | None:
         return None
     try:
         record = Record.parse(file.read_text())
-    except (ValueError, KeyError):
+    except ValueError:
         return None
     *_, rounds = 0, *(one.rounds for one in read_records(folder))
     return record if record.rounds == rounds else None

@@ -52,16 +52,28 @@ class Record(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> "Record":
-        """Return the record of a line."""
+        """Return the record of a line.
+
+        Raises:
+            ValueError: if the line is damaged.
+
+        Example:
+            >>> Record.parse("null")
+            Traceback (most recent call last):
+            ...
+            ValueError: 'null' is no record of a run.
+        """
         found = json.loads(line)
-        costs = Costs(*(found[name] for name in Costs._fields))
-        told = found.get("exclusions", {})
-        exclusions = Exclusions(**told)._replace(
-            devices=tuple(DeviceExclusions(*one) for one in told.get("devices", ()))
-        )
-        return cls(
-            found["rounds"], found["seconds"], costs, found["figures"], exclusions
-        )
+        try:
+            costs = Costs(*(found[name] for name in Costs._fields))
+            told = found.get("exclusions", {})
+            exclusions = Exclusions(**told)._replace(
+                devices=tuple(DeviceExclusions(*one) for one in told.get("devices", ()))
+            )
+            figures = dict(found["figures"])
+            return cls(found["rounds"], found["seconds"], costs, figures, exclusions)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{line!r} is no record of a run.") from error
 
 
 def read_records(folder: Path) -> Iterator[Record]:
@@ -80,7 +92,7 @@ def read_records(folder: Path) -> Iterator[Record]:
     for line in file.read_text(errors="replace").splitlines():
         try:
             yield Record.parse(line)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except ValueError:
             continue
 
 
