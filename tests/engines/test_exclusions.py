@@ -1,5 +1,6 @@
 """Counts of excluded uploads: of every device, and across resumption."""
 
+import gc
 import logging
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedbilevel import (
     resume,
     run,
 )
-from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions
+from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions, _Version
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_counts_of_a_sample_survive_their_notes():
     for number in range(9):
         counts.add(np.array([0, 1 + number % 3]), excluded=[0] if number % 2 else [])
     other = ExclusionCounts.read(counts.notes(), 4)
-    assert other.summary(9) == counts.summary(9)
+    assert other.snapshot().summary(9) == counts.snapshot().summary(9)
     assert other.of(0) == (0, 4, 9)
     assert other.of(2) == (2, 0, 3)
 
@@ -82,7 +83,7 @@ def test_devices_are_listed_by_the_share_of_their_rounds():
         rare = [30] if number < 3 else []
         # Thirty devices in 4 of 100 rounds, one in 3 of the 3 that it was sampled for.
         counts.add(np.array(often + rare), (often if number < 4 else []) + rare)
-    summary = counts.summary(run_rounds=100)
+    summary = counts.snapshot().summary(run_rounds=100)
     assert summary.devices[0] == (30, 3, 3)
     assert len(summary.devices) == 20
     assert summary.frequent == 1
@@ -93,6 +94,45 @@ def test_a_device_that_was_excluded_once_is_listed_after_those_excluded_often():
     for number in range(5):
         counts.add(np.array([30]), [30] if number < 4 else [])
     counts.add(np.arange(30), range(30))
-    summary = counts.summary(run_rounds=6)
+    summary = counts.snapshot().summary(run_rounds=6)
     assert summary.devices[0] == (30, 4, 5)
     assert summary.frequent == 1
+
+
+def test_the_exclusions_of_a_round_do_not_change_with_later_rounds(what):
+    seen, rounds = [], []
+    for done in run(*what, rounds=10, participation=sampled):
+        seen.append(done.exclusions)
+        rounds.append(done)
+    assert [done.exclusions for done in rounds] == seen
+    # Uploads are looked at two rounds later; the minority sits out each third round.
+    assert [one.excluded for one in seen] == [0, 0, 0, 1, 2, 2, 3, 4, 4, 6]
+    assert [one.participations for one in seen[:4]] == [0, 0, 4, 9]
+
+
+def test_snapshots_remember_counts_before_and_after_a_first_exclusion():
+    counts, random = ExclusionCounts(6), np.random.default_rng(0)
+    taken = []
+    for number in range(40):
+        participants = random.permutation(6)[:3]
+        counts.add(participants, participants[random.random(3) < 0.2].tolist())
+        snapshot = counts.snapshot()
+        taken.append((snapshot, snapshot.summary(number), counts.notes()))
+    for number, (snapshot, summary, notes) in enumerate(taken):
+        assert snapshot.summary(number) == summary
+        again = ExclusionCounts.read(notes, 6).snapshot()
+        assert again.summary(number) == summary
+
+
+def test_only_a_snapshot_that_is_held_keeps_later_additions():
+    def versions() -> int:
+        return sum(type(one) is _Version for one in gc.get_objects())
+
+    counts, before = ExclusionCounts(2), versions()
+    held = counts.snapshot()
+    for _ in range(5_000):
+        counts.add(np.arange(2), excluded=[1])
+    assert versions() - before == 5_000
+    assert held.summary(run_rounds=0) == Exclusions(enrolled=2)
+    del held
+    assert versions() == before

@@ -102,7 +102,8 @@ def test_devices_beyond_the_listed_ones_are_counted():
     counts = ExclusionCounts(100)
     for _ in range(10):
         counts.add(np.arange(100), excluded=range(45))
-    last = Record(10, 1.0, Costs(), {"loss": 0.5}, counts.summary(run_rounds=10))
+    exclusions = counts.snapshot().summary(run_rounds=10)
+    last = Record(10, 1.0, Costs(), {"loss": 0.5}, exclusions)
     outcome = outcome_of([*records(2.0), Record.parse(last.line)])
     (reason,) = outcome.reasons
     assert reason.count("was excluded in 10 of its 10 rounds") == 20

@@ -1,6 +1,7 @@
 """Counts of excluded uploads: in how many of its rounds each device was left out."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -65,11 +66,72 @@ class Exclusions(NamedTuple):
     frequent: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Version:
+    """A state of the counts, as what was added to it since.
+
+    A version refers to the next one, and none to the one before: versions that no
+    snapshot refers to are freed.
+    """
+
+    later: "_Addition | None" = None
+
+
+class _Addition(NamedTuple):
+    participants: list[int]
+    excluded: list[int]
+    result: _Version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExclusionSnapshot:
+    """The counts of a run as they were at one time.
+
+    Attributes:
+        counts: of the run, which go on growing.
+        version: of the counts.
+        participations: pairs of a device and a round until then.
+
+    Example:
+        >>> counts = ExclusionCounts(device_count=4)
+        >>> before = counts.snapshot()
+        >>> grown = counts.add(np.array([0, 2]), excluded=[2])
+        >>> before.summary(run_rounds=1).excluded
+        0
+    """
+
+    counts: "ExclusionCounts"
+    version: _Version
+    participations: int
+
+    def summary(self, run_rounds: int) -> Exclusions:
+        """Return the totals, and the devices with the largest share of exclusions.
+
+        Args:
+            run_rounds: how many rounds the run had had.
+        """
+        counts = self.counts.at(self.version)
+
+        def rank(count: DeviceExclusions) -> tuple[bool, float, int, int]:
+            share = count.excluded / count.rounds
+            rare = not count.is_frequent(run_rounds)
+            return rare, -share, -count.excluded, count.device
+
+        return Exclusions(
+            sum(count.excluded for count in counts),
+            self.participations,
+            self.counts.device_count,
+            tuple(nsmallest(MOST_LISTED, counts, key=rank)),
+            sum(count.is_frequent(run_rounds) for count in counts),
+        )
+
+
 class ExclusionCounts:
     """Counts a run's participants and those that were excluded, device by device.
 
     It is written in place: with a million enrolled devices, a round costs what its
-    participants cost.
+    participants cost. A snapshot costs nothing until it is read: later additions are
+    then subtracted.
 
     Args:
         device_count: the number of enrolled devices.
@@ -78,13 +140,20 @@ class ExclusionCounts:
         >>> counts = ExclusionCounts(device_count=4)
         >>> for number in range(3):
         ...     grown = counts.add(np.array([0, 2]), excluded=[2])
-        >>> counts.summary(run_rounds=3).devices
+        >>> counts.snapshot().summary(run_rounds=3).devices
         (DeviceExclusions(device=2, excluded=3, rounds=3),)
     """
 
     def __init__(self, device_count: int) -> None:
         self._rounds = np.zeros(device_count, np.int32)
-        self._excluded: dict[int, int] = {}
+        self._excluded = np.zeros(device_count, np.int32)
+        self._participations = 0
+        self._version = _Version()
+
+    @property
+    def device_count(self) -> int:
+        """The number of enrolled devices."""
+        return len(self._rounds)
 
     def add(
         self, participants: Int[np.ndarray, "participants"], excluded: Iterable[int]
@@ -95,45 +164,58 @@ class ExclusionCounts:
         exclusions of a device are eight lines.
         """
         self._rounds[participants] += 1
-        grown = []
+        self._participations += len(participants)
+        excluded, grown = list(excluded), []
         for device in excluded:
-            count = self._excluded[device] = self._excluded.get(device, 0) + 1
+            self._excluded[device] += 1
+            count = int(self._excluded[device])
             if count & (count - 1) == 0:
                 grown.append(device)
+        # Only devices that were ever excluded are part of a summary.
+        known = participants[self._excluded[participants] > 0].tolist()
+        if known:
+            result = _Version()
+            self._version.later = _Addition(known, excluded, result)
+            self._version = result
         return grown
 
     def of(self, device: int) -> DeviceExclusions:
         """Return the counts of one device."""
-        excluded = self._excluded.get(device, 0)
-        return DeviceExclusions(device, excluded, int(self._rounds[device]))
+        excluded, rounds = self._excluded[device], self._rounds[device]
+        return DeviceExclusions(device, int(excluded), int(rounds))
 
-    def summary(self, run_rounds: int) -> Exclusions:
-        """Return the totals, and the devices with the largest share of exclusions.
+    def snapshot(self) -> ExclusionSnapshot:
+        """Return the counts as they are now, for later."""
+        return ExclusionSnapshot(self, self._version, self._participations)
 
-        Args:
-            run_rounds: how many rounds the run has had.
-        """
-        counts = list(map(self.of, self._excluded))
-
-        def rank(count: DeviceExclusions) -> tuple[bool, float, int, int]:
-            share = count.excluded / count.rounds
-            rare = not count.is_frequent(run_rounds)
-            return rare, -share, -count.excluded, count.device
-
-        return Exclusions(
-            sum(self._excluded.values()),
-            int(self._rounds.sum()),
-            len(self._rounds),
-            tuple(nsmallest(MOST_LISTED, counts, key=rank)),
-            sum(count.is_frequent(run_rounds) for count in counts),
+    def at(self, version: _Version) -> list[DeviceExclusions]:
+        """Return the counts of a version, of each device that was excluded by then."""
+        devices = np.flatnonzero(self._excluded)
+        excluded, rounds = (
+            dict(zip(devices.tolist(), counts[devices].tolist(), strict=True))
+            for counts in (self._excluded, self._rounds)
         )
+        while version.later is not None:
+            for device in version.later.participants:
+                rounds[device] -= 1
+            for device in version.later.excluded:
+                excluded[device] -= 1
+            version = version.later.result
+        return [
+            DeviceExclusions(device, count, rounds[device])
+            for device, count in excluded.items()
+            if count
+        ]
 
     def notes(self) -> dict[str, Any]:
         """Return the counts as JSON can hold them."""
         alike = bool(np.all(self._rounds == self._rounds[0]))
         return {
             "rounds": int(self._rounds[0]) if alike else self._rounds.tolist(),
-            "excluded": {str(device): n for device, n in self._excluded.items()},
+            "excluded": {
+                str(device): int(self._excluded[device])
+                for device in np.flatnonzero(self._excluded)
+            },
         }
 
     @classmethod
@@ -147,5 +229,7 @@ class ExclusionCounts:
         """
         counts = cls(device_count)
         counts._rounds[:] = notes["rounds"]
-        counts._excluded = {int(one): n for one, n in notes["excluded"].items()}
+        counts._participations = int(counts._rounds.sum())
+        for device, excluded in notes["excluded"].items():
+            counts._excluded[int(device)] = excluded
         return counts

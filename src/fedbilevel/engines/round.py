@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Private, Server
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.exclusions import ExclusionCounts, Exclusions
+from fedbilevel.engines.exclusions import Exclusions, ExclusionSnapshot
 from fedbilevel.engines.protocol import Report, RunState
 from fedbilevel.mathematics.problem import Lower, Upper
 
@@ -39,7 +39,7 @@ class Round(NamedTuple):
     reports: tuple[Report, ...]
     costs: Costs
     history: tuple[Mapping[str, float | int], ...] = ()
-    exclusion_counts: ExclusionCounts | None = None
+    exclusion_counts: ExclusionSnapshot | None = None
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:
@@ -56,7 +56,8 @@ class Round(NamedTuple):
         """How often devices were excluded since the run began.
 
         Uploads are looked at two rounds later, so the latest two rounds may be missing
-        while a run goes on. After the last round, and at a checkpoint, none is.
+        while a run goes on. After the last round, and at a checkpoint, none is. Later
+        rounds do not change it.
         """
         if self.exclusion_counts is None:
             return Exclusions()

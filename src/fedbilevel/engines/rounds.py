@@ -20,7 +20,7 @@ from fedbilevel.engines.preparation import (
     participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import Engine, Moment, Participants
+from fedbilevel.engines.protocol import Engine, Moment, Participants, Report
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import NoUploadsError, inspect, logger
 from fedbilevel.engines.simulation import Simulation
@@ -290,7 +290,7 @@ def _kept(progress: Progress, device_count: int) -> Round:
         (),
         progress.costs,
         progress.history,
-        _counts_of(progress, device_count),
+        _counts_of(progress, device_count).snapshot(),
     )
 
 
@@ -349,13 +349,13 @@ def _rounds(
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     counts = _counts_of(progress, job.devices.device_count)
-    unseen: deque[tuple[Round, Participants]] = deque()
+    unseen: deque[tuple[int, tuple[Report, ...], Participants]] = deque()
 
     def look(at_most: int) -> None:
         while len(unseen) > at_most:
-            seen, chosen = unseen.popleft()
+            number, reports, chosen = unseen.popleft()
             limit = prepared.job.norm_limit
-            inspect(seen.number, seen.reports, chosen.present, counts, limit)
+            inspect(number, reports, chosen.present, counts, limit)
 
     def save(rounds: int) -> None:
         assert store is not None
@@ -376,11 +376,12 @@ def _rounds(
                 # A device whose upload is left out has spent as much as any other.
                 asked = int(report.present.sum())
                 spent = spent.plus(job.costs[reference].times(asked))
-            done = Round(number, state, tuple(reports), spent, history, counts)
             due = store is not None and store.due(number + 1, rounds)
             # Looking at a round waits for it, while later ones could be computed.
-            unseen.append((done, participants))
+            unseen.append((number, tuple(reports), participants))
             look(0 if due or number + 1 == rounds else UNSEEN)
+            counted = counts.snapshot()
+            done = Round(number, state, tuple(reports), spent, history, counted)
             if store is not None and due:
                 history = *history, *store.options.numbers_of(done)
                 done = done._replace(history=history)
