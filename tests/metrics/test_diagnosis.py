@@ -243,6 +243,42 @@ def test_curvature_beside_an_eigenvector_of_signs_counts(curvature, side):
     assert found.verdict is Verdict.UNCLEAR
 
 
+@pytest.mark.parametrize(
+    ("curvature", "start", "target"),
+    [
+        (1e-6, 1e4, (-100.0, 0.0)),
+        (1e-4, 1e6, (-100.0, 0.0)),
+        (1e-3, 1e7, (-100.0, 0.0)),
+        (1e-10, 0.0, (1.0, 0.0)),
+        (1e-10, 1e8, (-100.0, 0.0)),
+        (1e-10, 1.0, (1.0, 1.0)),
+    ],
+)
+def test_the_error_of_the_lower_solution_is_part_of_the_limits(
+    curvature, start, target
+):
+    # A lower solve that ended where ∇y g was small beside its largest value on the way
+    # gave 0.0033 and HOMOGENEOUS for a true 0.33.
+    matrices = [np.diag([1.0, curvature]), np.diag([1.0, 3 * curvature])]
+    x = np.array([2.0, 2 * curvature])
+    parts = matrices, [np.eye(2)] * 2, [np.array(target)] * 2, x
+    what = conditioned(*parts)
+    what["y"][0] = start
+    found, truth = diagnose(**what), closed_form(*parts)
+    assert found.high >= truth - 1e-9
+    assert found.low <= truth + 1e-9
+    if target[1] == 0:
+        np.testing.assert_allclose(found.distance, truth, rtol=1e-3)
+        assert found.verdict is Verdict.HETEROGENEOUS
+    else:
+        # ∇y f vanishes in the second entry, up to the error of y: no more is known.
+        assert found.verdict is Verdict.UNCLEAR
+        assert found.obstacle is not None
+        assert found.obstacle.cause is Cause.REMAINDER
+        assert found.obstacle.stage is Stage.LOWER
+        assert "the error of y*(x) is too large" in str(found)
+
+
 def test_too_few_products_leave_it_unclear_and_enough_are_named():
     # The mean of the two has 6 curvatures, each device 12 that are farther apart.
     curvatures = np.geomspace(1e-4, 1, SIZE)

@@ -20,6 +20,8 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 from fedbilevel.metrics.federated_solves import Adjoint, FederatedSolves, norm
+from fedbilevel.metrics.lower_errors import LowerErrors, lower_errors
+from fedbilevel.metrics.lower_solves import lower_solution, refine
 from fedbilevel.metrics.obstacles import (
     Cause,
     DiagnosisProgress,
@@ -30,8 +32,8 @@ from fedbilevel.metrics.obstacles import (
 
 SMALL = 0.1
 """The part of the tolerance that the bound of the error is brought below."""
-PASSES = 3
-"""How often the adjoints are solved, each time to a smaller residual."""
+PASSES = 4
+"""How often y*(x) and the adjoints are solved, each time to a smaller residual."""
 SMALLEST_RESIDUAL = 1e-14
 """Below it, rounding in double precision hides the residual."""
 VANISHING = 1e-12
@@ -131,12 +133,13 @@ def diagnose(
     follow the former. Both are solved by conjugate gradients, the one by each device,
     the other over exchanges in which devices share Hessian products. Devices use all of
     their examples, so there is no sampling noise; the limits of the distance come from
-    the residuals that both solves leave, measured by products of their own. All is
-    computed in double precision.
+    the residuals that both solves leave, measured by products of their own, and from
+    the error of y*(x). All is computed in double precision.
 
-    y*(x) is found first, by Newton steps from y. All devices are asked, since a sample
-    of them has an inverse Hessian of its own. The answer holds near x: ask again at the
-    end of a run.
+    y*(x) is found first, by Newton steps from y, until what its error adds to the
+    limits is negligible or rounding hides the gradient. All devices are asked, since a
+    sample of them has an inverse Hessian of its own. The answer holds near x: ask again
+    at the end of a run.
 
     Args:
         problem: the two losses, means over their batches.
@@ -194,18 +197,23 @@ def diagnose(
 
 
 def _measured(solves: FederatedSolves, tolerance: float) -> Diagnosis:
-    server = solves.lower_solution(solves.inquiry.server)
-    server = solves.inquiry.ask(Question.UPPER, server)
-    factor = solves.error_factor(server)
+    server = lower_solution(solves, solves.inquiry.server)
     residuals = [solves.survey.residual] * 2
     for _ in range(PASSES):
-        ours = solves.adjoint(server, factor, residuals[0])
+        server = solves.inquiry.ask(Question.UPPER, server)
+        curvature = solves.curvature(server)
+        ours, z = solves.adjoint(server, curvature.factor, residuals[0])
         own = solves.own_adjoints(server, residuals[1])
-        found = _compared(server.direct, ours, own, tolerance)
-        if found.obstacle is None:
+        lower = lower_errors(solves, server, curvature, z, ours, own, residuals[1])
+        found = _compared(server.direct, ours, own, lower, tolerance)
+        goal = SMALL * tolerance * _size(server.direct, ours.indirect)
+        before = server
+        if lower.total > SMALL * goal:
+            # The error of y, and what follows from it, are proportional to ‖∇y ḡ‖.
+            server = refine(solves, server, SMALL**2 * goal / lower.total)
+        if found.obstacle is None and server is before:
             return found
         # The bounds are proportional to the residuals.
-        goal = SMALL * tolerance * _size(server.direct, ours.indirect)
         residuals = [
             max(SMALLEST_RESIDUAL, residual * min(1, goal / (4 * part.error + 1e-300)))
             for residual, part in zip(residuals, (ours, own), strict=True)
@@ -214,7 +222,7 @@ def _measured(solves: FederatedSolves, tolerance: float) -> Diagnosis:
 
 
 def _compared(
-    direct: Upper, ours: Adjoint, own: Adjoint, tolerance: float
+    direct: Upper, ours: Adjoint, own: Adjoint, lower: LowerErrors, tolerance: float
 ) -> Diagnosis:
     size = _size(direct, ours.indirect)
     if size <= VANISHING * max(norm(direct), norm(ours.indirect), norm(own.indirect)):
@@ -224,14 +232,20 @@ def _compared(
         )
     # ∇x f̄ is the same in both hypergradients.
     difference = norm(tree.subtract(own.indirect, ours.indirect))
-    error = ours.error + own.error
+    solved = ours.error + own.error
+    error = solved + lower.indirect + lower.own
+    size_error = ours.error + lower.indirect + lower.direct
     distance = difference / size
-    low = max(0.0, difference - error) / (size + ours.error)
-    high = (difference + error) / (size - ours.error) if ours.error < size else inf
+    low = max(0.0, difference - error) / (size + size_error)
+    high = (difference + error) / (size - size_error) if size_error < size else inf
+    allowed = max(SMALL * tolerance, 0.5 * distance) * size
     obstacle = None
-    if low <= tolerance < high or error > max(SMALL * tolerance, 0.5 * distance) * size:
-        worst = max(ours.residual, own.residual)
-        obstacle = Obstacle(Cause.REMAINDER, Stage.OWN, worst)
+    if low <= tolerance < high or max(error, size_error) > allowed:
+        obstacle = Obstacle(
+            Cause.REMAINDER, Stage.OWN, max(ours.residual, own.residual)
+        )
+        if lower.total > solved:
+            obstacle = Obstacle(Cause.REMAINDER, Stage.LOWER, lower.residual)
     return Diagnosis(
         distance, low, high, tolerance, ours.residual, own.residual, obstacle
     )

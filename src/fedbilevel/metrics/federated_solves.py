@@ -1,8 +1,7 @@
-"""What a diagnosis solves over exchanges: y*(x), the adjoint, the devices' own ones."""
+"""What a diagnosis solves over exchanges: the adjoint and the devices' own ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, sqrt
 from typing import Any, NamedTuple
 
@@ -21,14 +20,6 @@ from fedbilevel.metrics.obstacles import (
     Stage,
 )
 
-NEWTON_STEPS = 50
-NEWTON_RESIDUAL = 1e-3
-"""Of the linear system of a Newton step, relative to the gradient."""
-LOWER_RESIDUAL = 1e-9
-"""‖∇y ḡ‖ at y*(x), relative to the largest mean of ‖∇y g_k‖ on the way."""
-SMALLEST_STEP = 1e-10
-"""A Newton step so short, relative to y, changes nothing."""
-HALVINGS = 30
 FIRST_OWN_PRODUCTS = 64
 
 
@@ -50,6 +41,25 @@ class Adjoint(NamedTuple):
     residual: float
 
 
+class Curvature(NamedTuple):
+    """Bounds of the inverse of the mean Hessian.
+
+    Attributes:
+        inverse_bound: of ‖H̄⁻¹‖.
+        factor: of ‖J̄ H̄⁻¹‖.
+        weak: H̄⁻¹ v for a vector v of random signs: mostly of directions with little
+            curvature.
+
+    Example:
+        >>> Curvature(inverse_bound=10.0, factor=20.0, weak=-10.0).factor
+        20.0
+    """
+
+    inverse_bound: float
+    factor: float
+    weak: Lower
+
+
 @dataclass
 class FederatedSolves:
     """Solves over exchanges, the devices answering a survey's questions.
@@ -68,40 +78,16 @@ class FederatedSolves:
     survey: Survey
     report: Callable[[DiagnosisProgress], None]
 
-    def lower_solution(self, server: SurveyState) -> SurveyState:
-        """Return the state with y*(x), by damped Newton steps from y.
+    def gradient_terms(self, server: SurveyState) -> float:
+        """Return the size of the terms that cancel in ∇y ḡ at y*(x).
 
-        Raises:
-            ObstacleError: if the lower loss is not convex or too ill-conditioned.
-            ArithmeticError: if Newton steps do not lead to a minimum.
+        They are the devices' gradients and, since these may vanish alike, H̄ y: the
+        part of ∇y ḡ that depends on y where the lower loss is quadratic.
         """
-        server = self.inquiry.ask(Question.GRADIENT, server)
-        largest = 0.0
-        for _ in range(NEWTON_STEPS):
-            size = norm(server.gradient)
-            largest = max(largest, float(server.gradient_size))
-            share = size / largest if largest else 0.0
-            self._tell(Stage.LOWER, share, LOWER_RESIDUAL)
-            if share <= LOWER_RESIDUAL:
-                return server
-            step = self._conjugate_gradients(
-                server,
-                server.gradient,
-                Stage.LOWER,
-                NEWTON_RESIDUAL,
-                partial(self._tell_lower, share),
-            ).solution
-            if norm(step) <= SMALLEST_STEP * norm(server.y):
-                return server
-            server = self._damped(server, step, size)
-        raise ArithmeticError(
-            f"y*(x) was not found in {NEWTON_STEPS} Newton steps: ‖∇y g‖ is "
-            f"{norm(server.gradient):.2g}; check that lower_loss is smooth and "
-            "strongly convex in y, or ask at a point nearer to its minimum."
-        )
+        return float(server.gradient_size) + norm(self.product(server, server.y))
 
-    def error_factor(self, server: SurveyState) -> float:
-        """Return a bound of ‖J̄ H̄⁻¹‖, from random vectors.
+    def curvature(self, server: SurveyState) -> Curvature:
+        """Return bounds of H̄⁻¹, from random vectors.
 
         Raises:
             ObstacleError: if the Hessian is not positive, or too ill-conditioned.
@@ -110,19 +96,22 @@ class FederatedSolves:
             jax.tree.map(lambda leaf, i=i: leaf[i], server.probes)
             for i in range(PROBES)
         ]
-        squares = [norm(self._cross(server, probe)) ** 2 for probe in probes]
+        squares = [norm(self.cross(server, probe)) ** 2 for probe in probes]
         # A random vector has a part in every curvature, which ∇y f̄ may lack.
-        solve = self._conjugate_gradients(
+        solve = self.conjugate_gradients(
             server,
             probes[0],
             Stage.CURVATURE,
             PROBE_RESIDUAL,
-            lambda left: self._tell(Stage.CURVATURE, left, PROBE_RESIDUAL),
+            lambda left: self.tell(Stage.CURVATURE, left, PROBE_RESIDUAL),
         )
-        return sqrt(sum(squares) / PROBES) * float(solve.inverse_bound)
+        bound = float(solve.inverse_bound)
+        return Curvature(bound, sqrt(sum(squares) / PROBES) * bound, solve.solution)
 
-    def adjoint(self, server: SurveyState, factor: float, residual: float) -> Adjoint:
-        """Return J̄ z with H̄ z = ∇y f̄; the state must have the latter.
+    def adjoint(
+        self, server: SurveyState, factor: float, residual: float
+    ) -> tuple[Adjoint, Lower]:
+        """Return J̄ z and z with H̄ z = ∇y f̄; the state must have the latter.
 
         Args:
             server: with ∇y f̄ at y*(x).
@@ -133,20 +122,19 @@ class FederatedSolves:
             ObstacleError: if it cannot be solved.
         """
         right = server.right_side
-        solve = self._conjugate_gradients(
+        solve = self.conjugate_gradients(
             server,
             right,
             Stage.ADJOINT,
             residual,
-            lambda left: self._tell(Stage.ADJOINT, left, residual),
+            lambda left: self.tell(Stage.ADJOINT, left, residual),
         )
         z, whole = solve.solution, norm(right)
         # The recursion's residual drifts from the true one: this is measured.
-        rest = norm(tree.subtract(right, self._product(server, z)))
+        rest = norm(tree.subtract(right, self.product(server, z)))
         left = max(rest, sqrt(float(solve.squared)))
-        return Adjoint(
-            self._cross(server, z), factor * left, left / whole if whole else 0.0
-        )
+        relative = left / whole if whole else 0.0
+        return Adjoint(self.cross(server, z), factor * left, relative), z
 
     def own_adjoints(self, server: SurveyState, residual: float) -> Adjoint:
         """Return the mean of J_k z_k with H_k z_k = ∇y f_k, solved by each device.
@@ -162,7 +150,7 @@ class FederatedSolves:
             )
             own = server.own
             left = float(own.residual)
-            self._tell(Stage.OWN, left, residual)
+            self.tell(Stage.OWN, left, residual)
             share = float(own.not_convex)
             if share:
                 raise ObstacleError(
@@ -186,7 +174,17 @@ class FederatedSolves:
                 )
             limit = min(2 * limit, self.survey.products)
 
-    def _conjugate_gradients(
+    def product(self, server: SurveyState, vector: Lower) -> Lower:
+        """Return H̄ times a vector."""
+        return self.inquiry.ask(
+            Question.PRODUCT, server._replace(vector=vector)
+        ).product
+
+    def cross(self, server: SurveyState, vector: Lower) -> Upper:
+        """Return J̄ times a vector."""
+        return self.inquiry.ask(Question.CROSS, server._replace(vector=vector)).cross
+
+    def conjugate_gradients(
         self,
         server: SurveyState,
         right: Lower,
@@ -194,6 +192,18 @@ class FederatedSolves:
         tolerance: float,
         tell: Callable[[float], None],
     ) -> conjugate_gradients.Solve:
+        """Solve H̄ z = b, each product an exchange.
+
+        Args:
+            server: where.
+            right: b.
+            stage: whose solve it is.
+            tolerance: the residual at which the solve is done, relative to b.
+            tell: is called with the relative residual before each product.
+
+        Raises:
+            ObstacleError: if the Hessian is not positive, or too ill-conditioned.
+        """
         solve = conjugate_gradients.begin(right, tolerance)
         whole = norm(right)
         while not bool(solve.done):
@@ -202,7 +212,7 @@ class FederatedSolves:
             if int(solve.products) >= self.survey.products:
                 needed = ceil(float(conjugate_gradients.products_needed(solve)))
                 raise ObstacleError(Obstacle(Cause.NOT_CONVERGED, stage, left, needed))
-            product = self._product(server, solve.direction)
+            product = self.product(server, solve.direction)
             solve = _advance(solve, product)
             if not bool(solve.convex):
                 raise ObstacleError(
@@ -215,36 +225,8 @@ class FederatedSolves:
                 )
         return solve
 
-    def _damped(self, server: SurveyState, step: Lower, size: float) -> SurveyState:
-        # ‖∇y ḡ‖ falls along a Newton step wherever the Hessian can be inverted, and
-        # rounding hides it later than a decrease of the loss.
-        rate = 1.0
-        for _ in range(HALVINGS):
-            candidate: SurveyState = self.inquiry.ask(
-                Question.GRADIENT,
-                server._replace(y=tree.add_scaled(server.y, -rate, step)),
-            )
-            if norm(candidate.gradient) <= (1 - 0.1 * rate) * size:
-                return candidate
-            rate /= 2
-        raise ArithmeticError(
-            f"y*(x) was not found: no part of a Newton step lowers ‖∇y g‖, which is "
-            f"{size:.2g}; check that lower_loss is smooth and strongly convex in y."
-        )
-
-    def _product(self, server: SurveyState, vector: Lower) -> Lower:
-        return self.inquiry.ask(
-            Question.PRODUCT, server._replace(vector=vector)
-        ).product
-
-    def _cross(self, server: SurveyState, vector: Lower) -> Upper:
-        return self.inquiry.ask(Question.CROSS, server._replace(vector=vector)).cross
-
-    def _tell_lower(self, share: float, left: float) -> None:
-        # What a Newton step leaves of a quadratic's gradient.
-        self._tell(Stage.LOWER, share * left, LOWER_RESIDUAL)
-
-    def _tell(self, stage: Stage, residual: float, goal: float) -> None:
+    def tell(self, stage: Stage, residual: float, goal: float) -> None:
+        """Report the residual of a solve and the one at which it is done."""
         exchanges = self.inquiry.costs.exchanges
         self.report(DiagnosisProgress(stage, exchanges, residual, goal))
 

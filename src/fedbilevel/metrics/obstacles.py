@@ -31,7 +31,7 @@ class Cause(Enum):
     NOT_CONVERGED = "not converged"
     """A solve used up its products."""
     REMAINDER = "remainder"
-    """The bound of the solves' error is too large beside the tolerance."""
+    """The bound of the error, of the solves or of y*(x), is too large."""
 
 
 class Obstacle(NamedTuple):
@@ -77,6 +77,13 @@ class Obstacle(NamedTuple):
                 f"the solve of the {self.stage.value} has not converged{where}: its "
                 f"relative residual is {self.residual:.2g}. About {self.needed} "
                 "Hessian products are needed; raise products of the Survey."
+            )
+        if self.stage is Stage.LOWER:
+            return (
+                "the error of y*(x) is too large beside the tolerance: ‖∇y g‖ is down "
+                f"to {self.residual:.2g} relative to its terms, but the lower loss is "
+                "too ill-conditioned to conclude from it. Add a penalty on y to "
+                "lower_loss, or raise the tolerance."
             )
         return (
             "the remainder of the solves is too large beside the tolerance: relative "
