@@ -28,8 +28,8 @@ class LowerErrors(NamedTuple):
         residual: ‖∇y ḡ‖, relative to the terms that cancel in it.
 
     Example:
-        >>> LowerErrors(direct=0.1, indirect=0.2, own=0.4, residual=1e-9).total
-        0.7
+        >>> LowerErrors(direct=0.5, indirect=1.0, own=2.0, residual=1e-9).total
+        3.5
     """
 
     direct: float = 0.0

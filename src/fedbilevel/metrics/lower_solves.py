@@ -33,8 +33,20 @@ def lower_solution(solves: FederatedSolves, server: SurveyState) -> SurveyState:
         ArithmeticError: if Newton steps do not lead to a minimum.
 
     Example:
-        >>> lower_solution.__name__
-        'lower_solution'
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> from fedbilevel import Simulation
+        >>> from fedbilevel.algorithms.survey import Survey
+        >>> from fedbilevel.engines.inquiry import Inquiry
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
+        >>> inquiry = Inquiry(
+        ...     BilevelProblem(loss, loss), Survey(), devices, 2.0, 3.0, seed=0,
+        ...     weights=None, engine=Simulation(),
+        ... )
+        >>> solves = FederatedSolves(inquiry, Survey(), lambda progress: None)
+        >>> float(lower_solution(solves, inquiry.server).y)
+        2.0
     """
     start = server.y
     server = solves.inquiry.ask(Question.GRADIENT, server)
