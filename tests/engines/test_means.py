@@ -1,4 +1,4 @@
-"""Losses that are no means over examples are refused when a run begins."""
+"""Losses that are not finite or no means are refused when a run begins."""
 
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from fedbilevel import (
     sweep,
 )
 from fedbilevel.engines.federation import Site
+from fedbilevel.engines.means import require_mean
+from fedbilevel.metrics import diagnose, newton_reference
 from tests import quadratic
 
 
@@ -106,11 +108,57 @@ def test_means_pass_in_any_precision(dtype):
     begin(mean, cancelling, rows(8, dtype), dtype(0.5))
 
 
-def test_a_loss_that_is_not_finite_is_not_judged():
-    def logarithm(x, y, batch):
-        return jnp.mean(jnp.log(y - 10 - batch.value**2))
+def absent_group(x: Any, y: Any, batch: Rows) -> Any:
+    """Return the worst mean of a group: 0 / 0 where a batch lacks one."""
+    members = [(batch.group == group).astype(float) for group in range(2)]
+    losses = [jnp.sum(those * squares(y, batch)) / jnp.sum(those) for those in members]
+    return jnp.max(jnp.stack(losses))
 
-    begin(logarithm, mean)
+
+def logarithm(x: Any, y: Any, batch: Rows) -> Any:
+    return jnp.mean(jnp.log(y * batch.value**2)) + x**2
+
+
+def test_a_loss_that_is_not_finite_at_the_start_is_refused():
+    for name, losses in (
+        ("upper_loss", (absent_group, mean)),
+        ("lower_loss", (mean, absent_group)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} is not finite") as raised:
+            begin(*losses)
+        message = str(raised.value)
+        assert "it is nan on 8 of 8 single examples. Is there" in message
+        assert "the number of examples of a group that is absent" in message
+    held = rows()
+    held.value[0] = 0.0
+    words = "it is -inf on 1 of 8 single examples and -inf on 8 examples together"
+    with pytest.raises(ValueError, match=words):
+        begin(logarithm, mean, held, y=1.0)
+
+
+def test_other_uses_of_a_loss_that_is_not_finite_are_refused_too():
+    held = rows()
+    problem = BilevelProblem(absent_group, mean)
+    devices = InMemoryDevices([LocalExamples(held, held)] * 2)
+    with pytest.raises(ValueError, match="upper_loss is not finite"):
+        diagnose(problem, devices, 0.5, 0.0)
+    with pytest.raises(ValueError, match="upper_loss is not finite"):
+        newton_reference(problem, devices).lower_solution(0.5, 0.0)
+
+
+def test_a_loss_may_be_infinite_near_the_start():
+    held = rows()
+    near = 1e-3  # the random point beside it has a negative y
+    assert not np.isfinite(logarithm(0.5, near - 0.02, held))
+    require_mean("upper_loss", logarithm, 0.5, near, held)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_examples_and_points_that_are_not_finite_are_not_judged(wrong):
+    held = rows()
+    require_mean("lower_loss", mean, wrong, 1.0, held)
+    held.value[0] = wrong
+    require_mean("lower_loss", mean, 0.5, 1.0, held)
 
 
 def test_a_loss_that_takes_no_single_example_is_not_judged():

@@ -1,4 +1,4 @@
-"""Refusal of a loss that is not the mean over the examples of its batch.
+"""Refusal of a loss that is not finite, or not the mean over its batch's examples.
 
 Algorithms draw batches of any size, and a full-data loss is the mean of the losses of
 single examples. For a variance or a maximum over a batch, both would be of another
@@ -21,16 +21,23 @@ MOST_ROWS = 8
 DISTANCE = 0.1
 """Size of the random numbers added to x and y for a second try: at the start a loss may
 agree with a mean by accident, as a variance does while all predictions are zero."""
+NOT_FINITE = (
+    "Is there a division by the number of examples of a group that is absent from a "
+    "batch, or a logarithm of 0? A loss must be finite on any batch, even of one "
+    "example: multiply each example's loss by a fixed weight of its group, add a small "
+    "number before a logarithm, or start at another x and y."
+)
+"""The likely cause of a loss that is not finite, and its cure."""
 
 
 def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -> None:
     """Refuse losses that are no means over examples, tried on one device's data.
 
-    Nothing is tried while a run is traced, or where a loss is not finite.
+    Nothing is tried while a run is traced.
 
     Raises:
-        ValueError: if a loss of several examples differs from the mean of its values on
-            each of them.
+        ValueError: if a loss is not finite at x and y, or a loss of several examples
+            differs from the mean of its values on each of them.
 
     Example:
         >>> from fedbilevel import BilevelProblem
@@ -58,17 +65,20 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
 
 
 def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None:
-    """Refuse a loss that is not the mean over the examples of its batch.
+    """Refuse a loss that is not finite, or not the mean over its batch's examples.
+
+    Examples and points that are not finite themselves are not judged: screening
+    excludes the uploads of their devices.
 
     Args:
         name: of the loss, for the message.
         loss: to be tried.
-        x: the point; a random one near it is tried too.
+        x: the point; a random one near it is tried too, where a loss may be infinite.
         y: the point.
         rows: the examples to try, along a leading axis.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if the loss is not finite at x and y, or is no mean.
 
     Example:
         >>> total = lambda x, y, batch: jnp.sum(batch)
@@ -80,7 +90,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
         it is 3, but the mean of its values on each of them is 1.5. Return the mean ...
     """
     count = len(jax.tree.leaves(rows)[0])
-    for point in ((x, y), _near((x, y))):
+    start = (x, y)
+    for point in (start, _near(start)):
         try:
             whole, single = _values(loss, *point, rows)
         except Exception:
@@ -89,6 +100,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
             return  # the loss closes over a value that JAX is tracing
         together, apart = float(whole), np.asarray(single, float)
         if not (np.isfinite(together) and np.isfinite(apart).all()):
+            if point is start and _all_finite((start, rows)):
+                raise ValueError(_not_finite(name, together, apart))
             continue
         size = max(abs(together), float(np.abs(apart).max()))
         mean = float(apart.mean())
@@ -100,6 +113,27 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
                 "variance, the mean of (value − c)² with the centre c a part of y; for "
                 "a worst group, give each group a device, or a weight in x."
             )
+
+
+def _not_finite(name: str, together: float, apart: Float[np.ndarray, "rows"]) -> str:
+    places = []
+    broken = apart[~np.isfinite(apart)]
+    if len(broken):
+        places.append(f"{broken[0]} on {len(broken)} of {len(apart)} single examples")
+    if not np.isfinite(together):
+        places.append(f"{together} on {len(apart)} examples together")
+    return (
+        f"{name} is not finite at the x and y given: it is {' and '.join(places)}. "
+        f"{NOT_FINITE}"
+    )
+
+
+def _all_finite(arrays: PyTree) -> bool:
+    return all(
+        bool(jnp.isfinite(leaf).all())
+        for leaf in jax.tree.leaves(arrays)
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    )
 
 
 @partial(jax.jit, static_argnums=0)
