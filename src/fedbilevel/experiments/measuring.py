@@ -1,17 +1,20 @@
 """What is measured of a run as it goes."""
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
+from fedbilevel.engines.means import NOT_FINITE
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.reference import newton_reference
 from fedbilevel.metrics.stationarity import stationarity
 from fedbilevel.problems.task import Metric, Task
+from fedbilevel.tracking.titles import title_of
 
 BLOCK = 4096
 
@@ -54,6 +57,35 @@ def measurements(
         return figures
 
     return measure
+
+
+def measured_start(
+    measure: Callable[[Upper, Lower], Mapping[str, float]], x: Upper, y: Lower
+) -> Mapping[str, float] | None:
+    """Measure a start before any round; refuse losses that are not finite there.
+
+    A metric of a task may be undefined at the start. None if the numbers end the
+    measurement by an error: a run raises it again, and records it as its failure.
+
+    Raises:
+        ValueError: if a loss is not finite.
+
+    Example:
+        >>> measured_start(lambda x, y: {"loss": x + y}, 1.0, 2.0)
+        {'loss': 3.0}
+    """
+    try:
+        figures = measure(x, y)
+    except ArithmeticError:
+        return None
+    for figure, loss in (("loss", "upper_loss"), ("training_loss", "lower_loss")):
+        value = figures.get(figure, 0.0)
+        if not isfinite(value):
+            raise ValueError(
+                f"the {title_of(figure)} ({loss} on the examples of all devices) is "
+                f"{value} at the start. {NOT_FINITE}"
+            )
+    return figures
 
 
 def metrics_of(

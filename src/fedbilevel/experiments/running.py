@@ -1,7 +1,7 @@
 """An experiment carried out: rounds run, measured, written down and kept."""
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import chain
 from math import inf
@@ -29,7 +29,7 @@ from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import failure_recorded
 from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
-from fedbilevel.experiments.measuring import measurements
+from fedbilevel.experiments.measuring import measured_start, measurements
 from fedbilevel.experiments.outcome import outcome_of, write_cause
 from fedbilevel.experiments.recording import Recorder
 from fedbilevel.experiments.runs import finished, keep
@@ -120,7 +120,8 @@ def carry_out(
 
     Raises:
         ValueError: if there is a checkpoint and the run is not to go on from it, or
-            none of those that there are can be used.
+            none of those that there are can be used, or a loss is not finite at the
+            start.
         NoUploadsError: if all devices were excluded; it says which step was too large.
 
     Example:
@@ -144,6 +145,7 @@ def carry_out(
         if begun and finished(experiment, folder):
             yield from (Step(done, None) for done in rounds)
             return
+        start = None if begun else measured_start(work.measure, work.x, work.y)
         keep(experiment, folder)
         tracking = tracked(
             trackers_of(experiment.tracking, folder),
@@ -152,12 +154,13 @@ def carry_out(
             goes_on=begun,
         )
         with failure_recorded(folder), tracking as tell_trackers, closing(rounds):
-            yield from _recorded(experiment, work, rounds, folder, tell_trackers)
+            yield from _recorded(experiment, work, start, rounds, folder, tell_trackers)
 
 
 def _recorded(
     experiment: Experiment,
     work: Work,
+    start: Mapping[str, float] | None,
     rounds: Iterator[Round],
     folder: Path,
     tell_trackers: Callable[[Record], None],
@@ -169,8 +172,9 @@ def _recorded(
         with Journal(folder, first.number) as journal:
             recorder = Recorder(journal, tell_trackers, work.measure, began)
             if not first.number:
-                start = recorder.record(0, Costs(), work.x, work.y, seconds=0.0)
-                best = better(best, start, 0, work.x, work.y)
+                point = work.x, work.y
+                record = recorder.record(0, Costs(), *point, 0.0, figures=start)
+                best = better(best, record, 0, *point)
             try:
                 for done in chain([first], rounds):
                     count = done.number + 1

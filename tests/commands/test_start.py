@@ -1,0 +1,76 @@
+"""A loss that is not finite at the start ends the command before any round."""
+
+from pathlib import Path
+
+import pytest
+
+import fedbilevel.__main__ as command_line
+
+PROBLEM = """
+import jax.numpy as jnp
+import numpy as np
+import fedbilevel as fb
+from fedbilevel.problems import Task
+
+
+def loss(x, y, batch):
+    return jnp.mean((y - x * batch) ** 2)
+
+
+def upper_loss(x, y, batch):
+    return UPPER
+
+
+def task():
+    # The device that is tried before a run has only ones; another one has a zero.
+    held = [np.ones(4), np.array([0.0, 1.0])]
+    devices = fb.InMemoryDevices([fb.LocalExamples(one, one) for one in held])
+    metrics = {"undefined": lambda x, y: float("nan")}
+    return Task(fb.BilevelProblem(upper_loss, loss), devices, 0.5, 1.0, metrics)
+"""
+EXPERIMENT = """
+rounds = 2
+[problem]
+name = "Own"
+file = "own.py"
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+"""
+GROUP = "jnp.mean((y - batch) ** 2) / jnp.max(batch - 1)"
+LOGARITHM = "jnp.mean((y - batch) ** 2 - jnp.log(batch))"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    # It lets the library's warnings past the handlers of tests.
+    monkeypatch.setattr(command_line, "_say_warnings", lambda: None)
+    Path("start.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def test_a_loss_that_is_infinite_on_any_device_ends_the_command(here, capsys):
+    Path("own.py").write_text(PROBLEM.replace("UPPER", LOGARITHM))
+    assert command_line.main(["run", "start.toml"]) == 2
+    said = capsys.readouterr().err
+    assert "the validation loss (upper_loss on the examples of all devices)" in said
+    assert "is inf at the start" in said
+    assert "a logarithm of 0?" in said
+    assert "round" not in said
+    assert not list(here.glob("runs/start/*.jsonl"))
+
+
+def test_a_metric_may_be_undefined_at_the_start(here):
+    Path("own.py").write_text(PROBLEM.replace("UPPER", "loss(x, y, batch)"))
+    assert command_line.main(["run", "start.toml", "--json"]) == 0
+    assert (here / "runs/start/measured.jsonl").read_text().count("NaN") == 3
+
+
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_commands_refuse_a_loss_of_an_absent_group(here, capsys, command):
+    Path("own.py").write_text(PROBLEM.replace("UPPER", GROUP))
+    assert command_line.main([command, "start.toml"]) == 2
+    said = capsys.readouterr().err
+    assert "upper_loss is not finite at the x and y given" in said
+    assert "vanishes" not in said
