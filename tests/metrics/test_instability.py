@@ -230,3 +230,19 @@ def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
         "At the best point, after 7 rounds, the search for a step that was too large "
         "ended after 0 seconds without an answer"
     )
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_no_step_is_blamed_for_a_loss_that_is_not_finite_at_the_start():
+    def loss(x: Any, y: Any, batch: Any) -> Any:
+        return ((y - x * batch) ** 2).mean()
+
+    def undefined(x: Any, y: Any, batch: Any) -> Any:
+        # The first device, on which losses are tried before a run, has no zeros.
+        return loss(x, y, batch) / batch.mean()
+
+    held = [LocalExamples(value * np.ones(2), np.ones(2)) for value in (1.0, 0.0)]
+    what = InMemoryDevices(held), 3.0, 0.0
+    problem = BilevelProblem(undefined, loss)
+    # A device is excluded in every round, so that a search would begin.
+    assert not find_instabilities(problem, FedBiO(0.1), *what, rounds=4, seconds=60.0)

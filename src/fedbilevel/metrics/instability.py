@@ -374,6 +374,8 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
     upper, _ = full_data(trials.devices, trials.weights, 4096)
     loss = jax.jit(full_data_problem(trials.problem).upper_loss)
     before = float(loss(trials.x, trials.y, upper))
+    if not isfinite(before):
+        return  # no step can be judged by it
     rate = float(base.upper_rate)
     trial = trials.run(base, "x")
     if not trial.complete:
