@@ -1,4 +1,4 @@
-"""A loss that is not finite at the start ends the command before any round."""
+"""Runs that are refused at the start: losses that are not finite, runs in the way."""
 
 from pathlib import Path
 
@@ -58,13 +58,18 @@ def test_a_loss_that_is_infinite_on_any_device_ends_the_command(here, capsys):
     assert "is inf at the start" in said
     assert "a logarithm of 0?" in said
     assert "round" not in said
-    assert not list(here.glob("runs/start/*.jsonl"))
+    assert not Path("runs").exists()
 
 
-def test_a_metric_may_be_undefined_at_the_start(here):
+def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(here, capsys):
     Path("own.py").write_text(PROBLEM.replace("UPPER", "loss(x, y, batch)"))
     assert command_line.main(["run", "start.toml", "--json"]) == 0
     assert (here / "runs/start/measured.jsonl").read_text().count("NaN") == 3
+    capsys.readouterr()
+    assert command_line.main(["run", "start.toml", "--rounds", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "runs/start has a finished run of 2 rounds already" in said
+    assert "fedbilevel resume runs/start --rounds 4, or give" in said
 
 
 @pytest.mark.parametrize("command", ["run", "diagnose"])

@@ -27,12 +27,12 @@ from fedbilevel.experiments.causes import Best, better, cause_of
 from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.failures import failure_recorded
-from fedbilevel.experiments.folders import CHECKPOINTS, has_checkpoints
+from fedbilevel.experiments.folders import CHECKPOINTS, EXPERIMENT, has_checkpoints
 from fedbilevel.experiments.learnt import Learnt, write_learnt
 from fedbilevel.experiments.measuring import measured_start, measurements
 from fedbilevel.experiments.outcome import outcome_of, write_cause
 from fedbilevel.experiments.recording import Recorder
-from fedbilevel.experiments.runs import finished, keep
+from fedbilevel.experiments.runs import asked_of, finished, keep
 from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -132,10 +132,7 @@ def carry_out(
     with claimed(folder):
         begun = has_checkpoints(folder)
         if begun and not goes_on:
-            raise ValueError(
-                f"{folder} has a run already; go on with it by: fedbilevel resume "
-                f"{quote(str(folder))}, or give this one another --folder."
-            )
+            raise ValueError(_occupied(folder))
         rounds = _rounds(experiment, work, folder)
         if begun and not has_checkpoints(folder):
             raise ValueError(
@@ -155,6 +152,20 @@ def carry_out(
         )
         with failure_recorded(folder), tracking as tell_trackers, closing(rounds):
             yield from _recorded(experiment, work, start, rounds, folder, tell_trackers)
+
+
+def _occupied(folder: Path) -> str:
+    command = f"fedbilevel resume {quote(str(folder))}"
+    if (folder / EXPERIMENT).is_file() and finished(former := asked_of(folder), folder):
+        return (
+            f"{folder} has a finished run of {former.rounds} rounds already; continue "
+            f"it with more rounds by: {command} --rounds {2 * former.rounds}, or give "
+            "this one another --folder."
+        )
+    return (
+        f"{folder} has a run already; go on with it by: {command}, or give this one "
+        "another --folder."
+    )
 
 
 def _recorded(
