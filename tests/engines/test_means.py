@@ -94,6 +94,23 @@ def test_the_message_has_both_numbers_and_the_cure():
     assert "the mean of (value − c)² with the centre c a part of y" in str(raised.value)
 
 
+def test_labels_as_a_column_are_named():
+    held = np.random.default_rng(0).normal(size=(5, 3)), np.arange(5.0)[:, None]
+
+    def error(x, y, batch):
+        inputs, labels = batch
+        # Spelled out, since tests let no array broadcast to another rank by itself.
+        return jnp.mean(((inputs @ y)[None] - labels) ** 2) + 0 * x
+
+    with pytest.raises(ValueError, match="lower_loss is no mean") as raised:
+        require_mean("lower_loss", error, 0.5, np.ones(3), held)
+    assert "have shapes [5, 3], [5, 1]: an array of shape [n, 1]" in str(raised.value)
+    assert "give labels as [n]" in str(raised.value)
+    with pytest.raises(ValueError, match="no mean") as raised:
+        require_mean("lower_loss", total, 0.5, 0.0, rows())
+    assert "shapes" not in str(raised.value)
+
+
 def test_a_sum_is_found_out_on_a_single_example():
     with pytest.raises(ValueError, match="upper_loss is no mean"):
         begin(total, mean, rows(1))

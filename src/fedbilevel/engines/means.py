@@ -112,6 +112,7 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
                 f"them is {mean:.6g}. Return the mean over the batch, not a sum; for a "
                 "variance, the mean of (value − c)² with the centre c a part of y; for "
                 "a worst group, give each group a device, or a weight in x."
+                f"{_column(rows, count)}"
             )
 
 
@@ -125,6 +126,17 @@ def _not_finite(name: str, together: float, apart: Float[np.ndarray, "rows"]) ->
     return (
         f"{name} is not finite at the x and y given: it is {' and '.join(places)}. "
         f"{NOT_FINITE}"
+    )
+
+
+def _column(rows: Batch, count: int) -> str:
+    """Return a hint where an array is a column, as labels often are by mistake."""
+    shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(rows)]
+    if [count, 1] not in shapes:
+        return ""
+    return (
+        f" The arrays of the batch have shapes {', '.join(map(str, shapes))}: an array "
+        "of shape [n, 1] beside one of [n] broadcasts to [n, n]; give labels as [n]."
     )
 
 
