@@ -111,6 +111,17 @@ def test_labels_as_a_column_are_named():
     assert "shapes" not in str(raised.value)
 
 
+@pytest.mark.parametrize("penalty", [jnp.square, lambda losses: jnp.exp(2 * losses)])
+def test_what_the_message_gives_for_a_worst_group_is_a_mean(penalty):
+    with pytest.raises(ValueError, match=r"mean of loss² or of exp\(c · loss\) over"):
+        require_mean("upper_loss", worst_group, 0.5, 0.0, rows())
+
+    def penalised(x, y, batch):
+        return jnp.mean(penalty(squares(y, batch)))
+
+    require_mean("upper_loss", penalised, 0.5, 0.0, rows())
+
+
 def test_a_sum_is_found_out_on_a_single_example():
     with pytest.raises(ValueError, match="upper_loss is no mean"):
         begin(total, mean, rows(1))

@@ -52,8 +52,8 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
         ValueError: upper_loss is no mean over the examples of its batch: of 3 examples
         it is 0.666667, but the mean of its values on each of them is 0. Return the mean
         over the batch, not a sum; for a variance, the mean of (value − c)² with the
-        centre c a part of y; for a worst group, give each group a device, or a weight
-        in x.
+        centre c a part of y; for a worst group, the mean of loss² or of exp(c · loss)
+        over examples, in which large losses count more.
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, y, data))):
         return
@@ -111,7 +111,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
                 f"examples it is {together:.6g}, but the mean of its values on each of "
                 f"them is {mean:.6g}. Return the mean over the batch, not a sum; for a "
                 "variance, the mean of (value − c)² with the centre c a part of y; for "
-                "a worst group, give each group a device, or a weight in x."
+                "a worst group, the mean of loss² or of exp(c · loss) over examples, in "
+                "which large losses count more."
                 f"{_column(rows, count)}"
             )
 
