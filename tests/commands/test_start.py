@@ -79,3 +79,20 @@ def test_commands_refuse_a_loss_of_an_absent_group(here, capsys, command):
     said = capsys.readouterr().err
     assert "upper_loss is not finite at the x and y given" in said
     assert "vanishes" not in said
+
+
+def test_resume_names_the_file_that_was_edited(here, capsys):
+    text = PROBLEM.replace("UPPER", "loss(x, y, batch)")
+    Path("own.py").write_text(text)
+    assert command_line.main(["run", "start.toml", "--json"]) == 0
+    more = ["resume", "runs/start", "--rounds", "3", "--json"]
+    Path("own.py").write_text(text.replace("- x * batch", "- 2 * x * batch"))
+    capsys.readouterr()
+    assert command_line.main(more) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "own.py was edited since the run in runs/start began; the file" in said
+    assert "as it was run is runs/start/problem.py." in said
+    assert "loss.code was" in said
+    # A comment changes no number of a run.
+    Path("own.py").write_text(f"{text}# a comment")
+    assert command_line.main(more) == 0

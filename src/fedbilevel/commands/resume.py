@@ -7,11 +7,13 @@ from shlex import quote
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
+from fedbilevel.engines.checkpoints import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.folders import RUN
+from fedbilevel.experiments.folders import PROBLEM, RUN
 from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.runs import asked_of, finished
+from fedbilevel.experiments.runs import asked_of, finished, problem_edited
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,5 +54,21 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return conclude(folder, as_json=given.as_json)
-    end = follow(experiment, folder, goes_on=True, as_json=given.as_json)
+    try:
+        end = follow(experiment, folder, goes_on=True, as_json=given.as_json)
+    except CheckpointError as error:
+        if not problem_edited(experiment, folder):
+            raise
+        raise ValueError(_edited(experiment, folder, error)) from error
     return conclude(folder, as_json=given.as_json) if end.is_finished else end.code
+
+
+def _edited(experiment: Experiment, folder: Path, error: CheckpointError) -> str:
+    assert isinstance(experiment.problem, Own), "only a custom problem has a file"
+    file, copy = experiment.problem.file, folder / PROBLEM
+    return (
+        f"{file} was edited since the run in {folder} began; the file as it was run is "
+        f"{copy}. See the changes by: diff {quote(str(copy))} {quote(str(file))}; undo "
+        "them to resume the run, or run the edited file with another --folder. "
+        f"({error})"
+    )
