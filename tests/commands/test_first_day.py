@@ -69,6 +69,12 @@ def test_the_doctor_looks_for_nvflare(monkeypatch, capsys):
     assert "missing, for federations of real sites: pip install 'fedbilevel" in words
 
 
+def test_a_scaffold_says_that_a_loss_is_a_mean(tmp_path):
+    main(["new", "ridge", "--folder", str(tmp_path)])
+    words = "A loss must be the mean over the examples of its batch"
+    assert words in (tmp_path / "ridge.py").read_text()
+
+
 @pytest.mark.single_precision
 def test_a_scaffolds_test_explains_a_loss_that_is_not_convex(tmp_path, monkeypatch):
     main(["new", "bumpy", "--folder", str(tmp_path)])
