@@ -111,8 +111,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
                 f"examples it is {together:.6g}, but the mean of its values on each of "
                 f"them is {mean:.6g}. Return the mean over the batch, not a sum; for a "
                 "variance, the mean of (value − c)² with the centre c a part of y; for "
-                "a worst group, the mean of loss² or of exp(c · loss) over examples, in "
-                "which large losses count more."
+                "a worst group, the mean of loss² or of exp(c · loss) over examples, "
+                "in which large losses count more."
                 f"{_column(rows, count)}"
             )
 
