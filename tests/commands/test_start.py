@@ -61,6 +61,7 @@ def test_a_loss_that_is_infinite_on_any_device_ends_the_command(here, capsys):
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(here, capsys):
     Path("own.py").write_text(PROBLEM.replace("UPPER", "loss(x, y, batch)"))
     assert command_line.main(["run", "start.toml", "--json"]) == 0
@@ -81,6 +82,7 @@ def test_commands_refuse_a_loss_of_an_absent_group(here, capsys, command):
     assert "vanishes" not in said
 
 
+@pytest.mark.slow
 def test_resume_names_the_file_that_was_edited(here, capsys):
     text = PROBLEM.replace("UPPER", "loss(x, y, batch)")
     Path("own.py").write_text(text)
