@@ -210,9 +210,8 @@ def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
         found(replace(GOOD["FedBiO"], **UPPER))
 
 
-def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
-    monkeypatch.setattr(causes, "SECONDS", 0.0)
-    problem, devices, x, y = task()[:4]
+def cause_at_the_best_point(problem: BilevelProblem) -> str:
+    devices, x, y = task()[1:4]
     cause = cause_of(
         problem,
         GOOD["SimFBO"],
@@ -226,6 +225,18 @@ def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
         norm_limit=None,
     )
     assert cause is not None
+    return cause
+
+
+def test_a_run_whose_lower_loss_is_not_finite_gets_no_cause_and_ends():
+    problem = replace(task().problem, lower_loss=lambda x, y, batch: np.nan * y[0])
+    said = "At the best point, after 7 rounds, no step could be tried: lower_loss is"
+    assert cause_at_the_best_point(problem).startswith(said)
+
+
+def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
+    monkeypatch.setattr(causes, "SECONDS", 0.0)
+    cause = cause_at_the_best_point(task().problem)
     assert cause.startswith(
         "At the best point, after 7 rounds, the search for a step that was too large "
         "ended after 0 seconds without an answer"

@@ -135,6 +135,9 @@ def cause_of(
             "fedbilevel.metrics.find_instabilities searches longer if it is given more "
             "seconds."
         )
+    except ValueError as error:
+        # A trial begins like a run, which refuses losses that are not finite.
+        return f"At {where}, no step could be tried: {error}"
     if not found:
         return (
             f"At {where}, no step was found to be too large: a larger batch_size "
