@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Every worker collects all tests, which takes 30 s of a processor.
+# Every worker collects all tests, which takes 20 s of a processor.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
 # Programs of tests start interpreters, which would compile every import anew.
@@ -22,7 +22,7 @@ setup: .venv/.ready
 data: setup
 	$(BIN)/python -m benchmarks.fetch_data
 
-# About 2 minutes on 2 cores: no process, no server, no build of the site.
+# Under 2 minutes on 2 cores: no process, no server, no build of the site.
 quick: setup
 	$(PYTEST) -m quick
 

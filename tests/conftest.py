@@ -29,6 +29,8 @@ import pytest
 
 MOST_MAPS, MOST_BYTES = 30_000, 2 * 10**9
 """Memory maps of a process, and growth of its memory, at which it drops programs."""
+SETTINGS = "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"
+"""Settings of JAX for the whole process, which no test may leave changed."""
 NOT_QUICK = "process", "slow", "nightly"
 """Markers of tests that the quick tier leaves out."""
 STARTS_A_PROCESS = {
@@ -63,10 +65,6 @@ memory = 0
 """Resident memory of this process after programs were last dropped."""
 quick_test: str | None = None
 """The quick test that is running."""
-
-
-SETTINGS = "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"
-"""Settings of JAX for the whole process, which no test may leave changed."""
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ NOBODY_READS = 141
 """The exit code that shells give to a program whose output is no longer read."""
 
 
-class Ending(NamedTuple):
+class RunEnding(NamedTuple):
     """How a run ended.
 
     Attributes:
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
             its baseline was not; 0 without one.
 
     Example:
-        >>> Ending(is_finished=True, code=0).code
+        >>> RunEnding(is_finished=True, code=0).code
         0
     """
 
@@ -45,7 +45,7 @@ def follow(
     goes_on: bool,
     as_json: bool = False,
     quiet: bool = False,
-) -> Ending:
+) -> RunEnding:
     """Start or resume a run, showing progress.
 
     Args:
@@ -89,11 +89,11 @@ def follow(
             f"fedbilevel resume {quote(str(folder))}",
             file=sys.stderr,
         )
-        return Ending(False, code)
+        return RunEnding(False, code)
     if not code and lacks_baseline(experiment, folder):
         (work,) = works
         code = follow_baseline(experiment, work, folder, as_json=as_json, quiet=quiet)
-    return Ending(True, code)
+    return RunEnding(True, code)
 
 
 def conclude(

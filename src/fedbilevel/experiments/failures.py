@@ -14,8 +14,8 @@ from fedbilevel.tracking.titles import title_of
 
 LOSS = "loss"
 """The value that decides: the upper loss over all data, which a run minimises."""
-LOSSES = LOSS, "training_loss"
-"""The two levels: a run minimises the upper loss, and trains on the lower one."""
+TRAINING_LOSS = "training_loss"
+"""The lower loss over all data."""
 DIVERGED = 1000.0
 """A loss has diverged if its size is so many times its first finite one."""
 
@@ -107,17 +107,33 @@ def divergence(records: Sequence[Record]) -> Failure | None:
                     known[-1].rounds if known else 0,
                     f"the {title_of(name)} is {value} after {last.rounds} rounds",
                 )
-    for name in LOSSES:
-        known = _finite(records, name)
-        if not known:
-            continue
-        before, after = (one.figures[name] for one in (known[0], last))
-        limit = DIVERGED * abs(before)
-        if after > before and abs(after) > limit > 0:
-            small = [one for one in known if abs(one.figures[name]) <= limit]
-            words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
-            return Failure(small[-1].rounds, words)
-    return None
+    return growth(records, LOSS) or growth(records, TRAINING_LOSS)
+
+
+def growth(records: Sequence[Record], name: str) -> Failure | None:
+    """Return the failure of a loss that is a thousand times its first finite value.
+
+    Args:
+        records: of the run, oldest first.
+        name: of the loss.
+
+    Example:
+        >>> from fedbilevel import Costs
+        >>> records = [Record(n, 0.1, Costs(), {"loss": 9.0**n}) for n in range(5)]
+        >>> growth(records, "loss")
+        Failure(rounds=3, reason='the validation loss grew from 1 to 6561')
+        >>> growth(records, "training_loss")
+    """
+    known = _finite(records, name)
+    if not known:
+        return None
+    before, after = known[0].figures[name], records[-1].figures.get(name, nan)
+    limit = DIVERGED * abs(before)
+    if not (after > before and abs(after) > limit > 0):
+        return None
+    small = [one for one in known if abs(one.figures[name]) <= limit]
+    words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
+    return Failure(small[-1].rounds, words)
 
 
 def _finite(records: Sequence[Record], name: str) -> list[Record]:

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
-from fedbilevel.experiments.failures import LOSS, divergence
+from fedbilevel.experiments.failures import (
+    LOSS,
+    TRAINING_LOSS,
+    divergence,
+    growth,
+)
 from fedbilevel.experiments.folders import CAUSE
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
@@ -115,6 +120,8 @@ def outcome_of(
     if change in (Change.WORSE, Change.DIVERGED):
         told = [_losses(records)] if LOSS in last else []
         told += [f"the {name} is not finite" for name in broken]
+        lower = growth(records, TRAINING_LOSS)
+        told += [lower.reason] if lower is not None else []
         reasons.append(f"{change.value}: {'; '.join(told)}.")
     exclusions = records[-1].exclusions
     excluded = tuple(

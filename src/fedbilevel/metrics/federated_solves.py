@@ -47,8 +47,7 @@ class Curvature(NamedTuple):
     Attributes:
         inverse_bound: of ‖H̄⁻¹‖.
         factor: of ‖J̄ H̄⁻¹‖.
-        weak: H̄⁻¹ v for a vector v of random signs: mostly of directions with little
-            curvature.
+        weak: H̄⁻¹ v for a random vector v: mostly of directions with little curvature.
 
     Example:
         >>> Curvature(inverse_bound=10.0, factor=20.0, weak=-10.0).factor

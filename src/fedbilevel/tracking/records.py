@@ -72,7 +72,7 @@ class Record(NamedTuple):
             )
             figures = dict(found["figures"])
             return cls(found["rounds"], found["seconds"], costs, figures, exclusions)
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"{line!r} is no record of a run.") from error
 
 
