@@ -243,11 +243,15 @@ def test_many_threads_get_their_own_answers_or_a_reason():
             thread.start()
         for thread in threads:
             thread.join()
+        afterwards = [Asking(worker, b"alone").get() for _ in range(3)]
     right = [given.decode() == answer for given, answer in answers]
     newer = [answer == "a newer task has come meanwhile" for _, answer in answers]
     assert len(answers) == 200
     assert all(a != b for a, b in zip(right, newer, strict=True))
-    assert sum(right) >= 50
+    # The last one to come has none newer. How many others are answered before a newer
+    # one comes is up to the machine.
+    assert any(right)
+    assert afterwards == ["alone"] * 3
 
 
 def test_fifty_megabytes_go_and_come_back():
