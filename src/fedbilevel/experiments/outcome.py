@@ -86,9 +86,9 @@ def outcome_of(
 ) -> Outcome:
     """Return the outcome of a run.
 
-    The upper loss decides: it is worse if it is above its start, and has diverged if it
-    is not finite or a thousand times as large. A difference of at most a millionth of
-    the larger of the two values may be rounding: the loss is then unchanged.
+    A run is worse if its upper loss is above its start; `divergence` decides whether it
+    has diverged. A difference of at most a millionth of the larger of the two values
+    may be rounding: the loss is then unchanged.
 
     A device counts as excluded if its upload was left out in more than half of the
     rounds it was a participant of, and in at least three of them (in a shorter run: in
