@@ -10,6 +10,7 @@ from .algorithms.local_bsgvrm import LocalBSGVRM
 from .algorithms.planning import plan_of, with_plan
 from .algorithms.protocol import FederatedAlgorithm, Phase
 from .algorithms.rescale import rescale
+from .algorithms.server_optimiser import ServerOptimised, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
 from .algorithms.warm_start import WarmStart
@@ -37,6 +38,7 @@ from .mathematics.hypergradients import (
     NeumannSeries,
     Samples,
 )
+from .mathematics.optax_optimiser import OptaxOptimiser, optax_optimiser
 from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
@@ -66,12 +68,14 @@ __all__ = [
     "NeumannSeries",
     "NoUploadsError",
     "OnDemandDevices",
+    "OptaxOptimiser",
     "OptaxSchedule",
     "Participation",
     "Phase",
     "Round",
     "Samples",
     "Schedule",
+    "ServerOptimised",
     "Sharded",
     "ShroFBO",
     "SimFBO",
@@ -82,6 +86,7 @@ __all__ = [
     "best_round",
     "datasets",
     "metrics",
+    "optax_optimiser",
     "optax_schedule",
     "plan_of",
     "predict_costs",
@@ -91,4 +96,5 @@ __all__ = [
     "run",
     "sweep",
     "with_plan",
+    "with_server_optimiser",
 ]

@@ -63,12 +63,14 @@ def with_rate(value, rate):
     return replace(value, **changes)
 
 
-# One of each class: the warm start where there is one, no private lower level.
+# One of each class that has rates of its own: the warm start where there is one, no
+# private lower level.
 SCHEDULED = {
     type(algorithm).__name__: algorithm
     for name, make in ALGORITHMS.items()
     if "private" not in name and "drawn" not in name
     for algorithm in [make()]
+    if hasattr(algorithm, "learning_rate")
 }
 every_algorithm = pytest.mark.parametrize(
     "name", by_day(SCHEDULED, "LocalBSGM", "FedBiO")

@@ -43,7 +43,9 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
         for finished in run(
             quadratic.problem(), algorithm, devices(), *START, seed=seed, **common
         ):
-            for mine, other in zip(done.measured, finished.server[:2], strict=True):
+            for mine, other in zip(
+                done.measured, (finished.x, finished.y), strict=True
+            ):
                 np.testing.assert_allclose(
                     mine[i, i, finished.number], other, rtol=0, atol=1e-10
                 )

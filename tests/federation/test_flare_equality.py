@@ -29,6 +29,7 @@ from tests.waiting import HANG
 
 pytestmark = pytest.mark.nightly
 SOAK = 500
+ADAM = 'server_optimiser = {name = "adam", learning_rate = 0.05}'
 ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6}
 
 
@@ -81,7 +82,8 @@ def carried_out(home: Path, kits: Kits) -> Done:
             home / name,
             name,
             f"rounds = {rounds}\nevaluation.every = 1\n"
-            f"weigh_by_size = {str(name == 'LocalBSGVRM').lower()}",
+            f"weigh_by_size = {str(name == 'LocalBSGVRM').lower()}\n"
+            + (ADAM if name == "FedNest" else ""),
         )
         for name, rounds in ROUNDS.items()
     }

@@ -22,7 +22,9 @@ from fedbilevel import (
     SimFBO,
     Simulation,
     WarmStart,
+    optax_optimiser,
     run,
+    with_server_optimiser,
 )
 from fedbilevel.experiments import causes
 from fedbilevel.experiments.causes import Best, cause_of
@@ -121,6 +123,25 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
 def test_two_steps_that_are_too_large_are_both_named():
     algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
     assert [one.level.name for one in found(algorithm)] == ["LOWER", "ADJOINT"]
+
+
+def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
+    def with_rate(rate: float) -> Any:
+        return with_server_optimiser(
+            GOOD["FedBiO"], optax_optimiser("sgd", learning_rate=rate)
+        )
+
+    algorithm = with_rate(1000.0)
+    assert not distance(algorithm) < 3
+    (step,) = found(algorithm)
+    assert (step.level.name, step.value) == ("UPPER", 1000.0)
+    assert step.setting == "server_optimiser.learning_rate"
+    assert distance(with_rate(step.cure)) < 1
+    lower = replace(GOOD["FedBiO"], **LOWER)
+    (step,) = found(
+        with_server_optimiser(lower, optax_optimiser("sgd", learning_rate=1.0))
+    )
+    assert step.setting == "lower_rate"
 
 
 def test_a_warm_start_can_be_what_diverges():

@@ -33,7 +33,7 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
         >>> train_baseline.__name__
         'train_baseline'
     """
-    algorithm = experiment.algorithm
+    algorithm = experiment.algorithm  # without an optimiser, which may move x by itself
     # Zero times the rate keeps its type, so that the compiled program is the same.
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
     began = time.monotonic()
@@ -99,5 +99,7 @@ def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
         >>> lacks_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)), Path("nowhere"))
         False
     """
-    wanted = experiment.evaluation.baseline and experiment.algorithm.upper_rate != 0
-    return bool(wanted) and read_baseline(folder) is None
+    moves = experiment.algorithm.upper_rate != 0 or experiment.server_optimiser
+    return (
+        bool(experiment.evaluation.baseline and moves) and read_baseline(folder) is None
+    )

@@ -14,6 +14,7 @@ from fedbilevel.mathematics.hypergradients import (
     Hypergradient,
     NeumannSeries,
 )
+from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser, optimiser_of
 from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
 from fedbilevel.mathematics.tree import Rate
@@ -60,6 +61,7 @@ def converter() -> cattrs.Converter:
 
     register((Rate, Rate | None), lambda value, _: _number(value))
     register((LearningRate,), learning_rate)
+    register((OptaxOptimiser | None,), lambda value, _: _optimiser(value))
     made.register_structure_hook_func(
         _is_literal,
         lambda value, kind: _one_of(value, get_args(kind)),
@@ -86,6 +88,17 @@ def _named(made: cattrs.Converter, union: Any) -> Callable[[Any, Any], Any]:
         return made.structure(given, classes[name])
 
     return structure
+
+
+def _optimiser(value: Any) -> OptaxOptimiser:
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"the name of an optax optimiser is needed, but it is {value!r}."
+        )
+    for one in value.values():
+        if isinstance(one, float):
+            _number(one)
+    return optimiser_of(value)
 
 
 def _is_literal(kind: Any) -> bool:

@@ -108,5 +108,5 @@ def grouped(runs: Sequence[SeedRun]) -> list[Group]:
 
 
 def _label(name: str, asked: Experiment) -> str:
-    algorithm = type(asked.algorithm).__name__
+    algorithm = asked.algorithm_name
     return name if algorithm in name else f"{name} ({algorithm})"

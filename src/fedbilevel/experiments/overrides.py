@@ -21,6 +21,7 @@ from fedbilevel.experiments.conversion import converter
 from fedbilevel.experiments.kinds import in_order
 from fedbilevel.experiments.writing import in_line
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
+from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.schedules import LearningRate
 from fedbilevel.mathematics.tree import Rate
 
@@ -62,18 +63,21 @@ def with_overrides(
 
 @_registry.primitive_rule
 def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """A rate is a number; a learning rate may also be a table for a schedule."""
+    """A rate is a number; a schedule or an optimiser is a table."""
     kind: Any = info.type
-    if kind not in (Rate, LearningRate, Rate | None):
+    optimiser = kind == OptaxOptimiser | None
+    if not optimiser and kind not in (Rate, LearningRate, Rate | None):
         return None
 
     def parse(words: list[str]) -> Any:
+        if optimiser and words[0] == "None":
+            return None
         value = tomllib.loads(f"value = {words[0]}")["value"]
         return converter().structure(value, kind)
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="NUMBER",
+        metavar="TABLE" if optimiser else "NUMBER",
         instance_from_str=parse,
         is_instance=lambda value: True,
         str_from_instance=lambda value: [in_line(value)],

@@ -225,7 +225,7 @@ def _explained(
         point, since = best()
         return cause_of(
             work.problem,
-            experiment.algorithm,
+            experiment.federated_algorithm,
             work.devices,
             point,
             rounds=since,
@@ -270,7 +270,7 @@ def _rounds(
     keeping = experiment.checkpoints
     return resume(
         work.problem,
-        experiment.algorithm,
+        experiment.federated_algorithm,
         work.devices,
         work.x,
         work.y,

@@ -10,6 +10,7 @@ import tomli_w
 
 from fedbilevel.experiments.choices import KINDS, Experiment, Own
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
+from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule
 
 _NAMED = {
@@ -89,6 +90,8 @@ def in_line(value: Any) -> str:
 def _plain(value: Any, declared: Any = None) -> Any:
     if isinstance(value, OptaxSchedule):
         return {"schedule": value.name, **value.table}
+    if isinstance(value, OptaxOptimiser):
+        return value.table
     if is_dataclass(value) and not isinstance(value, type):
         # Where nothing else can stand, a file gives no name.
         has_name = type(value) in _NAMED and type(value) is not declared

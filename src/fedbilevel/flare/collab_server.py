@@ -112,7 +112,7 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:
     """Sites keep so many private states: a checkpoint must not be older than those."""
-    algorithm, problem = experiment.algorithm, model.problem
+    algorithm, problem = experiment.federated_algorithm, model.problem
     _, private = algorithm.init(problem, model.x, model.y)
     most = MOST // len(algorithm.phases(problem))
     if jax.tree.leaves(private) and experiment.checkpoints.every > most:

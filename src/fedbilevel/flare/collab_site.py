@@ -98,7 +98,7 @@ def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
     device = Site(
         sites_of(experiment).index(site),
         model.problem,
-        experiment.algorithm,
+        experiment.federated_algorithm,
         examples,
         model.x,
         model.y,

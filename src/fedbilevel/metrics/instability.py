@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from math import isfinite, nan
@@ -17,6 +18,7 @@ from fedbilevel.algorithms.draws import draw_hypergradient_samples
 from fedbilevel.algorithms.fednest import FedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
 from fedbilevel.engines.participation import Everyone, Participation
@@ -147,6 +149,9 @@ def find_instabilities(
         [('LOWER', 'lower_rate')]
     """
     settings: Any = algorithm
+    optimiser = None
+    if isinstance(algorithm, ServerOptimised):
+        settings, optimiser = algorithm.algorithm, algorithm.optimiser
     if not (hasattr(settings, "upper_rate") and hasattr(settings, "lower_rate")):
         return ()
     eta = float(rate_at(settings.learning_rate, step))
@@ -175,7 +180,7 @@ def find_instabilities(
     )
     found, cut_short = _collect(*levels)
     if not (found or cut_short):
-        found, cut_short = _collect(_upper(trials, base))
+        found, cut_short = _collect(_upper(trials, base, optimiser))
     if cut_short and not found:
         raise TimeoutError(
             f"the search for a step that is too large was cut short after {seconds:g} "
@@ -370,14 +375,16 @@ def _growth(
     return jnp.sqrt(tree.squared_norm(power) / first)
 
 
-def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
+def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
+    setting, rate, with_rate = _upper_setting(base, optimiser)
+    if not isfinite(rate):
+        return
     upper, _ = full_data(trials.devices, trials.weights, 4096)
     loss = jax.jit(full_data_problem(trials.problem).upper_loss)
     before = float(loss(trials.x, trials.y, upper))
     if not isfinite(before):
         return  # no step can be judged by it
-    rate = float(base.upper_rate)
-    trial = trials.run(base, "x")
+    trial = trials.run(with_rate(rate), "x")
     if not trial.complete:
         raise TimeoutError
     after = float(loss(trial.x, trial.y, upper))
@@ -387,7 +394,7 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
     ends: dict[float, float] = {}
 
     def stable(smaller: float) -> bool:
-        tried = trials.run(changed(base, upper_rate=smaller), "x")
+        tried = trials.run(with_rate(smaller), "x")
         ends[smaller] = float(loss(tried.x, tried.y, upper))
         # A tenth of the rise, or of the loss, may be noise.
         noise = 0.1 * float(np.nanmin([abs(rise), abs(before)]))
@@ -400,12 +407,33 @@ def _upper(trials: Trials, base: Any) -> Iterator[Instability]:
         return  # no smaller one helps: another cause
     yield Instability(
         Level.UPPER,
-        "upper_rate",
+        setting,
         rate,
         cure,
         f"in {trial.rounds} rounds from a loss of {before:.4g} it led to {after:.4g}, "
-        f"with upper_rate {cure:.2g} to {ends[cure]:.4g}, while y is stable",
+        f"with {setting} {cure:.2g} to {ends[cure]:.4g}, while y is stable",
     )
+
+
+def _upper_setting(
+    base: Any, optimiser: Any
+) -> tuple[str, float, Callable[[float], Any]]:
+    """Return what moves x: the setting, its value, and the algorithm with another."""
+    if optimiser is None:
+        return (
+            "upper_rate",
+            float(base.upper_rate),
+            lambda rate: changed(base, upper_rate=rate),
+        )
+    numbers = getattr(optimiser, "numbers", {})
+
+    def with_rate(rate: float) -> ServerOptimised:
+        smaller = replace(optimiser, numbers={**numbers, "learning_rate": rate})
+        return ServerOptimised(base, smaller)
+
+    # A schedule, or a transformation that was made elsewhere, has no number to lower.
+    rate = float(numbers.get("learning_rate", nan))
+    return "server_optimiser.learning_rate", rate, with_rate
 
 
 def _cure(

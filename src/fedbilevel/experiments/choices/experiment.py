@@ -10,6 +10,8 @@ from fedbilevel.algorithms.fednest import FedNest
 from fedbilevel.algorithms.lfednest import LFedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.server_optimiser import with_server_optimiser
 from fedbilevel.algorithms.shrofbo import ShroFBO
 from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.engines.simulation import Simulation
@@ -19,6 +21,7 @@ from fedbilevel.experiments.choices.federation import Federated
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import Own, ProblemChoice, Regularisation
 from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at_least
+from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 
 AlgorithmChoice: TypeAlias = (
     LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
@@ -43,6 +46,8 @@ class Experiment:
         data: from which examples.
         partition: held by whom.
         engine: where devices' work is done.
+        server_optimiser: moves the upper variable on the server; by default it becomes
+            the mean of what devices send.
         rounds: how many.
         seed: of every random choice of the run.
         participants: devices that take part in a round; all by default.
@@ -66,6 +71,7 @@ class Experiment:
     data: Data = field(default_factory=Data)
     partition: Partition = field(default_factory=Partition)
     engine: EngineChoice = field(default_factory=Simulation)
+    server_optimiser: OptaxOptimiser | None = None
     rounds: int = 100
     seed: int = 0
     participants: int | None = None
@@ -91,4 +97,18 @@ class Experiment:
         """Problem and algorithm; a custom problem is named after its file."""
         problem = self.problem
         name = problem.file.stem if isinstance(problem, Own) else type(problem).__name__
-        return f"{name} by {type(self.algorithm).__name__}"
+        return f"{name} by {self.algorithm_name}"
+
+    @property
+    def algorithm_name(self) -> str:
+        """The algorithm's name, with that of its server optimiser."""
+        name = type(self.algorithm).__name__
+        optimiser = self.server_optimiser
+        return name if optimiser is None else f"{name} with {optimiser.name}"
+
+    @property
+    def federated_algorithm(self) -> FederatedAlgorithm:
+        """The algorithm with its server optimiser, as `run` takes it."""
+        if self.server_optimiser is None:
+            return self.algorithm
+        return with_server_optimiser(self.algorithm, self.server_optimiser)

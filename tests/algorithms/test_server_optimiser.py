@@ -1,0 +1,132 @@
+"""x moved on the server by an optimiser, around any algorithm."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from fedbilevel import (
+    CheckpointError,
+    Checkpoints,
+    FedBiO,
+    InMemoryDevices,
+    optax_optimiser,
+    resume,
+    run,
+    sweep,
+    with_server_optimiser,
+)
+from tests import quadratic
+from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+from tests.engines import federation
+
+ADAM = optax_optimiser("adam", learning_rate=0.05, b2=0.99)
+
+
+def ends(algorithm: Any, rounds: int = 3, **others: Any) -> Any:
+    *_, last = run(
+        quadratic.problem(),
+        algorithm,
+        federation.in_memory(),
+        *federation.START,
+        rounds=rounds,
+        **{"weights": federation.WEIGHTS, **others},
+    )
+    return last
+
+
+@in_tiers(quick=KINDS[1:2], check=KINDS)
+def test_gradient_descent_at_rate_1_is_the_algorithm_as_it_is(name):
+    plain = ends(ALGORITHMS[name]())
+    for optimiser in (optax.sgd(1.0), optax_optimiser("sgd", learning_rate=1.0)):
+        wrapped = ends(with_server_optimiser(ALGORITHMS[name](), optimiser))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12),
+            (wrapped.server.inner, wrapped.private),
+            (plain.server, plain.private),
+        )
+        assert wrapped.costs == plain.costs
+
+
+def test_the_steps_are_those_of_adam_written_by_hand():
+    # Kingma and Ba, arXiv 1412.6980, algorithm 1, on what FedBiO would move x by. One
+    # device with one example: nothing is drawn, and everything can be written down.
+    held = quadratic.examples(np.random.default_rng(3), 1, 0.3)
+    (target, shift), (matrix, coupling, offset) = (
+        [one[0] for one in part] for part in (held.upper, held.lower)
+    )
+    x, y = (np.asarray(one, float) for one in federation.START)
+    z, first, second = np.zeros_like(y), np.zeros_like(x), np.zeros_like(x)
+    rates = upper, lower, adjoint = 0.3, 0.2, 0.1
+    done = run(
+        quadratic.problem(),
+        with_server_optimiser(FedBiO(1.0, *rates), ADAM),
+        InMemoryDevices([held]),
+        x,
+        y,
+        rounds=5,
+    )
+    b1, b2 = 0.9, 0.99
+    for t, after in enumerate(done, start=1):
+        gradient = upper * (shift + quadratic.RIDGE * x + coupling.T @ z)
+        y, z = (
+            y - lower * (matrix @ y - coupling @ x - offset),
+            z - adjoint * (matrix @ z - (y - target)),
+        )
+        first = b1 * first + (1 - b1) * gradient
+        second = b2 * second + (1 - b2) * gradient**2
+        size = np.sqrt(second / (1 - b2**t)) + 1e-8
+        x = x - 0.05 * first / (1 - b1**t) / size
+        for found, wanted in zip(after.server.inner[:3], (x, y, z), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_a_run_that_was_left_goes_on_to_the_same_bits(tmp_path):
+    algorithm = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
+    arguments: Any = {
+        "problem": quadratic.problem(),
+        "devices": federation.in_memory(),
+        "x": federation.START[0],
+        "y": federation.START[1],
+    }
+    kept = Checkpoints(tmp_path, every=1)
+    list(run(algorithm=algorithm, **arguments, rounds=2, checkpoints=kept))
+    # As another process has it: the same optimiser, made again.
+    again = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
+    *_, resumed = resume(algorithm=again, **arguments, rounds=4, checkpoints=kept)
+    *_, whole = run(algorithm=algorithm, **arguments, rounds=4)
+    jax.tree.map(np.testing.assert_array_equal, resumed.server, whole.server)
+    other = with_server_optimiser(FedBiO(0.1), optax.adam(0.06))
+    with pytest.raises(CheckpointError, match="algorithm"):
+        list(resume(algorithm=other, **arguments, rounds=5, checkpoints=kept))
+
+
+def test_rates_of_the_optimiser_are_swept_in_one_program():
+    rates = 0.01, 0.1
+    settings = [
+        with_server_optimiser(FedBiO(0.1), optax_optimiser("adam", learning_rate=rate))
+        for rate in rates
+    ]
+    found = sweep(
+        quadratic.problem(),
+        settings,
+        federation.in_memory(),
+        *federation.START,
+        rounds=3,
+        seeds=[0],
+        measure=lambda server: server.x,
+    ).measured
+    for number, algorithm in enumerate(settings):
+        alone = ends(algorithm, weights=None)
+        np.testing.assert_allclose(found[number, 0, -1], alone.x, rtol=0, atol=1e-10)
+
+
+def test_what_is_no_optimiser_is_refused():
+    with pytest.raises(TypeError, match=r"such as optax.adam\(0.01\)"):
+        with_server_optimiser(FedBiO(0.1), 0.01)
+    with pytest.raises(ValueError, match="optax has no optimiser 'adm'; did you mean"):
+        optax_optimiser("adm", learning_rate=0.1)
+    with pytest.raises(ValueError, match="adam of optax needs the argument learning"):
+        optax_optimiser("adam")

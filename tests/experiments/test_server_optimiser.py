@@ -1,0 +1,93 @@
+"""An experiment file may name an optimiser of optax for the server."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import FedBiO, optax_optimiser, optax_schedule, with_server_optimiser
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import ExperimentError, read_experiment
+from fedbilevel.experiments.writing import write_experiment
+
+ADAM = optax_optimiser("adam", learning_rate=0.01, b2=0.99)
+FILE = """
+server_optimiser = {name = "adam", learning_rate = 0.01, b2 = 0.99}
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+"""
+
+
+def read(text: str, folder: Path) -> Experiment:
+    file = folder / "asked.toml"
+    file.write_text(text)
+    return read_experiment(file)
+
+
+def test_a_file_names_an_optimiser_of_optax(tmp_path):
+    asked = read(FILE, tmp_path)
+    assert asked == Experiment(FedBiO(0.1), server_optimiser=ADAM)
+    assert asked.federated_algorithm == with_server_optimiser(FedBiO(0.1), ADAM)
+    assert asked.title == "Regularisation by FedBiO with adam"
+
+
+def test_the_same_optimiser_may_be_a_table_of_its_own(tmp_path):
+    text = """
+    [algorithm]
+    name = "FedBiO"
+    learning_rate = 0.1
+    [server_optimiser]
+    name = "adam"
+    b2 = 0.99
+    learning_rate = 0.01
+    """
+    assert read(text, tmp_path).server_optimiser == ADAM
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        None,
+        ADAM,
+        optax_optimiser("sgd", learning_rate=1, momentum=0.9, nesterov=True),
+        optax_optimiser(
+            "lion",
+            learning_rate=optax_schedule(
+                "cosine_decay_schedule", init_value=0.1, decay_steps=9
+            ),
+        ),
+    ],
+    ids=["none", "adam", "sgd", "schedule"],
+)
+def test_an_optimiser_that_is_written_reads_the_same(optimiser, tmp_path):
+    asked = Experiment(FedBiO(0.1), server_optimiser=optimiser)
+    write_experiment(asked, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == asked
+
+
+def test_the_command_line_names_another_or_none(tmp_path):
+    asked = read(FILE, tmp_path)
+    typed = ["--server-optimiser", '{name = "yogi", learning_rate = 0.1}']
+    changed = with_overrides(asked, typed, "fedbilevel run")
+    assert changed.server_optimiser == optax_optimiser("yogi", learning_rate=0.1)
+    without = with_overrides(asked, ["--server-optimiser", "None"], "fedbilevel run")
+    assert without == Experiment(FedBiO(0.1))
+    other = with_overrides(asked, ["--rounds", "3"], "fedbilevel run")
+    assert other.server_optimiser == ADAM
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"adam"', '"adm"', "line 2: server_optimiser: optax has no optimiser 'adm'; "),
+        ("b2", "b3", "adam of optax has no argument b3; there are b1, b2"),
+        ("learning_rate = 0.01, ", "", "adam of optax needs the argument learning_rat"),
+        ("0.99", '"a"', "adam of optax refuses its arguments"),
+        ("0.99", "nan", "a finite number is needed, but it is nan"),
+        ('name = "adam", ', "", "the name of an optax optimiser is needed"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cure(old, new, message, tmp_path):
+    with pytest.raises(ExperimentError, match=message):
+        read(FILE.replace(old, new, 1), tmp_path)
