@@ -61,6 +61,7 @@ bench: setup
 
 experiments: data
 	$(BIN)/python -m benchmarks.cleaning_baselines
+	$(BIN)/python -m benchmarks.first_try
 	$(BIN)/python -m benchmarks.heterogeneity
 	$(BIN)/python -m benchmarks.speedup
 	$(BIN)/python -m benchmarks.complexity

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = packages_distributions()
 OPTIONAL = {
-    "optax": "where a user names one of its schedules",
     "datasets": "of the Hugging Face hub; comes with the extra `partition`",
 }
 """Imports that are asked for by a user who has the package, with the reason."""

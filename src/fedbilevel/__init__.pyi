@@ -1,6 +1,7 @@
 from . import datasets as datasets
 from . import metrics as metrics
 from . import problems as problems
+from .algorithms.auto_fedbio import AutoFedBiO
 from .algorithms.fedbio import FedBiO
 from .algorithms.fedbio_acc import FedBiOAcc
 from .algorithms.fednest import FedNest
@@ -44,6 +45,7 @@ from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 
 __all__ = [
+    "AutoFedBiO",
     "BilevelProblem",
     "CheckpointError",
     "Checkpoints",

@@ -1,7 +1,5 @@
 """A learning rate of an experiment file may be a schedule of optax."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,24 +104,3 @@ def test_a_misspelt_schedule_on_the_command_line_ends_with_code_2(capsys):
     assert caught.value.code == 2
     said = "".join(capsys.readouterr().err.replace("│", "").split())
     assert "didyoumeancosine_decay_schedule?" in said
-
-
-@pytest.mark.process
-def test_without_optax_a_file_is_refused_in_one_sentence(tmp_path):
-    (tmp_path / "asked.toml").write_text(FILE)
-    # A process of its own, in which a name that cannot be imported stands for optax.
-    program = """
-import sys
-sys.modules["optax"] = None
-from pathlib import Path
-from fedbilevel.experiments.reading import read_experiment
-read_experiment(Path(sys.argv[1]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "asked.toml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("optax is not installed; run: pip install optax")

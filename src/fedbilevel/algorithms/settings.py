@@ -35,19 +35,33 @@ def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
     """
     name = type(algorithm).__name__
     check_counts(algorithm)
-    for field in fields(algorithm):
-        value = getattr(algorithm, field.name)
-        if field.name.endswith(RATES):
-            _check_rate(name, field.name, value)
-        elif field.name == "hypergradient" and isinstance(value, type):
-            raise TypeError(
-                f"{name} was given the class {value.__name__} for its hypergradient; "
-                "give it an object of that class."
-            )
+    check_rates(algorithm)
+    estimator = getattr(algorithm, "hypergradient", None)
+    if isinstance(estimator, type):
+        raise TypeError(
+            f"{name} was given the class {estimator.__name__} for its hypergradient; "
+            "give it an object of that class."
+        )
     if mixing_power:
         _check_mixing(algorithm, mixing_power)
     rate = schedules.as_tree(algorithm.learning_rate)
     object.__setattr__(algorithm, "learning_rate", rate)
+
+
+def check_rates(settings: Any) -> None:
+    """Refuse a rate, mixing weight or radius outside its range.
+
+    Example:
+        >>> from fedbilevel import AutoFedBiO
+        >>> AutoFedBiO(rounds=10, lower_rate=-1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: AutoFedBiO needs lower_rate above 0, but it is -1.0.
+    """
+    for field in fields(settings):
+        if field.name.endswith(RATES):
+            value = getattr(settings, field.name)
+            _check_rate(type(settings).__name__, field.name, value)
 
 
 def check_counts(settings: Any) -> None:

@@ -20,7 +20,6 @@ PACKAGES = {
     "scikit-learn": "digits and newsgroups: pip install 'fedbilevel[commands]'",
     "flwr-datasets": "partitions by class: pip install 'fedbilevel[partition]'",
     "nvflare": "federations of real sites: pip install 'fedbilevel[nvflare]'",
-    "optax": "more schedules of the learning rate: pip install optax",
     "tensorboardX": "TensorBoard: pip install 'fedbilevel[tensorboard]'",
     "mlflow-skinny": "MLflow: pip install 'fedbilevel[mlflow]'",
     "wandb": "Weights & Biases: pip install 'fedbilevel[wandb]'",

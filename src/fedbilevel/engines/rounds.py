@@ -6,7 +6,7 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoint_store import Store
@@ -349,13 +349,16 @@ def _rounds(
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     counts = _counts_of(progress, job.devices.device_count)
-    unseen: deque[tuple[int, tuple[Report, ...], Participants]] = deque()
+    unseen: deque[tuple[int, tuple[Report, ...], Participants, Server]] = deque()
+    setbacks = _setbacks(progress.state.server)
 
     def look(at_most: int) -> None:
+        nonlocal setbacks
         while len(unseen) > at_most:
-            number, reports, chosen = unseen.popleft()
+            number, reports, chosen, server = unseen.popleft()
             limit = prepared.job.norm_limit
             inspect(number, reports, chosen.present, counts, limit)
+            setbacks = _announced(number, setbacks, server)
 
     def save(rounds: int) -> None:
         assert store is not None
@@ -378,7 +381,7 @@ def _rounds(
                 spent = spent.plus(job.costs[reference].times(asked))
             due = store is not None and store.due(number + 1, rounds)
             # Looking at a round waits for it, while later ones could be computed.
-            unseen.append((number, tuple(reports), participants))
+            unseen.append((number, tuple(reports), participants, state.server))
             look(0 if due or number + 1 == rounds else UNSEEN)
             counted = counts.snapshot()
             done = Round(number, state, tuple(reports), spent, history, counted)
@@ -407,3 +410,19 @@ def _rounds(
     finally:
         if store is not None:
             store.close()
+
+
+def _setbacks(server: Server) -> int:
+    """Return how often an algorithm that can step back did so; never if it cannot."""
+    return int(getattr(server, "setbacks", 0))
+
+
+def _announced(number: int, before: int, server: Server) -> int:
+    now = _setbacks(server)
+    if now > before:
+        logger.warning(
+            "round %d: the upper loss or the local steps exploded; the run steps back "
+            "to its last good state with all rates halved.",
+            number,
+        )
+    return now

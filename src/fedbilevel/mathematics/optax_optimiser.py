@@ -173,10 +173,8 @@ def factories() -> dict[str, Callable[..., Any]]:
         >>> "adam" in factories(), "chain" in factories()
         (True, False)
     """
-    try:
-        import optax
-    except ImportError as error:
-        raise ImportError("optax is not installed; run: pip install optax") from error
+    import optax  # a tenth of a second, which few programs need
+
     return {
         name: one
         for name, one in vars(optax).items()

@@ -40,7 +40,6 @@ class OptaxSchedule:
 
     Raises:
         ValueError: if there is no such schedule, or not with such arguments.
-        ImportError: if optax is not installed.
 
     Example:
         >>> from fedbilevel import optax_schedule
@@ -109,10 +108,8 @@ def factories() -> dict[str, Callable[..., Schedule]]:
         >>> "exponential_decay" in factories()
         True
     """
-    try:
-        import optax
-    except ImportError as error:
-        raise ImportError("optax is not installed; run: pip install optax") from error
+    import optax  # a tenth of a second, which few programs need
+
     return {
         name: one
         for name, one in vars(optax.schedules).items()

@@ -1,0 +1,449 @@
+"""FedBiO that finds its own rates: from curvature, measured in every exchange."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedbilevel.algorithms import questions
+from fedbilevel.algorithms.adjoint import (
+    AdjointPoint,
+    descend,
+    directions,
+    draw_samples,
+    initial_point,
+)
+from fedbilevel.algorithms.guard import Guard, judge, new_guard
+from fedbilevel.algorithms.protocol import Decoded, Downlink, Info, Phase, Uplink
+from fedbilevel.algorithms.settings import check_counts, check_rates
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.hypergradients import Samples
+from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
+from fedbilevel.mathematics.power_iteration import curvature_of
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+WARM_UP = 0.1
+"""The part of a run in which the rate of x grows: z begins at 0, far from H⁻¹ ∇y f."""
+FORGETTING = 0.9
+"""Of the curvature of earlier rounds, where it was larger than the latest."""
+OPENING_BATCHES = 4
+"""Batches of each device whose curvature is measured before the first step."""
+MOST_BROKEN = 0.1
+"""Devices whose local steps diverge, by weight, that are no reason to step back."""
+
+
+class AutoState(NamedTuple):
+    """What the server of `AutoFedBiO` holds.
+
+    Attributes:
+        x: the upper variable.
+        y: the lower variable.
+        adjoint: z, a tree like y.
+        step: the number of local steps so far.
+        moments: Adam's, of the direction of x.
+        lower_velocity: how y moved, with momentum.
+        adjoint_velocity: how z moved, with momentum.
+        curvature: L, that rates are made from.
+        stride: the squared length of the longest step on y of the last good round.
+        guard: what is known of the loss, and where to step back to.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel import BilevelProblem
+        >>> loss = lambda x, y, batch: y**2
+        >>> problem = BilevelProblem(loss, loss)
+        >>> state, _ = AutoFedBiO(rounds=9).init(problem, jnp.ones(()), jnp.ones(()))
+        >>> int(state.setbacks)
+        0
+    """
+
+    x: Upper
+    y: Lower
+    adjoint: Lower
+    step: schedules.Step
+    moments: PyTree
+    lower_velocity: Lower
+    adjoint_velocity: Lower
+    curvature: Float[Array, ""]
+    stride: Float[Array, ""]
+    guard: Guard
+
+    @property
+    def setbacks(self) -> Any:
+        """How often the run stepped back to an earlier state."""
+        return self.guard.setbacks
+
+
+class Work(NamedTuple):
+    """A device's working state.
+
+    Attributes:
+        point: where it is.
+        direction: of x, the part of the average so far.
+        step: the number of local steps before this one.
+        shared: what all devices were told.
+        found: what it measured.
+        first: the squared length of its first step on y.
+        longest: that of its longest.
+    """
+
+    point: AdjointPoint
+    direction: Upper
+    step: schedules.Step
+    shared: "Shared"
+    found: "Found"
+    first: Float[Array, ""]
+    longest: Float[Array, ""]
+
+
+class Shared(NamedTuple):
+    """What all devices are told besides the point."""
+
+    curvature: Float[Array, ""]
+    shrinkage: Float[Array, ""]
+
+
+class Found(NamedTuple):
+    """What a device measured.
+
+    Attributes:
+        loss: f(x, y) on a batch, where it began.
+        curvature: the largest curvature of g on a batch over L, to the fourth power.
+        bend: zᵀ H z at the last step.
+    """
+
+    loss: Float[Array, ""]
+    curvature: Float[Array, ""]
+    bend: Float[Array, ""]
+
+
+@tree.register
+@dataclass(frozen=True)
+class AutoFedBiO:
+    """FedBiO without settings to guess.
+
+    Between two exchanges, devices move y and z by
+
+        y ← y − γ ∇y g,   z ← z − τ (H z − ∇y f),
+
+    leave x where it is and average its directions ∇x f − J z. The server moves x by
+    Adam along the mean of these directions, and y and z to their means with momentum
+    (Nesterov's), so that they keep up with x where the lower loss is hardly curved.
+
+    Rates: γ = lower_rate · c(t) / L and τ = adjoint_rate · c(t) / L, where c decays
+    from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss,
+    measured by each device in each exchange: the mean over devices of fourth powers,
+    between the mean and the largest, and the largest of late. The rate of x grows over
+    the first tenth of `rounds` and then decays to 0 by a cosine.
+
+    Several local steps let devices that differ drift apart: (x, y) then settles beside
+    the solution, by an amount that vanishes with the rates. One local step removes it.
+
+    When the upper loss explodes or local steps diverge, the server goes back to the
+    last good state with all rates halved; they grow again by a twentieth a round.
+    `Round.server.setbacks` counts how often, and the log says so. Where z has come to a
+    direction of negative curvature, the lower loss is not convex and z would grow for
+    ever: it begins again at 0.
+
+    Attributes:
+        rounds: how long the run is meant to be; later rounds leave x as it is.
+        upper_rate: how far Adam moves a coordinate of x in a round, at most; x should
+            be in units in which 1 is a lot, such as logarithms of penalties.
+        lower_rate: γ in units of 1/L.
+        adjoint_rate: τ in units of 1/L.
+        momentum: of y and z on the server.
+        final_rate: the part of the rates of y and z that is left at the end.
+        local_steps: steps between two exchanges.
+        batch_size: examples in each of the four batches of a step.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import AutoFedBiO, BilevelProblem, InMemoryDevices
+        >>> from fedbilevel import LocalExamples, run
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: 1e4 * jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> algorithm = AutoFedBiO(rounds=200)
+        >>> *_, last = run(problem, algorithm, devices, 2.0, 0.0, rounds=200)
+        >>> bool(abs(last.x - 1.0) < 0.01)  # Φ(x) = (x − 1)²
+        True
+    """
+
+    rounds: int = field(metadata={"static": True})
+    upper_rate: tree.Rate = 0.03
+    lower_rate: tree.Rate = 1.0
+    adjoint_rate: tree.Rate = 1.0
+    momentum: tree.Rate = 0.9
+    final_rate: tree.Rate = 0.05
+    local_steps: int = field(default=5, metadata={"static": True})
+    batch_size: int = field(default=1, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_counts(self)
+        check_rates(self)
+        if not isinstance(self.rounds, Integral) or self.rounds < 1:
+            raise ValueError(
+                f"AutoFedBiO needs rounds at least 1 and whole, but it is "
+                f"{self.rounds!r}."
+            )
+        if tree.is_number(self.momentum) and not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"AutoFedBiO needs momentum from 0 to below 1, but it is "
+                f"{self.momentum}."
+            )
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[AutoState, tuple[()]]:
+        """Return (x, y, 0) and nothing known; devices keep nothing."""
+        point = initial_point(x, y)
+        still = tree.scale(0.0, y)
+        moments = self._adam(0.0).init(jax.tree.map(_at_least_single, x))
+        zero = _number(jnp.zeros(()))
+        return AutoState(
+            *point,
+            step=0,
+            moments=moments,
+            lower_velocity=still,
+            adjoint_velocity=still,
+            curvature=zero,
+            stride=zero + jnp.inf,
+            guard=new_guard((*point, moments), zero),
+        ), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return a first round that measures the curvature, and moves nothing."""
+
+        def answer(
+            downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
+        ) -> Float[Array, ""]:
+            batches = data.lower.draw(key, self.batch_size, OPENING_BATCHES)
+            keys = jax.random.split(jax.random.key(0), OPENING_BATCHES)
+            found = [
+                curvature_of(
+                    partial(problem.hessian_product, *downlink, batch), downlink[1], one
+                )
+                for batch, one in zip(batches, keys, strict=True)
+            ]
+            return _number(jnp.mean(jnp.stack(found) ** 2))
+
+        measure = questions.ask(
+            lambda server: (server.x, server.y),
+            answer,
+            lambda server, mean: server._replace(curvature=_number(jnp.sqrt(mean))),
+        )
+        return (measure,)
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return local steps on y and z, and one average."""
+
+        def broadcast(server: AutoState) -> Downlink:
+            shared = Shared(server.curvature, server.guard.shrinkage)
+            return AdjointPoint(server.x, server.y, server.adjoint), server.step, shared
+
+        def start(
+            downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
+        ) -> Work:
+            point, t, shared = downlink
+            samples = draw_samples(data, key, self.batch_size)
+            # Another probe in every exchange, the same on every device.
+            probe = jax.random.fold_in(jax.random.key(1), t)
+            found = _find(problem, point, samples, shared.curvature, probe)
+            still, none = tree.scale(0.0, point.x), jnp.zeros_like(found.loss)
+            work = Work(point, still, t, shared, found, none, none)
+            begun = self._advance(problem, work, samples)
+            return begun._replace(first=begun.longest)
+
+        def step(work: Work, data: DeviceData, key: RandomKey) -> Work:
+            samples = draw_samples(data, key, self.batch_size)
+            return self._advance(problem, work, samples)
+
+        def finish(
+            work: Work, downlink: Downlink, key: RandomKey
+        ) -> tuple[Uplink, tuple[()], Info]:
+            received, _, _ = downlink
+            reached = work.direction, work.point.y, work.point.adjoint
+            stayed = tree.scale(0.0, received.x), received.y, received.adjoint
+            broken = ~_all_finite(reached)
+            reached = jax.tree.map(
+                lambda here, there: jnp.where(broken, here, there), stayed, reached
+            )
+            steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
+            upload = reached, work.found, steps, _number(broken)
+            return upload, (), {"loss": work.found.loss}
+
+        def server(server: AutoState, mean: Decoded) -> AutoState:
+            (along, y, z), found, steps, broken = mean
+            moved = self._move(server, along, y, z, found)
+            here = (server.x, server.y, server.adjoint, server.moments)
+            guard, exploded = judge(
+                server.guard,
+                here,
+                found.loss,
+                warm=self._done(server.step) > WARM_UP,
+                broken=(broken > MOST_BROKEN) | _ran_away(steps, server),
+            )
+            x, y, z, moments = guard.good
+            back = moved._replace(
+                x=x,
+                y=y,
+                adjoint=z,
+                moments=moments,
+                lower_velocity=tree.scale(0.0, moved.lower_velocity),
+                adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
+                guard=guard,
+            )
+            following: AutoState = _either(
+                exploded, back, moved._replace(stride=steps[1], guard=guard)
+            )
+            return following
+
+        steps = self.local_steps - 1  # the first is taken by `start`
+        return (Phase(steps, broadcast, start, step, finish, server),)
+
+    def _advance(self, problem: BilevelProblem, work: Work, samples: Samples) -> Work:
+        point, direction, t, shared, found = work[:5]
+        along = directions(problem, point, samples)
+        decay = self.final_rate + (1.0 - self.final_rate) * self._cosine(t)
+        # Where nothing is curved, nothing limits a step: none is taken.
+        flat = shared.curvature <= 0
+        rate = shared.shrinkage * decay / jnp.where(flat, jnp.inf, shared.curvature)
+        rates = AdjointPoint(0.0, self.lower_rate * rate, self.adjoint_rate * rate)
+        following = descend(point, rates, along, None)._replace(x=point.x)
+        part = 1.0 / self.local_steps
+        direction = tree.add_scaled(direction, part, along.x)
+        moved = _number(tree.squared_norm(tree.subtract(following.y, point.y)))
+        return Work(
+            following,
+            direction,
+            t + 1,
+            shared,
+            found._replace(bend=_bend(problem, point, samples)),
+            work.first,
+            jnp.maximum(moved, work.longest),
+        )
+
+    def _move(
+        self, server: AutoState, along: Upper, y: Lower, z: Lower, found: Found
+    ) -> AutoState:
+        rate = self._upper_rate(server.step) * server.guard.shrinkage
+        before = jax.tree.map(_at_least_single, server.x)
+        x, moments = self._adam(rate).step(along, server.moments, before)
+        y, lower_velocity = self._carried(server.y, y, server.lower_velocity)
+        z, adjoint_velocity = self._carried(server.adjoint, z, server.adjoint_velocity)
+        # A z in negative curvature grows for ever, and tells nothing about x.
+        lost = found.bend < 0
+        none = tree.scale(0.0, z)
+        x, moments, z, adjoint_velocity = _either(
+            lost,
+            (before, server.moments, none, none),
+            (x, moments, z, adjoint_velocity),
+        )
+        risen = jnp.maximum(
+            found.curvature, FORGETTING + (1.0 - FORGETTING) * found.curvature
+        )
+        return server._replace(
+            x=x,
+            y=y,
+            adjoint=z,
+            step=server.step + self.local_steps,
+            moments=moments,
+            lower_velocity=lower_velocity,
+            adjoint_velocity=adjoint_velocity,
+            curvature=_unit(server.curvature) * _number(risen) ** 0.25,
+        )
+
+    def _carried(self, old: Lower, mean: Lower, velocity: Lower) -> tuple[Lower, Lower]:
+        old = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), old, mean)
+        velocity = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), velocity, mean)
+        step = tree.subtract(mean, old)
+        # A step against the velocity: it went too far, or there is only noise.
+        onward = tree.inner(step, velocity) > 0
+        momentum = jnp.where(onward, self.momentum, 0.0)
+        velocity = tree.add_scaled(step, momentum, velocity)
+        return tree.add_scaled(old, 1.0, velocity), velocity
+
+    def _upper_rate(self, t: schedules.Step) -> tree.Rate:
+        done = self._done(t + self.local_steps)  # after the round that begins at t
+        warm = jnp.minimum(done / WARM_UP, 1.0)
+        later = jnp.clip((done - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
+        return self.upper_rate * warm * 0.5 * (1.0 + jnp.cos(jnp.pi * later))
+
+    def _cosine(self, t: schedules.Step) -> Float[Array, ""]:
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(self._done(t), 1.0)))
+
+    def _done(self, t: schedules.Step) -> Float[Array, ""]:
+        return _number(t) / (self.local_steps * self.rounds)
+
+    def _adam(self, rate: tree.Rate) -> OptaxOptimiser:
+        # Hypergradients may be tiny, and must still count: eps is nearly nothing.
+        numbers = {"learning_rate": rate, "b1": 0.9, "b2": 0.99, "eps": 1e-15}
+        return OptaxOptimiser("adam", numbers, ())
+
+
+def _find(
+    problem: BilevelProblem,
+    point: AdjointPoint,
+    samples: Samples,
+    level: Float[Array, ""],
+    key: RandomKey,
+) -> Found:
+    (batch,) = samples.curvature
+    hessian = partial(problem.hessian_product, point.x, point.y, batch)
+    return Found(
+        loss=_number(problem.upper_loss(point.x, point.y, samples.upper)),
+        # Fourth powers of any unit would leave the range of single precision.
+        curvature=(_number(curvature_of(hessian, point.y, key)) / _unit(level)) ** 4,
+        bend=_bend(problem, point, samples),
+    )
+
+
+def _bend(
+    problem: BilevelProblem, point: AdjointPoint, samples: Samples
+) -> Float[Array, ""]:
+    """Return zᵀ H z, with the product that the step on z has computed already."""
+    (batch,) = samples.curvature
+    x, y, z = point
+    return _number(tree.inner(z, problem.hessian_product(x, y, batch, z)))
+
+
+def _ran_away(steps: Float[Array, "2"], server: AutoState) -> Bool[Array, ""]:
+    """Return whether a step on y was ten times y, and a hundred times those before."""
+    first, longest = steps
+    far = longest > 100.0 * _number(tree.squared_norm(server.y))
+    grown = longest > 1e4 * jnp.minimum(first, server.stride)
+    return jnp.logical_and(far, grown)
+
+
+def _unit(level: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.where(level > 0, level, 1.0)
+
+
+def _either(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
+    return jax.tree.map(
+        lambda a, b: jnp.where(condition, jnp.asarray(a, jnp.result_type(b)), b),
+        one,
+        other,
+    )
+
+
+def _all_finite(values: PyTree) -> Bool[Array, ""]:
+    return jnp.stack([jnp.isfinite(a).all() for a in jax.tree.leaves(values)]).all()
+
+
+def _number(value: Array | int) -> Float[Array, ""]:
+    """Return a number at the usual precision, whatever that of the variables is."""
+    return jnp.asarray(value, float)
+
+
+def _at_least_single(leaf: Array) -> Any:
+    number: Any = jnp.result_type(leaf)
+    return jnp.asarray(leaf, number if number.itemsize >= 4 else jnp.float32)

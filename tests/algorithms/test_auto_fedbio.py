@@ -1,0 +1,145 @@
+"""FedBiO that finds its own rates: known answers, scales, and guard rails."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    AutoFedBiO,
+    BilevelProblem,
+    InMemoryDevices,
+    LocalExamples,
+    run,
+)
+from tests import quadratic
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 300
+
+
+def last_round(problem, devices, x, y, rounds=ROUNDS, **settings):
+    algorithm = AutoFedBiO(rounds, **settings)
+    *_, last = run(problem, algorithm, devices, x, y, rounds=rounds)
+    return last
+
+
+def alone(*values):
+    """Return devices of one example each, so that nothing is drawn at random."""
+    held = [np.asarray([value]) for value in values]
+    return InMemoryDevices([LocalExamples(one, one) for one in held])
+
+
+def test_it_reaches_the_solution_for_devices_that_differ():
+    # Lower: a_k (y − b_k x)² / 2, so y*(x) = x Σ a b / Σ a; upper: (y − 1)².
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - 1.0) ** 2 + 0.0 * batch[:, 0]),
+        lower_loss=lambda x, y, batch: jnp.mean(
+            0.5 * batch[:, 0] * (y - batch[:, 1] * x) ** 2
+        ),
+    )
+    pairs = np.array([[1.0, 0.5], [2.0, 1.0], [0.5, 3.0]])
+    a, b = pairs.T
+    solution = a.sum() / (a * b).sum()
+    start = alone(*pairs), jnp.array(2.0), jnp.array(0.0)
+    last = last_round(problem, *start, local_steps=1)
+    assert abs(float(last.x) - solution) < 1e-3
+    assert abs(float(last.y) - 1.0) < 1e-3
+    # Several local steps let devices drift apart, as the documentation says.
+    drifted = last_round(problem, *start, local_steps=5)
+    assert 1e-2 < abs(float(drifted.x) - solution) < 0.1
+
+
+@pytest.mark.parametrize(("upper", "lower"), [(1e3, 1.0), (1.0, 1e6), (1e-6, 1e-4)])
+def test_the_scales_of_the_losses_change_nothing(upper, lower):
+    def scaled(upper, lower):
+        return BilevelProblem(
+            lambda x, y, batch: upper * quadratic.upper_loss(x, y, batch),
+            lambda x, y, batch: lower * quadratic.lower_loss(x, y, batch),
+        )
+
+    generator = np.random.default_rng(0)
+    devices = InMemoryDevices(
+        [quadratic.examples(generator, size, 0.3) for size in (3, 5)]
+    )
+    start = jnp.ones(quadratic.X_SIZE), jnp.zeros(quadratic.Y_SIZE)
+    one = last_round(scaled(1.0, 1.0), devices, *start, rounds=20)
+    other = last_round(scaled(upper, lower), devices, *start, rounds=20)
+    assert not np.allclose(one.x, 1.0, atol=1e-2)
+    np.testing.assert_allclose(other.x, one.x, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(other.y, one.y, rtol=0, atol=1e-8)
+    ratio = upper / lower
+    np.testing.assert_allclose(
+        other.server.adjoint, ratio * one.server.adjoint, rtol=1e-6, atol=1e-8 * ratio
+    )
+
+
+def test_rates_follow_a_curvature_that_grows_as_x_moves():
+    # The curvature x⁴ grows a thousandfold on the way from 1 to where Φ is least.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((x - 6.0 * batch) ** 2 + y**2),
+        lower_loss=lambda x, y, batch: jnp.mean(0.5 * x**4 * (y - batch) ** 2),
+    )
+    last = last_round(
+        problem, alone(1.0, 1.0), jnp.array(1.0), jnp.array(0.0), rounds=600
+    )
+    assert float(last.x) > 5.5
+    assert abs(float(last.y) - 1.0) < 1e-3
+    assert float(last.server.curvature) > 900
+    assert int(last.server.setbacks) == 0
+
+
+def cliff(x, y, batch):
+    """Return a loss with a wall at 1, which no curvature at the start betrays."""
+    wall = 0.5e4 * jax.nn.relu(y - 1.0) ** 2
+    return jnp.mean(0.5 * (y - 2.0 * batch) ** 2) + wall
+
+
+def test_an_explosion_is_answered_by_stepping_back(caplog):
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
+        lower_loss=cliff,
+    )
+    start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        last = last_round(problem, *start)
+    said = [one.getMessage() for one in caplog.records]
+    assert any("steps back to its last good state" in one for one in said)
+    assert 1 <= int(last.server.setbacks) == len(said)
+    assert abs(float(last.y) - 1.0) < 1e-3
+    assert abs(float(last.x) - 1.0) < 0.05
+    again = last_round(problem, *start)
+    jax.tree.map(np.testing.assert_array_equal, again.server, last.server)
+
+
+def test_an_adjoint_in_negative_curvature_begins_again():
+    # g = (y² − 1)² / 4 + x y / 10 bends down between its two valleys, where y begins.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - 0.9 * batch) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean(
+            0.25 * (y**2 - 1.0) ** 2 + 0.1 * x * y + 0.0 * batch
+        ),
+    )
+    last = last_round(
+        problem, alone(1.0, 1.0), jnp.array(0.0), jnp.array(0.01), rounds=600
+    )
+    # In the valley at 0.9: y³ − y + x / 10 = 0 there.
+    assert abs(float(last.y) - 0.9) < 1e-2
+    assert abs(float(last.x) - 10 * (0.9 - 0.9**3)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds at least 1"),
+        ({"rounds": 9, "momentum": 1.0}, "momentum from 0 to below 1"),
+        ({"rounds": 9, "lower_rate": 0.0}, "lower_rate above 0"),
+        ({"rounds": 9, "local_steps": 0}, "local_steps at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AutoFedBiO(**settings)
