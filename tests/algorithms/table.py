@@ -80,7 +80,9 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
         FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2),
         optax_optimiser("adam", learning_rate=0.05, b2=0.99),
     ),
-    "AutoFedBiO": lambda: AutoFedBiO(rounds=8, upper_rate=0.1, local_steps=2),
+    "AutoFedBiO": lambda: AutoFedBiO(
+        rounds=8, upper_rate=0.1, local_steps=2, batch_size=2
+    ),
     "two exchanges, private state": lambda: TwoExchanges(0.1),
 }
 

@@ -80,7 +80,7 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     assert programs._cache_size() == before
     *_, by_hand = run(
         work.problem,
-        replace(experiment.algorithm, upper_rate=0.0),
+        replace(experiment.inner_algorithm, upper_rate=0.0),
         work.devices,
         work.x,
         work.y,

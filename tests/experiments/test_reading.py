@@ -66,7 +66,7 @@ def test_a_table_that_can_be_of_one_kind_only_is_written_without_its_name(tmp_pa
         ("rounds = 7", "rounds =", "asked.toml is no TOML"),
         ("LocalBSGM", "LocalBSG", "did you mean LocalBSGM?"),
         ("NeumannSeries", "Neumann", "line 8: algorithm.hypergradient is 'Neumann'"),
-        ('name = "LocalBSGM"', "", "algorithm: its name is missing, one of LocalBSGM"),
+        ('name = "LocalBSGM"', "", "algorithm: its name is missing, one of auto"),
         ("terms = 5", "", "line 8: algorithm.hypergradient.terms is missing"),
         ("terms = 5", "term = 5", "did you mean terms?"),
         ("scale = 0.3", 'scale = "a"', "line 11: algorithm.hypergradient.scale: a num"),

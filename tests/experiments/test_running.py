@@ -39,7 +39,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     assert len(set(sizes.tolist())) > 1
     *_, by_hand = run(
         task.problem,
-        experiment.algorithm,
+        experiment.federated_algorithm,
         task.devices,
         task.x,
         task.y,

@@ -95,7 +95,7 @@ def assert_ends_as_simulated(folder: Path, counted: Sequence[Sequence[int]]) -> 
     task = task_of(experiment)
     *_, last = run(
         task.problem,
-        experiment.algorithm,
+        experiment.federated_algorithm,
         task.devices,
         task.x,
         task.y,

@@ -184,7 +184,7 @@ class AutoFedBiO:
     momentum: tree.Rate = 0.9
     final_rate: tree.Rate = 0.05
     local_steps: int = field(default=5, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
+    batch_size: int = field(default=16, metadata={"static": True})
 
     def __post_init__(self) -> None:
         check_counts(self)

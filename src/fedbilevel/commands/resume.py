@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -9,7 +10,7 @@ from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
 from fedbilevel.engines.checkpoints import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
-from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.choices import Auto, Experiment, Own
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import PROBLEM, RUN
 from fedbilevel.experiments.overrides import with_overrides
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
             "fedbilevel federate that began it."
         )
     experiment = with_overrides(
-        asked_of(folder), given.options, f"fedbilevel resume {folder}"
+        _as_long(asked_of(folder)), given.options, f"fedbilevel resume {folder}"
     )
     if experiment.folder is not None:
         raise ValueError(
@@ -61,6 +62,15 @@ def main(arguments: Sequence[str]) -> int:
             raise
         raise ValueError(_edited(experiment, folder, error)) from error
     return conclude(folder, as_json=given.as_json) if end.is_finished else end.code
+
+
+def _as_long(experiment: Experiment) -> Experiment:
+    """Return an experiment whose rates do not change if it is given more rounds."""
+    algorithm = experiment.algorithm
+    if not isinstance(algorithm, Auto) or algorithm.rounds is not None:
+        return experiment
+    pinned = replace(algorithm, rounds=experiment.rounds)
+    return replace(experiment, algorithm=pinned)
 
 
 def _edited(experiment: Experiment, folder: Path, error: CheckpointError) -> str:

@@ -33,7 +33,8 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
         >>> train_baseline.__name__
         'train_baseline'
     """
-    algorithm = experiment.algorithm  # without an optimiser, which may move x by itself
+    # Without an optimiser, which may move x by itself.
+    algorithm = experiment.inner_algorithm
     # Zero times the rate keeps its type, so that the compiled program is the same.
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
     began = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import cattrs
 
-from fedbilevel.experiments.choices import KINDS
+from fedbilevel.experiments.choices import KINDS, Auto
 from fedbilevel.mathematics.hypergradients import (
     ConjugateGradient,
     Hypergradient,
@@ -18,6 +18,19 @@ from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser, optimiser_of
 from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
 from fedbilevel.mathematics.tree import Rate
+
+AUTO = "auto"
+
+
+def name_of(kind: type) -> str:
+    """Return how files call a class.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> name_of(FedBiO), name_of(Auto)
+        ('FedBiO', 'auto')
+    """
+    return AUTO if kind is Auto else kind.__name__
 
 
 class UnknownNameError(ValueError):
@@ -74,11 +87,16 @@ def converter() -> cattrs.Converter:
 
 def _named(made: cattrs.Converter, union: Any) -> Callable[[Any, Any], Any]:
     """Return how to make one of several classes, by the `name` in its table."""
-    classes = {one.__name__: one for one in get_args(union)}
+    classes = {name_of(one): one for one in get_args(union)}
 
     def structure(value: Any, _: Any) -> Any:
+        if value == AUTO and AUTO in classes:
+            return Auto()
         if not isinstance(value, dict):
-            raise ValueError(f"a table with a name is needed, but it is {value!r}.")
+            word = f', or "{AUTO}"' if AUTO in classes else ""
+            raise ValueError(
+                f"a table with a name is needed{word}, but it is {value!r}."
+            )
         given = dict(value)
         if "name" not in given:
             raise ValueError(f"its name is missing, one of {', '.join(classes)}.")

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import tomli_w
 
-from fedbilevel.experiments.choices import KINDS, Experiment, Own
+from fedbilevel.experiments.choices import KINDS, Auto, Experiment, Own
+from fedbilevel.experiments.conversion import AUTO, name_of
 from fedbilevel.mathematics.hypergradients import ConjugateGradient, NeumannSeries
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule
@@ -92,10 +93,12 @@ def _plain(value: Any, declared: Any = None) -> Any:
         return {"schedule": value.name, **value.table}
     if isinstance(value, OptaxOptimiser):
         return value.table
+    if value == Auto():
+        return AUTO
     if is_dataclass(value) and not isinstance(value, type):
         # Where nothing else can stand, a file gives no name.
         has_name = type(value) in _NAMED and type(value) is not declared
-        named = {"name": type(value).__name__} if has_name else {}
+        named = {"name": name_of(type(value))} if has_name else {}
         held = {
             one.name: _plain(getattr(value, one.name), one.type)
             for one in fields(value)

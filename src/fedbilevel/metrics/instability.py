@@ -152,8 +152,9 @@ def find_instabilities(
     optimiser = None
     if isinstance(algorithm, ServerOptimised):
         settings, optimiser = algorithm.algorithm, algorithm.optimiser
-    if not (hasattr(settings, "upper_rate") and hasattr(settings, "lower_rate")):
-        return ()
+    rates = "learning_rate", "upper_rate", "lower_rate"
+    if not all(hasattr(settings, name) for name in rates):
+        return ()  # it has no such steps, or finds them by itself
     eta = float(rate_at(settings.learning_rate, step))
     base = changed(settings, learning_rate=eta, warm_start=None)
     trials = Trials(

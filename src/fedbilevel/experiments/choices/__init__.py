@@ -1,5 +1,6 @@
 """What an experiment file can ask for: one dataclass a table of the file."""
 
+from fedbilevel.experiments.choices.auto import Auto
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice, Sharded
 from fedbilevel.experiments.choices.experiment import KINDS, AlgorithmChoice, Experiment
@@ -17,6 +18,7 @@ from fedbilevel.experiments.choices.problems import (
 __all__ = [
     "KINDS",
     "AlgorithmChoice",
+    "Auto",
     "Cleaning",
     "Data",
     "EngineChoice",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from fedbilevel.algorithms.fedbio import FedBiO
 from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
@@ -15,6 +15,7 @@ from fedbilevel.algorithms.server_optimiser import with_server_optimiser
 from fedbilevel.algorithms.shrofbo import ShroFBO
 from fedbilevel.algorithms.simfbo import SimFBO
 from fedbilevel.engines.simulation import Simulation
+from fedbilevel.experiments.choices.auto import Auto
 from fedbilevel.experiments.choices.data import Data, Partition
 from fedbilevel.experiments.choices.engines import EngineChoice
 from fedbilevel.experiments.choices.federation import Federated
@@ -24,7 +25,15 @@ from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 
 AlgorithmChoice: TypeAlias = (
-    LocalBSGM | LocalBSGVRM | FedNest | LFedNest | FedBiO | FedBiOAcc | SimFBO | ShroFBO
+    Auto
+    | LocalBSGM
+    | LocalBSGVRM
+    | FedNest
+    | LFedNest
+    | FedBiO
+    | FedBiOAcc
+    | SimFBO
+    | ShroFBO
 )
 """The algorithms that a file can name."""
 
@@ -86,6 +95,12 @@ class Experiment:
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants")
         above_zero(self, "norm_limit")
+        if isinstance(self.algorithm, Auto) and self.server_optimiser is not None:
+            raise ImpossibleValueError(
+                "server_optimiser",
+                "the algorithm is auto, which has an optimiser of its own; leave this "
+                "out, or name another algorithm.",
+            )
         for name, default in (("data", Data()), ("partition", Partition())):
             if isinstance(self.problem, Own) and getattr(self, name) != default:
                 raise ImpossibleValueError(
@@ -102,13 +117,20 @@ class Experiment:
     @property
     def algorithm_name(self) -> str:
         """The algorithm's name, with that of its server optimiser."""
-        name = type(self.algorithm).__name__
+        name = type(self.inner_algorithm).__name__
         optimiser = self.server_optimiser
         return name if optimiser is None else f"{name} with {optimiser.name}"
+
+    @property
+    def inner_algorithm(self) -> Any:
+        """The algorithm without its server optimiser."""
+        if isinstance(self.algorithm, Auto):
+            return self.algorithm.over(self.rounds)
+        return self.algorithm
 
     @property
     def federated_algorithm(self) -> FederatedAlgorithm:
         """The algorithm with its server optimiser, as `run` takes it."""
         if self.server_optimiser is None:
-            return self.algorithm
-        return with_server_optimiser(self.algorithm, self.server_optimiser)
+            return cast(FederatedAlgorithm, self.inner_algorithm)
+        return with_server_optimiser(self.inner_algorithm, self.server_optimiser)

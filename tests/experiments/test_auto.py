@@ -1,0 +1,95 @@
+"""algorithm = "auto": a file that asks for no rates."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import AutoFedBiO, FedBiO, optax_optimiser
+from fedbilevel.experiments.choices import Auto, Experiment
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import ExperimentError, read_experiment
+from fedbilevel.experiments.writing import text_of, write_experiment
+from tests.commands.typing_in import fedbilevel
+
+FILE = """
+algorithm = "auto"
+rounds = 12
+[data]
+training = 64
+validation = 40
+[partition]
+devices = 4
+[evaluation]
+every = 4
+"""
+
+
+def read(text: str, folder: Path) -> Experiment:
+    file = folder / "asked.toml"
+    file.write_text(text)
+    return read_experiment(file)
+
+
+def test_a_file_asks_for_it_in_a_word(tmp_path):
+    asked = read(FILE, tmp_path)
+    assert asked.algorithm == Auto()
+    assert asked.federated_algorithm == AutoFedBiO(12)
+    assert asked.title == "Regularisation by AutoFedBiO"
+
+
+def test_a_table_changes_a_setting(tmp_path):
+    asked = read('[algorithm]\nname = "auto"\nbatch_size = 3', tmp_path)
+    assert asked.algorithm == Auto(batch_size=3)
+    assert asked.federated_algorithm == AutoFedBiO(100, batch_size=3)
+
+
+@pytest.mark.parametrize("algorithm", [Auto(), Auto(local_steps=2), Auto(rounds=7)])
+def test_what_is_written_reads_the_same(algorithm, tmp_path):
+    asked = Experiment(algorithm, rounds=9)
+    write_experiment(asked, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == asked
+    assert 'algorithm = "auto"' in text_of(Experiment(Auto()))
+
+
+def test_the_command_line_names_it():
+    asked = Experiment(FedBiO(0.1))
+    words = ["algorithm:auto", "--algorithm.local-steps", "3"]
+    changed = with_overrides(asked, words, "fedbilevel run")
+    assert changed.algorithm == Auto(local_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('algorithm = "automatic"', 'a table with a name is needed, or "auto"'),
+        ('[algorithm]\nname = "auto"\nlearning_rate = 1', "learning_rate is not known"),
+        ('[algorithm]\nname = "auto"\nlocal_steps = 0', "local_steps at least 1"),
+        (
+            'algorithm = "auto"\nserver_optimiser = {name = "sgd", learning_rate = 1}',
+            "server_optimiser: the algorithm is auto, which has an optimiser",
+        ),
+    ],
+)
+def test_mistakes_are_refused_with_their_cure(text, words, tmp_path):
+    with pytest.raises(ExperimentError, match=words):
+        read(text, tmp_path)
+
+
+def test_an_optimiser_of_ones_own_is_refused_in_python():
+    optimiser = optax_optimiser("sgd", learning_rate=1.0)
+    with pytest.raises(ValueError, match="leave this out"):
+        Experiment(Auto(), server_optimiser=optimiser)
+
+
+@pytest.mark.process
+def test_a_run_has_a_baseline_and_goes_on_with_more_rounds(tmp_path):
+    (tmp_path / "first.toml").write_text(FILE)
+    done = fedbilevel(tmp_path, "run first.toml --json")
+    *_, end = (json.loads(line) for line in done.stdout.splitlines())
+    assert end["baseline"]["rounds"] == 12
+    fedbilevel(tmp_path, "resume runs/first --rounds 16")
+    kept = read_experiment(tmp_path / "runs" / "first" / "experiment.toml")
+    # The rates are those of the run that was begun.
+    assert kept.algorithm == Auto(rounds=12)
+    assert kept.rounds == 16
