@@ -43,6 +43,7 @@ from .mathematics.optax_optimiser import OptaxOptimiser, optax_optimiser
 from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
+from .metrics.suggestion import Suggestion, suggest
 
 __all__ = [
     "AutoFedBiO",
@@ -82,6 +83,7 @@ __all__ = [
     "ShroFBO",
     "SimFBO",
     "Simulation",
+    "Suggestion",
     "Sweep",
     "UniformSample",
     "WarmStart",
@@ -96,6 +98,7 @@ __all__ = [
     "rescale",
     "resume",
     "run",
+    "suggest",
     "sweep",
     "with_plan",
     "with_server_optimiser",

@@ -272,12 +272,17 @@ class AutoFedBiO:
             received, _, _ = downlink
             reached = work.direction, work.point.y, work.point.adjoint
             stayed = tree.scale(0.0, received.x), received.y, received.adjoint
-            broken = ~_all_finite(reached)
+            broken = ~_all_finite((reached, work.found.curvature, work.found.bend))
+            # What cannot be measured where steps diverge leaves L as it was.
+            found = work.found._replace(
+                curvature=jnp.where(broken, 1.0, work.found.curvature),
+                bend=jnp.where(broken, 0.0, work.found.bend),
+            )
             reached = jax.tree.map(
                 lambda here, there: jnp.where(broken, here, there), stayed, reached
             )
             steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
-            upload = reached, work.found, steps, _number(broken)
+            upload = reached, found, steps, _number(broken)
             return upload, (), {"loss": work.found.loss}
 
         def server(server: AutoState, mean: Decoded) -> AutoState:

@@ -48,7 +48,9 @@ def curvature_of(
 
     def following(vector: Lower, _: None) -> tuple[Lower, None]:
         size = jnp.sqrt(tree.squared_norm(vector))
-        return product(tree.scale(1.0 / jnp.where(size > 0, size, 1.0), vector)), None
+        # One over an infinite size would be 0, and so would the curvature.
+        size = jnp.where(jnp.isfinite(size), size, jnp.nan)
+        return product(tree.scale(1.0 / jnp.where(size == 0, 1.0, size), vector)), None
 
     vector, _ = jax.lax.scan(following, vector, None, length=products)
     return jnp.sqrt(tree.squared_norm(vector))

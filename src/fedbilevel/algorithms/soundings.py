@@ -1,0 +1,230 @@
+"""The questions that a suggestion of settings asks, answered from a few batches."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedbilevel.algorithms import questions
+from fedbilevel.algorithms.protocol import Phase
+from fedbilevel.algorithms.settings import check_counts
+from fedbilevel.data.examples import DeviceData, Examples, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.power_iteration import curvature_of
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+
+EDGES = 2.0 ** np.arange(-100.0, 100.0, 0.125)
+"""Of the classes that curvatures are counted in, each a twelfth above the last."""
+
+
+class Sounding(IntEnum):
+    """The phases of soundings, by their place.
+
+    Example:
+        >>> Sounding.SERIES.value
+        2
+    """
+
+    CURVATURE = 0
+    """How many batches are how curved."""
+    DESCENT = 1
+    """Steps on y with x fixed."""
+    SERIES = 2
+    """What is left of ∇y f after so many terms of a Neumann series."""
+
+
+class SoundingState(NamedTuple):
+    """What the server asks about, and the latest answer to each question.
+
+    Attributes:
+        x: where soundings are made.
+        y: where soundings are made; a descent moves it.
+        rate: of steps on y, and the scale of the series.
+        counts: the share of batches in each class of curvature.
+        remainders: ‖(I − θH)^q b‖ / ‖b‖ after 1, 2, 4, … products.
+        smallest: the curvature along what is left after the last of them.
+
+    Example:
+        >>> SoundingState(1.0, 2.0, 0.1, (), (), 0.0).rate
+        0.1
+    """
+
+    x: Upper
+    y: Lower
+    rate: Any
+    counts: Float[Array, "classes"]
+    remainders: Float[Array, "lengths"]
+    smallest: Float[Array, ""]
+
+
+@tree.register
+@dataclass(frozen=True)
+class Soundings:
+    """Asks devices what a suggestion needs, from batches of the size of the run's.
+
+    Attributes:
+        batch_size: examples of each batch.
+        batches: of each device, whose curvature is measured.
+        products: of each device, in its measurement of a curvature.
+        doublings: the longest series has 2 to this power terms.
+        local_steps: on y, between two exchanges.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem
+        >>> loss = lambda x, y, batch: y**2
+        >>> len(Soundings().phases(BilevelProblem(loss, loss))) == len(Sounding)
+        True
+    """
+
+    batch_size: int = field(default=16, metadata={"static": True})
+    batches: int = field(default=8, metadata={"static": True})
+    products: int = field(default=10, metadata={"static": True})
+    doublings: int = field(default=6, metadata={"static": True})
+    local_steps: int = field(default=5, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        check_counts(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[SoundingState, tuple[()]]:
+        """Return the point, nothing known about it; devices keep nothing."""
+        none = jnp.zeros((), float)
+        return SoundingState(
+            x,
+            y,
+            rate=none,
+            counts=jnp.zeros(len(EDGES) + 1, float),
+            remainders=jnp.zeros(self.doublings + 1, float),
+            smallest=none,
+        ), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: soundings have no first round."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return an exchange for each `Sounding`, in their order."""
+        return (
+            questions.ask(
+                lambda server: (server.x, server.y),
+                partial(self._curvature, problem),
+                lambda server, mean: server._replace(counts=mean),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y, server.rate),
+                partial(self._descent, problem),
+                lambda server, mean: server._replace(y=mean),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y, server.rate),
+                partial(self._series, problem),
+                lambda server, mean: server._replace(
+                    remainders=mean[0], smallest=mean[1]
+                ),
+            ),
+        )
+
+    def _curvature(
+        self,
+        problem: BilevelProblem,
+        downlink: tuple[Upper, Lower],
+        data: DeviceData,
+        key: RandomKey,
+    ) -> Float[Array, "classes"]:
+        x, y = downlink
+        batches = _drawn(data.lower, key, self.batches, self.batch_size)
+        probes = jax.random.split(jax.random.key(0), self.batches)
+
+        def measured(pair: tuple[Batch, RandomKey]) -> Float[Array, ""]:
+            product = partial(problem.hessian_product, x, y, pair[0])
+            found = curvature_of(product, y, pair[1], self.products)
+            return jnp.asarray(found, float)
+
+        level = jax.lax.map(measured, (batches, probes))
+        # What is not finite stays so, and its device is named.
+        spoilt = 0.0 * jnp.sum(level)
+        place = jnp.searchsorted(jnp.asarray(EDGES, float), level)
+        return jnp.mean(jax.nn.one_hot(place, len(EDGES) + 1, dtype=float), 0) + spoilt
+
+    def _descent(
+        self,
+        problem: BilevelProblem,
+        downlink: tuple[Upper, Lower, Any],
+        data: DeviceData,
+        key: RandomKey,
+    ) -> Lower:
+        x, y, rate = downlink
+        batches = _drawn(data.lower, key, self.local_steps, self.batch_size)
+
+        def step(y: Lower, batch: Batch) -> tuple[Lower, None]:
+            return tree.add_scaled(y, -rate, problem.lower_gradient(x, y, batch)), None
+
+        y, _ = jax.lax.scan(step, y, batches)
+        return y
+
+    def _series(
+        self,
+        problem: BilevelProblem,
+        downlink: tuple[Upper, Lower, Any],
+        data: DeviceData,
+        key: RandomKey,
+    ) -> tuple[Float[Array, "lengths"], Float[Array, ""]]:
+        x, y, scale = downlink
+        upper_key, lower_key = jax.random.split(key)
+        (upper,) = data.upper.draw(upper_key, self.batch_size, draws=1)
+        _, right = problem.upper_gradients(x, y, upper)
+        whole = _norm(right)
+
+        longest = 2**self.doublings
+        batches = _drawn(data.lower, lower_key, longest + 1, self.batch_size)
+
+        def one_more(left: Lower, batch: Batch) -> tuple[Lower, Float[Array, ""]]:
+            product = problem.hessian_product(x, y, batch, left)
+            left = tree.add_scaled(left, -scale, product)
+            return left, _norm(left)
+
+        first = jax.tree.map(lambda leaf: leaf[:longest], batches)
+        left, norms = jax.lax.scan(one_more, right, first)
+        last = jax.tree.map(lambda leaf: leaf[longest], batches)
+        product = problem.hessian_product(x, y, last, left)
+        bend = jnp.asarray(tree.inner(left, product), float)
+        remainders = norms[2 ** np.arange(self.doublings + 1) - 1]
+        return remainders / _unit(whole), bend / _unit(norms[-1] ** 2)
+
+
+def quantile(counts: Float[np.ndarray, "classes"], share: float) -> float:
+    """Return the curvature that so large a share of batches does not exceed.
+
+    Example:
+        >>> counts = np.zeros(len(EDGES) + 1)
+        >>> counts[np.searchsorted(EDGES, [1.5, 3.0])] = 0.5
+        >>> 1.5 <= quantile(counts, 0.5) <= 1.5 * 2**0.125
+        True
+    """
+    place = int(np.searchsorted(np.cumsum(counts), share - 1e-9))
+    return float(EDGES[min(place, len(EDGES) - 1)])
+
+
+def _norm(vector: Lower) -> Float[Array, ""]:
+    return jnp.sqrt(jnp.asarray(tree.squared_norm(vector), float))
+
+
+def _unit(size: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.where(size > 0, size, 1.0)
+
+
+def _drawn(examples: Examples, key: RandomKey, count: int, size: int) -> Batch:
+    """Return batches along a leading axis, for a loop over them.
+
+    They are drawn at once: a draw inside a loop would be counted as one.
+    """
+    (together,) = examples.draw(key, count * size, draws=1)
+    return jax.tree.map(
+        lambda leaf: jnp.reshape(leaf, (count, size, *leaf.shape[1:])), together
+    )
