@@ -11,6 +11,10 @@ Samples are all examples that all devices draw, those of the series and of the o
 batch included. Their number per step grows with Q = O(log 1/ε), which the paper leaves
 out; the slope of T alone is printed beside. The algorithms have different noise, so
 that the powers of both show at these accuracies: compare slopes, not heights.
+
+To compare heights, a second table has both, FedBiO and FedBiOAcc at one noise, each
+with its best rate and weight of a fresh sample for every ε (`benchmarks.one_noise`),
+once with much noise and once with little.
 """
 
 from functools import partial
@@ -21,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib import pyplot as plt
 
-from benchmarks import experiment, noisy_quadratic
+from benchmarks import experiment, noisy_quadratic, one_noise
 from benchmarks.noisy_quadratic import Noise
 from benchmarks.passage import TERMS, Passages, admissible, passages, tune
 from benchmarks.timing import Bound, conclude, print_table
@@ -46,6 +50,20 @@ MARKS = {"LocalBSGM": "o", "LocalBSGVRM": "s"}
 MEASURES = {"samples": "samples, all devices", "rounds": "rounds"}
 
 
+class Level(NamedTuple):
+    """A noise at which all four algorithms run.
+
+    Attributes:
+        noise: the scatter of examples.
+        accuracies: each ε, from the largest.
+        steps: how long to run, well above what the best settings need.
+    """
+
+    noise: Noise
+    accuracies: tuple[float, ...]
+    steps: int
+
+
 class Setting(NamedTuple):
     """How much is run.
 
@@ -55,12 +73,16 @@ class Setting(NamedTuple):
         rates: η, the grid of the calibration.
         tuning_seeds: to choose η with.
         seeds: to report with.
+        one_noise: the grid of the four algorithms at one noise.
+        levels: the noises, by name.
     """
 
     local_steps: tuple[int, ...]
     rates: tuple[float, ...]
     tuning_seeds: int
     seeds: int
+    one_noise: one_noise.Grid
+    levels: dict[str, Level]
 
     def accuracy(self, local_steps: int) -> float:
         """Return the ε that p stands for."""
@@ -72,12 +94,19 @@ FULL = Setting(
     rates=tuple(2.0 ** -(k / 2) for k in range(2, 12)),
     tuning_seeds=5,
     seeds=10,
+    one_noise=one_noise.FULL,
+    levels={
+        "noisy": Level(Noise(1.6), (20.0, 10.0, 5.0, 2.5), 20_000),
+        "quiet": Level(Noise(0.1, 0.02), (20.0, 10.0, 5.0, 2.5, 1.25, 0.625), 8_000),
+    },
 )
 FAST = Setting(
     local_steps=(4, 6, 8),
     rates=tuple(2.0**-k for k in range(1, 6)),
     tuning_seeds=2,
     seeds=3,
+    one_noise=one_noise.FAST,
+    levels={"noisy": Level(Noise(1.6), (20.0, 10.0, 5.0), 8_000)},
 )
 
 
@@ -199,6 +228,76 @@ def draw(
     experiment.save_figure(figure, folder / "complexity.svg")
 
 
+def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> None:
+    """Draw samples against ε, one panel a noise and one line an algorithm."""
+    figure, axes = plt.subplots(
+        1, len(setting.levels), figsize=(9, 4), layout="constrained", squeeze=False
+    )
+    for axis, (which, level) in zip(axes[0], setting.levels.items(), strict=True):
+        for name in one_noise.ALGORITHMS:
+            taken = [one["samples"] for one in results[f"{name}-{which}"]]
+            one_noise.draw_line(axis, name, level.accuracies, taken)
+        axis.set(xscale="log", yscale="log", title=which)
+        axis.set_xlabel("ε, average stationarity")
+        axis.set_xticks(level.accuracies, [f"{one:.2g}" for one in level.accuracies])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axis.invert_xaxis()
+        axis.legend()
+    axes[0, 0].set_ylabel("samples, all devices")
+    experiment.save_figure(figure, folder / "complexity-one-noise.svg")
+
+
+def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
+    """Run the four algorithms at one noise, write what they took, return bounds."""
+    results = experiment.run_cells(
+        "complexity-one-noise",
+        setting,
+        {
+            f"{name}-{which}": partial(
+                one_noise.race,
+                setting.one_noise,
+                name,
+                devices=DEVICES,
+                **level._asdict(),
+            )
+            for which, level in setting.levels.items()
+            for name in one_noise.ALGORITHMS
+        },
+    )
+    header = ["algorithm", "noise", "accuracy", *one_noise.HEADER]
+    rows: list[list[object]] = []
+    slopes: dict[str, experiment.Slope] = {}
+    for which, level in setting.levels.items():
+        for name in one_noise.ALGORITHMS:
+            slopes[f"{name}, {which}"] = experiment.fit_slope(
+                level.accuracies,
+                [one["samples"] for one in results[f"{name}-{which}"]],
+            )
+            rows += [
+                [name, which, accuracy, *one_noise.row(name, at(results, which, place))]
+                for place, accuracy in enumerate(level.accuracies)
+            ]
+    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    experiment.write_table(folder / "complexity-one-noise.csv", header, rows)
+    experiment.write_slopes(
+        folder / "complexity-one-noise-slopes.csv",
+        "log samples on log ε, at one noise,",
+        slopes,
+    )
+    draw_one_noise(setting, results, folder)
+    every = {
+        f"{key}-{place}": one
+        for key, found in results.items()
+        for place, one in enumerate(found)
+    }
+    return one_noise.bounds(every, at(results, "noisy", -1))
+
+
+def at(results: dict[str, Any], which: str, place: int) -> dict[str, Any]:
+    """Return what all four took at one noise and accuracy, by name."""
+    return {name: results[f"{name}-{which}"][place] for name in one_noise.ALGORITHMS}
+
+
 def main() -> None:
     arguments = experiment.arguments(__doc__, "3 accuracies and fewer seeds")
     setting = FAST if arguments.fast else FULL
@@ -265,13 +364,14 @@ def main() -> None:
         {f"{name}, {measure}": slope for (name, measure), slope in slopes.items()},
     )
     draw(setting, results, slopes, arguments.folder)
+    at_one_noise = report_one_noise(setting, arguments.folder)
     edges = sum(not results[f"{name}-{first}"]["inside"] for name in METHODS)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]
     for name, method in METHODS.items():
         for measure, power in method.powers.items():
             gap = abs(slopes[name, measure].value - power)
             bounds.append(Bound(f"|{name} {measure} slope − ({power:g})|", gap, BAND))
-    conclude(bounds)
+    conclude([*bounds, *at_one_noise])
 
 
 if __name__ == "__main__":

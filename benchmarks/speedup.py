@@ -10,6 +10,11 @@ proportional to K, and T to 1/K. With little noise the best η is the largest of
 that give a fresh sample a weight of at most 1, whatever K is; the transient decides,
 and more devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K):
 one or two devices cannot take the grid's largest η.)
+
+The noisy regime has another noise for each algorithm, so that noise decides for both.
+A second table has both, FedBiO and FedBiOAcc at one noise (`benchmarks.one_noise`),
+each with its best rate and weight of a fresh sample for every K: does variance
+reduction need fewer samples, and do more devices help it as much?
 """
 
 from functools import partial
@@ -20,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib import pyplot as plt
 
-from benchmarks import experiment
+from benchmarks import experiment, one_noise
 from benchmarks.noisy_quadratic import Noise
 from benchmarks.passage import TERMS, admissible, passages, tune
 from benchmarks.timing import Bound, conclude, print_table
@@ -39,6 +44,8 @@ STALLED = -0.25
 LOCAL_STEPS = 8
 QUIET = Noise(gradients=0.1, curvature=0.02)
 QUIET_STEPS = 4_000
+ONE_NOISE = Noise(gradients=2.0)
+ONE_THRESHOLD = 4.0
 COLOURS = {"noisy": "#0072B2", "quiet": "#D55E00"}
 MARKS = {"noisy": "o", "quiet": "s"}
 
@@ -81,6 +88,9 @@ class Setting(NamedTuple):
         threshold: the average stationarity to reach.
         steps: the most with one device; K devices have 1/K of that, and 2,000.
         regimes: which to run.
+        one_noise: the grid of the four algorithms at one noise.
+        one_noise_devices: K there.
+        one_noise_steps: as `steps`, there.
     """
 
     devices: tuple[int, ...]
@@ -90,6 +100,9 @@ class Setting(NamedTuple):
     threshold: float
     steps: int
     regimes: tuple[str, ...]
+    one_noise: one_noise.Grid
+    one_noise_devices: tuple[int, ...]
+    one_noise_steps: int
 
 
 FULL = Setting(
@@ -100,6 +113,9 @@ FULL = Setting(
     threshold=4.0,
     steps=100_000,
     regimes=("noisy", "quiet"),
+    one_noise=one_noise.FULL,
+    one_noise_devices=(2, 8, 32),
+    one_noise_steps=40_000,
 )
 FAST = Setting(
     devices=(1, 2, 8),
@@ -109,6 +125,9 @@ FAST = Setting(
     threshold=12.0,
     steps=15_000,
     regimes=("noisy",),
+    one_noise=one_noise.FAST,
+    one_noise_devices=(8, 16, 32),
+    one_noise_steps=40_000,
 )
 
 
@@ -142,6 +161,73 @@ def cell(setting: Setting, name: str, regime: str, devices: int) -> dict[str, An
     )
     tuned = tune(found, setting.tuning_seeds)
     return {"rate": rates[tuned.best], "inside": tuned.inside, "steps": tuned.steps}
+
+
+def one_noise_cell(setting: Setting, name: str, devices: int) -> dict[str, Any]:
+    """Tune an algorithm at one noise; return its best setting and what it took."""
+    (found,) = one_noise.race(
+        setting.one_noise,
+        name,
+        devices=devices,
+        noise=ONE_NOISE,
+        accuracies=[ONE_THRESHOLD],
+        steps=setting.one_noise_steps // devices + 2_000,
+    )
+    return found
+
+
+def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> None:
+    """Draw samples against K, one line an algorithm."""
+    figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
+    devices = setting.one_noise_devices
+    for name in one_noise.ALGORITHMS:
+        one_noise.draw_line(
+            axis, name, devices, [results[f"{name}-{k}"]["samples"] for k in devices]
+        )
+    axis.set(xscale="log", yscale="log", xlabel="devices K")
+    axis.set_ylabel(f"samples to an average stationarity of {ONE_THRESHOLD:g}")
+    axis.set_xticks(devices, [str(k) for k in devices], minor=False)
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    axis.legend()
+    experiment.save_figure(figure, folder / "speedup-one-noise.svg")
+
+
+def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
+    """Run the four algorithms at one noise, write what they took, return bounds."""
+    devices = setting.one_noise_devices
+    results = experiment.run_cells(
+        "speedup-one-noise",
+        setting,
+        {
+            f"{name}-{k}": partial(one_noise_cell, setting, name, k)
+            for name in one_noise.ALGORITHMS
+            for k in devices
+        },
+    )
+    header = ["algorithm", "devices", *one_noise.HEADER]
+    by_devices = {
+        k: {name: results[f"{name}-{k}"] for name in one_noise.ALGORITHMS}
+        for k in devices
+    }
+    rows = [
+        [name, k, *one_noise.row(name, by_devices[k])]
+        for name in one_noise.ALGORITHMS
+        for k in devices
+    ]
+    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    experiment.write_table(folder / "speedup-one-noise.csv", header, rows)
+    experiment.write_slopes(
+        folder / "speedup-one-noise-slopes.csv",
+        "log T on log K, at one noise,",
+        {
+            name: experiment.fit_slope(
+                devices, [results[f"{name}-{k}"]["steps"] for k in devices]
+            )
+            for name in one_noise.ALGORITHMS
+        },
+    )
+    draw_one_noise(setting, results, folder)
+    return one_noise.bounds(results, by_devices[devices[0]])
 
 
 def draw(
@@ -217,6 +303,7 @@ def main() -> None:
         arguments.folder / "speedup-slopes.csv", "log T on log K", slopes
     )
     draw(setting, results, slopes, arguments.folder)
+    at_one_noise = report_one_noise(setting, arguments.folder)
     edges = sum(not one["inside"] for key, one in results.items() if "noisy" in key)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]
     for which, slope in slopes.items():
@@ -224,7 +311,7 @@ def main() -> None:
             bounds.append(Bound(f"|{which} slope + 1|", abs(slope.value + 1), BAND))
         else:
             bounds.append(Bound(f"{which} slope", slope.value, STALLED, at_least=True))
-    conclude(bounds)
+    conclude([*bounds, *at_one_noise])
 
 
 if __name__ == "__main__":

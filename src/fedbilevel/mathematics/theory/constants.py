@@ -62,7 +62,10 @@ def estimator_variance(assumptions: Assumptions, series: NeumannSeries) -> float
     """Return G², the bound of the sampled hypergradient's variance.
 
     The paper prints this expression as G and then uses G squared; the expression has
-    the dimension of a squared gradient, so it is read as G².
+    the dimension of a squared gradient, so it is read as G². By its dimension, σ in the
+    last term is a deviation of ∇²g and not of ∇g, of which `Assumptions.deviation` is
+    one. G² bounds the variance whatever σ is: under Assumptions 1 and 2 the variance is
+    at most 2L_0² + 2θ²L_0²L_1²(Q + 1)².
 
     Example:
         >>> estimator_variance(

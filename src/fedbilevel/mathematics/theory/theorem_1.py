@@ -31,7 +31,7 @@ def local_bsgm_ceilings(
     upper_rate: float | None = None,
     lower_rate: float | None = None,
 ) -> StepCeilings:
-    """Return Theorem 1's ceilings: ρ_2 first, ρ_1 at that ρ_2, then η at both.
+    """Return Theorem 1's ceilings (above 4.3): ρ_2, ρ_1 at that ρ_2, then η at both.
 
     Args:
         assumptions: the problem's constants.
@@ -93,8 +93,27 @@ def local_bsgm_bound(
     local_steps: int,
     devices: int,
     steps: int,
+    as_printed: bool = False,
 ) -> Bound:
-    """Return Theorem 1's bound, of LocalBSGM with a fixed rate and batches of 1.
+    """Return Theorem 1's bound (4.3), of LocalBSGM with a fixed rate, batches of 1.
+
+    The paper prints the noise of the hypergradients as 4αησ²/K. That is no bound where
+    f is noisy: with σ = 0 it vanishes, and the noise does not. The corrected term is
+    4αηG²/K; `docs/maths.md` derives it.
+
+    Args:
+        assumptions: the problem's constants.
+        series: the hypergradient's estimator.
+        start: where the run begins.
+        upper_rate: ρ_1.
+        lower_rate: ρ_2.
+        learning_rate: η.
+        upper_mixing: α.
+        lower_mixing: β.
+        local_steps: p.
+        devices: K.
+        steps: T.
+        as_printed: return the right-hand side of the paper, not the corrected one.
 
     Raises:
         ValueError: if a setting lies above the theorem's ceiling, so that it says
@@ -140,18 +159,21 @@ def local_bsgm_bound(
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat2 = estimator_lipschitz(assumptions, series) ** 2
-    # 48 (ρ_1² + ρ_2²) p² η² times what both drifts have in common.
+    # (4.3), as printed: 48 (ρ_1² + ρ_2²) p² η² times what both drifts have in common.
     tilde = 500 * l1**2 * l_tilde2 / (3 * mu**2)
     spread = 48 * (upper_rate**2 + lower_rate**2) * p**2 * eta**2
     spread *= p**2 * eta**2 * (2 * l_hat2 + tilde) + (
         4 * l_hat2 / alpha**2 + tilde / beta**2
     )
     return Bound(
+        # (4.3), as printed
         objective_gap=2 * start.objective_gap / (eta * upper_rate * steps),
         lower_start=20 * l_tilde2 * start.lower_error / (eta * steps * lower_rate * mu),
         upper_opening=4 * g2 / (alpha * eta * steps),
         lower_opening=500 * l_tilde2 * variance / (3 * eta * steps * beta * mu**2),
-        upper_noise=4 * alpha * eta * variance / devices,
+        # (4.3), printed with σ², corrected to G²
+        upper_noise=4 * alpha * eta * (variance if as_printed else g2) / devices,
+        # (4.3), as printed
         lower_noise=500 * beta * eta * variance * l_tilde2 / (3 * devices * mu**2),
         series_bias=4 * series_bias(assumptions, series) ** 2,
         upper_drift=alpha**2 * g2 * spread,

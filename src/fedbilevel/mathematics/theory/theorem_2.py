@@ -30,7 +30,10 @@ def local_bsgvrm_ceilings(
     devices: int,
     lower_rate: float | None = None,
 ) -> StepCeilings:
-    """Return Theorem 2's ceilings for a fixed learning rate.
+    """Return Theorem 2's ceilings (4.7) for a fixed learning rate, as printed.
+
+    The print lacks η ≤ 1/(2ρ_1 L_Φ), which Theorem 1 has. It follows from the others
+    where L_Φ = L̃(1 + L_1/μ), as its dimensions have it; `docs/paper-notes.md` has more.
 
     Args:
         assumptions: the problem's constants.
@@ -96,7 +99,9 @@ def local_bsgvrm_bound(
     steps: int,
     opening_batch_size: int,
 ) -> Bound:
-    """Return Theorem 2's bound, of LocalBSGVRM with a fixed rate and batches of 1.
+    """Return Theorem 2's bound (4.8), of LocalBSGVRM, a fixed rate, batches of 1.
+
+    It is as printed, and the noise of the hypergradients is in it as G².
 
     Raises:
         ValueError: if a setting lies above the theorem's ceiling, so that it says
@@ -146,6 +151,7 @@ def local_bsgvrm_bound(
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat2 = estimator_lipschitz(assumptions, series) ** 2
+    # (4.8), as printed: what both drifts have in common.
     spread = 48 * (upper_rate**2 + lower_rate**2) * p**2 * eta**4
     spread *= (
         4
@@ -155,6 +161,7 @@ def local_bsgvrm_bound(
     )
     opening = eta**2 * steps * k * b
     return Bound(
+        # (4.8), as printed
         objective_gap=2 * start.objective_gap / (eta * upper_rate * steps),
         lower_start=10 * l_tilde2 * start.lower_error / (lower_rate * mu * eta * steps),
         upper_opening=2 * g2 / (alpha * opening),
