@@ -124,6 +124,71 @@ def test_theorem_3_settings():
         assert isclose(float(got.learning_rate(t)), eta, rel_tol=1e-9)
 
 
+def product(assumptions: Assumptions, smoothness: float, **settings) -> float:
+    """Return 2ρ_1 η L_Φ at Theorem 2's ceilings: Theorem 1 asks for at most 1."""
+    series = settings["series"]
+    most = theory.estimator_lipschitz(assumptions, series) ** 2 / settings["devices"]
+    ceilings = theory.local_bsgvrm_ceilings(
+        assumptions,
+        series,
+        upper_mixing=settings["share"] * most,
+        lower_mixing=settings["share"] * most,
+        local_steps=1,
+        devices=settings["devices"],
+    )
+    return 2 * ceilings.upper_rate * ceilings.learning_rate * smoothness
+
+
+def test_what_theorem_2_lacks_follows_where_dimensions_are_right():
+    generator = np.random.default_rng(0)
+    for _ in range(2000):
+        mu, condition, *others = 10 ** generator.uniform(
+            [-4, 0, -6, -6, -6], [4, 3, 6, 6, 6]
+        )
+        l0, l21, l22 = others
+        l1 = mu * condition
+        assumptions = Assumptions(mu, l0, l1, l21, l22)
+        right = theory.lower_error_factor(assumptions) * (1 + l1 / mu)
+        # That is L_Φ with L_21 L_0 / μ in the place of L_21 L_0² / μ.
+        printed = theory.objective_smoothness(assumptions)
+        assert isclose(right + l21 * (l0**2 - l0) / mu, printed, rel_tol=1e-9)
+        terms, scale = generator.integers(1, 200), 10 ** generator.uniform(-3, -0.01)
+        settings = {
+            "series": NeumannSeries(int(terms), scale / l1),
+            "devices": int(generator.integers(1, 100)),
+            "share": 10 ** generator.uniform(-2, -1e-3),
+        }
+        assert product(assumptions, right, **settings) < 1e-4
+
+
+def test_what_theorem_2_lacks_does_not_follow_from_its_printed_constants():
+    assumptions = Assumptions(1.2, 1e8, 1.5, 1e-4, 0.0)
+    settings = {"series": NeumannSeries(6, 1e-6), "devices": 1, "share": 0.999}
+    printed = theory.objective_smoothness(assumptions)
+    assert product(assumptions, printed, **settings) > 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_estimators_variance_is_below_g_squared_without_sigma(noise):
+    # One number each: b = ±L_0 of ∇y f, a = ±L_0 of ∇x f, J = L_1, and Hessians that
+    # are μ or L_1 with equal odds where there is noise.
+    l0, l1, mu, terms, scale = 1.3, 2.0, 0.4, 5, 0.45
+    generator = np.random.default_rng(0)
+    draws = 200_000
+    signs = generator.choice([-1.0, 1.0], size=draws)
+    power = total = signs * l0
+    for _ in range(terms):
+        curved = mu + (l1 - mu) * generator.integers(2, size=draws) * (noise > 0)
+        power = (1 - scale * curved) * power
+        total = total + power
+    sampled = -signs * l0 - l1 * scale * total
+    bound = 2 * l0**2 + 2 * scale**2 * l0**2 * l1**2 * (terms + 1) ** 2
+    assert 0.05 * bound < np.var(sampled) < bound
+    assumptions = Assumptions(mu, l0, l1, deviation=0.0)
+    g2 = theory.estimator_variance(assumptions, NeumannSeries(terms, scale))
+    assert bound < g2
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -76,6 +76,15 @@ def evaluate(theorem: str, **changes) -> theory.Bound:
     return bound
 
 
+@pytest.mark.parametrize("theorem", ["Theorem 1", "Theorem 3"])
+def test_the_corrected_noise_has_g_squared_for_sigma_squared(theorem):
+    printed, corrected = (
+        evaluate(theorem, as_printed=choice) for choice in (True, False)
+    )
+    noise = printed.upper_noise * float(G_SQUARED / SIGMA**2)
+    np.testing.assert_allclose(corrected, printed._replace(upper_noise=noise), 1e-12)
+
+
 def test_theorem_1_as_printed():
     rho1, rho2, eta = (
         Fraction(BSGM[name]) for name in ("upper_rate", "lower_rate", "learning_rate")
@@ -98,7 +107,7 @@ def test_theorem_1_as_printed():
         48 * ALPHA**2 * P**2 * eta**2 * rho * small * G_SQUARED,
         48 * BETA**2 * P**2 * eta**2 * rho * small * SIGMA**2,
     ]
-    got = evaluate("Theorem 1")
+    got = evaluate("Theorem 1", as_printed=True)
     np.testing.assert_allclose(got[:7], [float(term) for term in printed[:7]], 1e-12)
     assert np.isclose(got.upper_drift, float(printed[7] + printed[9]), rtol=1e-12)
     assert np.isclose(got.lower_drift, float(printed[8] + printed[10]), rtol=1e-12)
@@ -151,7 +160,7 @@ def test_theorem_3_as_printed():
         (4 * 200**3 * K**2 * P**3 / T + 4) * float(DELTA**2) * log(T + 1),
     ]
     last = 3 * (rho1**2 + rho2**2) * L_TILDE**2 * (SIGMA**2 + G_SQUARED) / MU**2
-    got = evaluate("Theorem 3")
+    got = evaluate("Theorem 3", as_printed=True)
     np.testing.assert_allclose(got[:7], printed, 1e-12)
     drift = got.upper_drift + got.lower_drift
     assert np.isclose(drift, slow * float(last), rtol=1e-12)
