@@ -9,6 +9,13 @@ import pytest
 
 from benchmarks import experiment
 
+ENDS = (
+    ".csv",
+    "-slopes.csv",
+    ".svg",
+    *(f"-one-noise{end}" for end in (".csv", "-slopes.csv", ".svg")),
+)
+"""Of the results of the two experiments on theory."""
 FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
 
 
@@ -17,8 +24,10 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
     ("name", "files"),
     [
         ("heterogeneity", ("heterogeneity.csv", "diagnosis.csv", "heterogeneity.svg")),
-        ("speedup", ("speedup.csv", "speedup.svg")),
-        ("complexity", ("complexity.csv", "complexity.svg")),
+        *(
+            (name, tuple(f"{name}{end}" for end in ENDS))
+            for name in ("speedup", "complexity")
+        ),
         pytest.param(
             "tasks",
             ("tasks.csv", "tasks-cleaning-mnist.svg"),

@@ -1,12 +1,23 @@
 """The experiments on theory count what they say they count."""
 
+from dataclasses import replace
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import complexity, noisy_quadratic, passage, speedup
+from benchmarks import complexity, noisy_quadratic, one_noise, passage, speedup
 from benchmarks.noisy_quadratic import Noise
-from fedbilevel import LocalBSGM, LocalBSGVRM, run
+from fedbilevel import (
+    BilevelProblem,
+    DebugSimulation,
+    FedBiOAcc,
+    LocalBSGM,
+    LocalBSGVRM,
+    run,
+)
 from fedbilevel.algorithms.momentum import MomentumState
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
@@ -136,3 +147,103 @@ def test_what_a_run_spent_is_read_off_where_it_arrived():
         "samples": [20, np.inf],
         "rounds": [2.0, np.inf],
     }
+
+
+def test_a_weight_is_that_of_a_fresh_sample():
+    first, second, third = (
+        one_noise.algorithm_of(name, rate=0.5, weight=0.125)
+        for name in ("LocalBSGM", "LocalBSGVRM", "FedBiOAcc")
+    )
+    assert isinstance(first, LocalBSGM)
+    assert first.upper_mixing * 0.5 == first.lower_mixing * 0.5 == 0.125
+    assert isinstance(second, LocalBSGVRM)
+    assert isinstance(third, FedBiOAcc)
+    mixings = second.upper_mixing, second.lower_mixing, third.adjoint_mixing
+    assert [mixing * 0.5**2 for mixing in mixings] == [0.125] * 3
+
+
+@pytest.mark.parametrize("name", one_noise.ALGORITHMS)
+def test_evaluations_are_those_that_oracles_make(name):
+    task, start = noisy_quadratic.task(1, Noise(0.5)), noisy_quadratic.start()
+    counted = []
+
+    def counting(oracle):
+        def count(x, y, batch, *vector):
+            if not isinstance(x, jax.core.Tracer):  # as when costs are predicted
+                counted.append(len(batch[0]))
+            return oracle(x, y, batch, *vector)
+
+        return count
+
+    plain = task.problem
+    problem = BilevelProblem(
+        plain.upper_loss,
+        plain.lower_loss,
+        upper_gradients=counting(plain.upper_gradients),
+        lower_gradient=counting(plain.lower_gradient),
+        hessian_product=counting(plain.hessian_product),
+        cross_product=counting(plain.cross_product),
+    )
+    algorithm: Any = one_noise.algorithm_of(name, rate=0.1, weight=0.5)
+    *_, done = run(
+        problem,
+        replace(algorithm, local_steps=2),
+        task.devices,
+        start.x,
+        start.y,
+        rounds=1,
+        engine=DebugSimulation(),
+    )
+    samples = done.costs.samples
+    made = one_noise.evaluations(name, 1, samples)
+    assert sum(counted) == made
+    assert (made > samples) == (name in one_noise.PAIRS)
+
+
+def test_a_setting_is_chosen_by_the_mean_that_is_reported(monkeypatch):
+    grid = one_noise.Grid((1.0, 0.5, 0.25), (1.0,), tuning_seeds=2, seeds=3)
+    tried = np.array([[[8.0, np.inf], [16.0, 16.0], [8.0, 24.0]]])
+    calls = []
+
+    def arrivals(name, settings, *, seeds, steps, **others):
+        calls.append((list(settings), list(seeds), steps))
+        costs = tuple(Costs(upper_samples=10 * n) for n in (1, 2, 3))
+        return (tried if len(calls) == 1 else np.array([[[8.0, 16.0, 24.0]]])), costs
+
+    monkeypatch.setattr(one_noise, "arrivals", arrivals)
+    shared = {"devices": 1, "noise": Noise(1.0), "steps": 1000}
+    (found,) = one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
+    assert calls[1] == ([(0.25, 1.0)], [2, 3, 4], 8 * 13)  # √(8 · 24) = 13.9
+    assert found["samples"] == found["evaluations"] == [10, 20, 30]
+    assert not found["inside"]  # the smallest rate
+    calls.clear()
+    tried[..., 1] = np.inf
+    with pytest.raises(ValueError, match="allow more steps"):
+        one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
+
+
+def test_one_race_serves_all_accuracies_with_the_numbers_of_single_runs():
+    settings = [(0.25, 0.25), (0.125, 0.25)]
+    taken, costs = one_noise.arrivals(
+        "FedBiOAcc",
+        settings,
+        devices=2,
+        noise=Noise(0.5),
+        accuracies=[150.0, 60.0],
+        steps=160,
+        seeds=[3, 4],
+    )
+    task, start = noisy_quadratic.task(2, Noise(0.5)), noisy_quadratic.start()
+    total, now, first = 0.0, start.stationarity, {}
+    algorithm = one_noise.algorithm_of("FedBiOAcc", *settings[1])
+    for done in run(
+        task.problem, algorithm, task.devices, start.x, start.y, rounds=20, seed=4
+    ):
+        total += now
+        for accuracy in (150.0, 60.0):
+            if total / (done.number + 1) <= accuracy:
+                first.setdefault(accuracy, 8 * (done.number + 1))
+        now = exact_stationarity(np.asarray(done.x), np.asarray(done.y))
+    assert taken[:, 1, 1].tolist() == [first[150.0], first[60.0]]
+    assert 8 < first[150.0] < first[60.0] < 160
+    assert costs[19] == done.costs

@@ -3,7 +3,7 @@
 It is the average over a run's steps of E‖∇Φ(x̄_t)‖² + L̃² E‖ȳ_t − y*(x̄_t)‖².
 
 The bounds are worst cases. On a noisy quadratic, Theorem 1's was 2,800 times the
-measured average of a run at its ceilings, and it would have a run take 8 million times
+measured average of a run at its ceilings, and it would have a run take 9 million times
 the steps of a tuned one to bring the average to a tenth of its first value
 (`tests/metrics/test_looseness.py`). Read in them which term dominates and how it
 scales, not how many steps to take.
