@@ -211,7 +211,7 @@ def test_a_setting_is_chosen_by_the_mean_that_is_reported(monkeypatch):
         return (tried if len(calls) == 1 else np.array([[[8.0, 16.0, 24.0]]])), costs
 
     monkeypatch.setattr(one_noise, "arrivals", arrivals)
-    shared = {"devices": 1, "noise": Noise(1.0), "steps": 1000}
+    shared: dict[str, Any] = {"devices": 1, "noise": Noise(1.0), "steps": 1000}
     (found,) = one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
     assert calls[1] == ([(0.25, 1.0)], [2, 3, 4], 8 * 13)  # √(8 · 24) = 13.9
     assert found["samples"] == found["evaluations"] == [10, 20, 30]
@@ -234,7 +234,8 @@ def test_one_race_serves_all_accuracies_with_the_numbers_of_single_runs():
         seeds=[3, 4],
     )
     task, start = noisy_quadratic.task(2, Noise(0.5)), noisy_quadratic.start()
-    total, now, first = 0.0, start.stationarity, {}
+    total, now = 0.0, start.stationarity
+    first: dict[float, int] = {}
     algorithm = one_noise.algorithm_of("FedBiOAcc", *settings[1])
     for done in run(
         task.problem, algorithm, task.devices, start.x, start.y, rounds=20, seed=4

@@ -7,7 +7,7 @@ first, u_{t+1} and v_{t+1} are evaluated there and averaged then: two exchanges 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,9 +28,9 @@ FEATURES = 5
 class Problem(NamedTuple):
     """Estimates by hand, samples, and where runs begin."""
 
-    hypergradient: Callable
-    lower_gradient: Callable
-    draw: Callable
+    hypergradient: Callable[..., Any]
+    lower_gradient: Callable[..., Any]
+    draw: Callable[..., Any]
     x: np.ndarray
     y: np.ndarray
     settings: transcription.Settings
