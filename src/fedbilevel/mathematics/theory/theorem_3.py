@@ -142,7 +142,7 @@ def local_bsgvrm_decay_bound(
         ...     opening_batch_size=100,
         ... )
         >>> bound.largest
-        'objective_gap'
+        'upper_noise'
     """
     require_counts(
         devices=devices,
