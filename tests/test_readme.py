@@ -40,7 +40,7 @@ def test_quick_start_tunes_a_model_within_a_minute(tmp_path):
     assert ended.children_user - began.children_user < 60
     without, tuned = map(float, re.findall(r"test accuracy .* tuning: (\S+)", output))
     assert 0.5 < without < 0.65
-    assert tuned > 0.85
+    assert tuned > 0.9
     # As the README says of them.
     said = f"is {without:.2f} without tuning and {tuned:.2f} with it"
     assert said in " ".join(README.read_text().split())
