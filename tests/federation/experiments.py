@@ -39,6 +39,10 @@ lower_steps = 2
 local_steps = 2
 series = { terms = 2, scale = 0.3 }
 """,
+    "auto": """
+local_steps = 2
+batch_size = 2
+""",
 }
 
 

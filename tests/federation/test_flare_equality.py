@@ -30,7 +30,7 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.nightly
 SOAK = 500
 ADAM = 'server_optimiser = {name = "adam", learning_rate = 0.05}'
-ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6}
+ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6, "auto": 8}
 
 
 Growth: TypeAlias = dict[int, dict[str, int]]
@@ -171,7 +171,8 @@ def measured(folder: Path) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "exchanges"), [("LocalBSGM", 1), ("LocalBSGVRM", 1), ("FedNest", 9)]
+    ("algorithm", "exchanges"),
+    [("LocalBSGM", 1), ("LocalBSGVRM", 1), ("FedNest", 9), ("auto", 1)],
 )
 def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
     lines = (done.folders[algorithm] / "exchanges.jsonl").read_text().splitlines()
