@@ -23,8 +23,7 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.tree import Rate
 
 COPIES = 8
-"""Arrays of the size of a device's working state that a compiled step holds, at most:
-8 devices of digits with a series of 10 terms took 4."""
+"""Working states of a device that a compiled step may hold at once; an estimate."""
 
 
 class Points(NamedTuple):
@@ -122,7 +121,7 @@ def final_points(
                 f"of {rounds} rounds."
             )
         algorithms, seeds = zip(*runs, strict=True)
-        return _points(
+        found: Points = _points(
             problem,
             job.opening,
             job.phases,
@@ -134,6 +133,7 @@ def final_points(
             np.asarray(rounds),
             limit,
         )
+        return found
 
     return run_to_end
 
