@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ class Points(NamedTuple):
         return x, y
 
 
+@runtime_checkable
 class RunToEnd(Protocol):
     """Runs settings for some rounds; returns where each run ended."""
 
@@ -67,6 +68,7 @@ def final_points(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     norm_limit: float | None = None,
+    every_upload: bool = False,
 ) -> RunToEnd:
     """Return a function that runs settings of an algorithm and returns their last x, y.
 
@@ -84,6 +86,8 @@ def final_points(
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
         norm_limit: the largest upload that counts.
+        every_upload: whether a run is NaN from the first upload that is excluded; by
+            default from where it would have stopped.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -125,6 +129,7 @@ def final_points(
             problem,
             job.opening,
             job.phases,
+            every_upload,
             stacked(algorithms),
             start,
             cohort,
@@ -177,11 +182,12 @@ def bytes_of_run(
     return COPIES * count * working + 2 * kept, count * job.loaded_bytes
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _points(
     problem: BilevelProblem,
     opening: tuple[PhaseReference, ...],
     phases: tuple[PhaseReference, ...],
+    every_upload: bool,
     algorithms: FederatedAlgorithm,
     start: tuple[Upper, Lower],
     cohort: StoredData,
@@ -191,7 +197,7 @@ def _points(
     norm_limit: Rate | None,
 ) -> Points:
     count = shares.shape[-1]
-    one_round = round_program(problem, cohort, count, norm_limit)
+    one_round = round_program(problem, cohort, count, norm_limit, every_upload)
 
     def one_run(
         algorithm: FederatedAlgorithm,

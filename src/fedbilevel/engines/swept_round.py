@@ -2,11 +2,11 @@
 
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private
 from fedbilevel.data.examples import RandomKey, StoredData
@@ -17,6 +17,7 @@ from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.mathematics.tree import Rate
 
 
+@runtime_checkable
 class RoundProgram(Protocol):
     """Carries out one round; every argument but `references` may be traced."""
 
@@ -38,6 +39,7 @@ def round_program(
     cohort: StoredData,
     count: int,
     norm_limit: Rate | None = None,
+    every_upload: bool = False,
 ) -> RoundProgram:
     """Return a round of all devices at once, absent ones with a weight of zero.
 
@@ -46,6 +48,8 @@ def round_program(
         cohort: the data of all devices.
         count: how many devices there are.
         norm_limit: the largest upload that counts; any finite one by default.
+        every_upload: whether the state becomes NaN where a single upload is excluded;
+            by default where all are.
 
     Example:
         >>> round_program.__name__
@@ -76,7 +80,10 @@ def round_program(
         phase = reference.of(algorithm, problem)
         server, _ = conclude(phase, state.server, mean)
         # Where a run would stop, this goes on, and its numbers must say so.
-        server = jax.tree.map(partial(_unless_lost, mean.weight), server)
+        good = mean.weight > 0
+        if every_upload:
+            good = jnp.all(counted | (weights == 0))
+        server = jax.tree.map(partial(_unless_lost, good), server)
         return RunState(server, _written(counted, kept, state.private))
 
     def one_round(
@@ -116,10 +123,10 @@ def _stretches(
     ]
 
 
-def _unless_lost(weight: Float[Array, ""], leaf: Array) -> Array:
+def _unless_lost(good: Bool[Array, ""], leaf: Array) -> Array:
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
-    return jnp.where(weight > 0, leaf, jnp.nan)
+    return jnp.where(good, leaf, jnp.nan)
 
 
 def _written(counted: Array, kept: Private, private: Private) -> Private:

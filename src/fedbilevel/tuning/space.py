@@ -59,7 +59,7 @@ class Setting(NamedTuple):
             >>> Setting("upper_rate", 0.1, 1.0).containing(3.0).high
             3.0
         """
-        low = max(min(self.low, value), self.low / WIDE)
+        low = max(min(self.low, value), self.low / WIDE) if value > 0 else self.low
         high = min(max(self.high, value), self.high * WIDE, self.limit)
         return self._replace(low=low, high=high)
 
