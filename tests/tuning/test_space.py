@@ -1,8 +1,5 @@
 """Which settings are searched, and in which ranges."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import optax
 import pytest
 
@@ -21,6 +18,7 @@ from fedbilevel import (
     search_space,
     with_server_optimiser,
 )
+from fedbilevel.algorithms.soundings import Soundings
 
 SERIES = NeumannSeries(5, 0.25)
 
@@ -122,10 +120,5 @@ def test_a_fixed_x_is_searched_around_1():
 
 
 def test_an_algorithm_without_rates_is_refused():
-    @dataclass(frozen=True)
-    class Still:
-        local_steps: int = 1
-
-    still: Any = Still()
-    with pytest.raises(ValueError, match=r"Still has no rate .* give a Space"):
-        search_space(still, curvature=1.0, steps=1)
+    with pytest.raises(ValueError, match=r"Soundings has no rate .* give a Space"):
+        search_space(Soundings(), curvature=1.0, steps=1)

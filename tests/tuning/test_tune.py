@@ -1,15 +1,27 @@
 """A search improves settings, survives interruptions, and never trusts divergence."""
 
+from functools import cache
+from itertools import count
 from math import inf, isfinite
-from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, Setting, Space, run, tune
+from fedbilevel import (
+    BilevelProblem,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    Setting,
+    Space,
+    run,
+    tune,
+)
 from fedbilevel.tuning import scoring
 from fedbilevel.tuning.halving import rungs_of
-from tests.tuning.toy import ARGUMENTS, DEVICES, PROBLEM, SLOW
+from fedbilevel.tuning.study import overall
+from tests.tuning.toy import PROBLEM, SLOW, devices
 
 ROUNDS = 18
 UPPER = Space(SLOW, (Setting("upper_rate", 0.001, 1.0),))
@@ -21,43 +33,46 @@ class KilledError(Exception):
 
 def searched(space=SLOW, trials=12, **options):
     return tune(
-        PROBLEM, space, DEVICES, 3.0, 3.0, rounds=ROUNDS, trials=trials, **options
+        PROBLEM, space, devices(), 3.0, 3.0, rounds=ROUNDS, trials=trials, **options
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found():
+    return found_once()
+
+
+@cache
+def found_once():
     return searched()
+
+
+def kill(progress):
+    raise KilledError
 
 
 def test_the_best_is_better_than_the_start_and_gives_what_it_promises(found):
     assert found.start.settings["upper_rate"] == 0.01
     assert found.start.rounds == ROUNDS
-    assert found.best.score < 0.3 * found.start.score
+    assert found.best.score < 0.5 * found.start.score
     for seed, promised in zip(found.seeds, found.best.scores[ROUNDS], strict=True):
-        arguments = PROBLEM, found.algorithm, *ARGUMENTS[2:]
-        *_, last = run(*arguments, rounds=ROUNDS, seed=seed)
-        assert float(last.y - 1) ** 2 == pytest.approx(promised, rel=1e-5)
+        *_, last = run(
+            PROBLEM, found.algorithm, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed
+        )
+        assert float(last.y - 1) ** 2 == pytest.approx(promised, rel=1e-9)
 
 
 def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
     for generation in range(3):
         mine = [one for one in found.trials if one.generation == generation]
         assert len(mine) == 4
-        for rung in rungs_of(ROUNDS, 4):
-            reached = [one for one in mine if rung.rounds in one.scores]
-            extra = generation == 0  # the start always goes on
-            assert rung.settings <= len(reached) <= rung.settings + extra
-            others = [one for one in mine if one not in reached]
-            before = [r.rounds for r in rungs_of(ROUNDS, 4) if r.rounds < rung.rounds]
-            for other in others if before else ():
-                went_on = [
-                    np.median(one.scores[before[-1]])
-                    for one in reached
-                    if one.number != 0 and before[-1] in other.scores
-                ]
-                limit = np.median(other.scores.get(before[-1], (inf,)))
-                assert all(one <= limit for one in went_on)
+        first, last = rungs_of(ROUNDS, 4)
+        assert all(first.rounds in one.scores for one in mine)
+        reached = {one.number for one in mine if one.rounds == last.rounds}
+        expected = sorted(mine, key=lambda one: overall(one.scores[first.rounds]))
+        best = {one.number for one in expected[: last.settings]}
+        # The start goes on in any case.
+        assert reached == best | ({0} if generation == 0 else set())
 
 
 def test_the_same_search_gives_the_same_trials(found):
@@ -70,42 +85,33 @@ def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(found, tmp_
     file = tmp_path / "study.log"
     batches = 0
 
-    def stop(progress):
-        raise KilledError
-
     while True:
         try:
-            resumed = searched(file=file, report=stop)
+            resumed = searched(file=file, report=kill)
             break
         except KilledError:
             batches += 1
             # Half a line, as of a process that was killed while it wrote.
             with file.open("ab") as journal:
                 journal.write(b'{"op_code": 4, "worker')
-    assert batches > 9
+    assert batches == 9
     assert resumed.trials == found.trials
     assert resumed.importances == found.importances
 
 
-def test_a_search_stopped_while_it_proposed_proposes_the_same(found, tmp_path):
+@pytest.mark.slow
+def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):
         searched(file=file, report=kill)
     lines = file.read_bytes().splitlines(keepends=True)
-    first_scores = next(n for n, line in enumerate(lines) if b'"scores"' in line)
-    for kept in range(1, first_scores, 3):
+    scored = next(n for n, line in enumerate(lines) if b'"scores"' in line)
+    assert scored > 20
+    for kept in range(1, scored, 7):
         cut = tmp_path / f"cut-{kept}.log"
         cut.write_bytes(b"".join(lines[:kept]))
-        with pytest.raises(KilledError):
-            searched(file=cut, report=kill)
-        proposed = Path(cut).read_text()
-        for trial in found.trials[:4]:
-            for value in trial.settings.values():
-                assert str(value)[:8] in proposed or isfinite(value)
-
-
-def kill(progress):
-    raise KilledError
+        resumed = searched(file=cut)
+        assert resumed.trials == found.trials
 
 
 def test_a_file_of_another_search_is_refused(tmp_path):
@@ -120,30 +126,46 @@ def test_a_file_of_another_search_is_refused(tmp_path):
 
 
 def test_a_setting_that_deteriorates_later_cannot_win():
-    # y descends from 3 towards x = 3 · … : with x near 9 it leaves 1 behind.
-    found = searched(
-        Space(SLOW, (Setting("upper_rate", 0.01, 50.0),)),
-        trials=9,
-        seeds=[0],
-    )
-    losers = [
-        one
-        for one in found.trials
-        if one.rounds < ROUNDS and one.score < found.best.score
-    ]
-    assert found.best.rounds == ROUNDS
-    assert all(one.number != found.best.number for one in losers)
+    # x falls from 3 to 1: whoever is at 2 after 10 rounds is beyond it at the end.
+    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    early = min(found.trials, key=lambda one: one.scores[10])
+    assert early.scores[10] < found.best.scores[10]
+    assert early.rounds == ROUNDS  # it was run to the end, and lost
+    assert early.score > found.best.score
 
 
 def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
     def score(x, y):
-        # x differs with the seed only by what this counts: the second run of three.
-        score.calls += 1
-        return inf if score.calls % 3 == 2 else float(score.calls)
+        # Of the three seeds of every setting, the second.
+        return inf if next(calls) % 3 == 1 else 1.0
 
-    score.calls = 0
-    with pytest.raises(ArithmeticError, match=r"all 3 settings diverged"):
+    calls = count()
+    with pytest.raises(ArithmeticError, match="all 3 settings diverged"):
         searched(UPPER, trials=3, score=score)
+
+
+@pytest.mark.parametrize("memory", [scoring.MEMORY, 0.0])
+def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
+    # Steps of the last device on y overflow; it is excluded, and the others go on.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - 1) ** 2 + 0 * batch),
+        lower_loss=lambda x, y, batch: jnp.mean(batch * (y - x) ** 2) / 2,
+    )
+    held = InMemoryDevices(
+        [LocalExamples(np.ones(1), np.full(1, c)) for c in (1.0, 1.0, 1e40)]
+    )
+    algorithm = FedBiO(0.5, upper_rate=0.01, local_steps=20)
+    *_, last = run(problem, algorithm, held, 3.0, 2.0, rounds=2)
+    assert last.exclusions.excluded == 2
+    assert np.isfinite(last.x)
+    monkeypatch.setattr(scoring, "MEMORY", memory)
+    space = Space(algorithm, (Setting("upper_rate", 0.001, 0.1),))
+    arguments = problem, space, held, 3.0, 2.0
+    with pytest.raises(ArithmeticError, match="all 2 settings diverged"):
+        tune(*arguments, rounds=2, trials=2, seeds=[0])
+    # Where large uploads are to be left out, such a setting is as good as any.
+    limited = tune(*arguments, rounds=2, trials=2, seeds=[0], norm_limit=1e6)
+    assert isfinite(limited.best.score)
 
 
 def test_if_all_settings_diverge_the_message_says_what_was_tried():
@@ -152,10 +174,11 @@ def test_if_all_settings_diverge_the_message_says_what_was_tried():
         searched(space, trials=6)
     message = str(error.value)
     assert message.startswith("all 6 settings diverged, though the smallest values")
-    assert "lower_rate 1e+2" in message  # ranges have gone down twice
+    assert "lower_rate" in message
     assert "DebugSimulation" in message
 
 
+@pytest.mark.slow
 def test_without_memory_runs_are_made_one_by_one_with_the_same_scores(
     found, monkeypatch
 ):
@@ -171,9 +194,9 @@ def test_without_memory_runs_are_made_one_by_one_with_the_same_scores(
 
 
 def test_a_score_of_ones_own_is_minimised():
-    found = searched(UPPER, trials=9, score=lambda x, y: float(abs(x - 2)))
-    assert found.best.score < 0.3
-    assert found.start.score > 0.8
+    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    assert found.best.score < 0.1
+    assert found.start.score > 0.4
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""A scalar problem: Φ(x) = (x − 1)² with y*(x) = x, from 3 and from rest."""
+"""A scalar problem: Φ(x) = (x − 1)² with y*(x) = x, from x = y = 3."""
 
-from typing import Any
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +11,11 @@ PROBLEM = BilevelProblem(
     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
 )
-ONES = np.ones(1)
-DEVICES = InMemoryDevices.sharing(LocalExamples(ONES, ONES), 4)
-START = jnp.array(3.0), jnp.array(3.0)
 SLOW = FedBiO(1.0, upper_rate=0.01, lower_rate=0.1, adjoint_rate=0.1)
-ARGUMENTS: Any = PROBLEM, SLOW, DEVICES, 3.0, 3.0
+
+
+@cache
+def devices() -> InMemoryDevices:
+    """Return four devices that hold the same; called where precision is double."""
+    ones = np.ones(1)
+    return InMemoryDevices.sharing(LocalExamples(ones, ones), 4)

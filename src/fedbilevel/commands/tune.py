@@ -167,8 +167,8 @@ def _parser() -> argparse.ArgumentParser:
         "--trials",
         type=int,
         default=TRIALS,
-        help=f"settings to try; {TRIALS}, which cost as many rounds as 27 full runs "
-        "with each seed",
+        help=f"settings to try; {TRIALS}, which cost about as many rounds as 30 full "
+        "runs with each seed",
     )
     parser.add_argument(
         "--seeds",

@@ -8,6 +8,8 @@ REDUCTION = 3
 """Of so many settings one goes on, for so many times the rounds."""
 RUNGS = 3
 """Lengths of runs: a ninth of all rounds, a third, and all of them."""
+SHORTEST = 10
+"""Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
 GENERATION = 27
 """Settings that are proposed at once, at most: 3 of 27 are run to the end."""
 
@@ -36,21 +38,19 @@ def rungs_of(rounds: int, settings: int) -> tuple[Rung, ...]:
         settings: of the generation.
 
     Example:
-        >>> [tuple(rung) for rung in rungs_of(rounds=60, settings=27)]
-        [(7, 27), (20, 9), (60, 3)]
-        >>> [tuple(rung) for rung in rungs_of(rounds=2, settings=5)]
-        [(1, 5), (2, 1)]
+        >>> [tuple(rung) for rung in rungs_of(rounds=90, settings=27)]
+        [(10, 27), (30, 9), (90, 3)]
+        >>> [tuple(rung) for rung in rungs_of(rounds=20, settings=27)]
+        [(10, 27), (20, 9)]
     """
-    found: dict[int, Rung] = {}
-    for place in range(RUNGS):
-        length = -(-rounds // REDUCTION ** (RUNGS - 1 - place))
-        count = -(-settings // REDUCTION**place)
-        # In a short run two steps may be equally long: the later is enough, with the
-        # settings of the earlier.
-        if length in found:
-            count = found[length].settings
-        found[length] = Rung(length, count)
-    return tuple(found.values())
+    lengths = {
+        min(rounds, max(SHORTEST, -(-rounds // REDUCTION**power)))
+        for power in range(RUNGS)
+    }
+    return tuple(
+        Rung(length, -(-settings // REDUCTION**place))
+        for place, length in enumerate(sorted(lengths))
+    )
 
 
 def generation_size(trials: int) -> int:
@@ -101,7 +101,7 @@ def work_of(rounds: int, settings: int) -> int:
     """Return the rounds that a generation runs, of all its settings together.
 
     Example:
-        >>> work_of(rounds=60, settings=27)  # 27 · 7 + 9 · 20 + 3 · 60
-        549
+        >>> work_of(rounds=60, settings=27)  # 27 · 10 + 9 · 20 + 3 · 60
+        630
     """
     return sum(rung.rounds * rung.settings for rung in rungs_of(rounds, settings))

@@ -21,6 +21,9 @@ GENERATION = "generation"
 SCORES = "scores"
 """Attributes of a trial: the generation it belongs to, and its scores by rounds."""
 
+LOWER = 100.0
+"""How much smaller values may be after a generation that diverged as a whole."""
+
 
 class Trial(NamedTuple):
     """A setting that was tried.
@@ -157,14 +160,18 @@ class Study:
         return mine
 
     def settings(self, generation: int) -> tuple[Setting, ...]:
-        """Return the ranges of a generation, widened where the best is at an edge."""
+        """Return the ranges of a generation, widened where the best is at an edge.
+
+        Where all have diverged so far, they are widened towards smaller values.
+        """
         found = self._space.settings
         for number in range(1, generation + 1):
             known = [one for one in self.trials() if one.generation < number]
             best = min(known, key=lambda one: one.place)
-            # Where all diverged, smaller values come next.
-            values = best.settings if best.score < inf else {}
-            found = tuple(one.widened(values.get(one.name, one.low)) for one in found)
+            if best.score < inf:
+                found = tuple(one.widened(best.settings[one.name]) for one in found)
+            else:
+                found = tuple(one._replace(low=one.low / LOWER) for one in found)
         return found
 
     def report(self, number: int, rounds: int, scores: Sequence[float]) -> None:

@@ -34,7 +34,7 @@ from fedbilevel.tuning.scoring import (
     upper_loss_of,
 )
 from fedbilevel.tuning.space import Space, search_space
-from fedbilevel.tuning.study import Study, Trial, opened
+from fedbilevel.tuning.study import Study, Trial, opened, overall
 
 TRIALS = 81
 """Settings that are tried, unless another number is asked for: 3 generations of 27."""
@@ -119,9 +119,9 @@ def tune(
     """Search the settings of an algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
-    in a round. Of each generation, all settings are run for a ninth of the rounds, the
-    best third of them for a third, and the best ninth to the end, each with every seed;
-    the median over seeds decides. A setting that gets worse later therefore cannot win,
+    in a round. Of each generation, all settings are run for a ninth of the rounds (at
+    least 10), the best third of them for a third, and the best ninth to the end, each
+    with every seed; the median over seeds decides. A setting that gets worse later therefore cannot win,
     and one that diverges with any seed is infinitely bad; an upload that is not finite
     counts as divergence, unless there is a `norm_limit`. Later generations are proposed
     by Optuna's TPE from what earlier ones found, in ranges that are widened where the
@@ -139,8 +139,8 @@ def tune(
         x: where the upper variable starts.
         y: where the lower variable starts.
         rounds: of a full run.
-        trials: how many settings are tried. 81 cost as many rounds as 27 full runs of
-            each seed.
+        trials: how many settings are tried. 81 cost as many rounds as 27 full runs
+            with each seed, or a few more where runs have fewer than 90 rounds.
         seeds: of the runs of each setting.
         seed: of the proposals.
         score: what is minimised at the end of a run; by default the upper loss on all
@@ -279,11 +279,12 @@ def _generation(
     """Run a generation up its rungs; yield how many of its rounds are done."""
     alive = [one.number for one in study.propose(generation, count)]
     always = 0 if generation == 0 else None
-    done = 0
+    done = before = 0
     for rung in rungs_of(rounds, count):
-        if rung.settings < len(alive):
+        if before:
+            # Not their latest scores: a search that is resumed may know later ones.
             known = study.trials()
-            scores = {number: known[number].score for number in alive}
+            scores = {one: overall(known[one].scores[before]) for one in alive}
             on = survivors(scores, rung.settings, always)
             study.conclude([number for number in alive if number not in on], rounds)
             alive = on
@@ -305,6 +306,7 @@ def _generation(
             spent = rung.rounds * len(seeds) * (begun + len(batch))
             yield rung, base + spent
         done += rung.rounds * len(seeds) * rung.settings
+        before = rung.rounds
     study.conclude(alive, rounds)
 
 
