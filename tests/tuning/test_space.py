@@ -1,5 +1,7 @@
 """Which settings are searched, and in which ranges."""
 
+from typing import Any
+
 import optax
 import pytest
 
@@ -84,7 +86,9 @@ def test_with_an_optimiser_its_rate_takes_the_place_of_the_upper_rate():
         "algorithm.lower_rate",
         "algorithm.adjoint_rate",
     ]
-    changed = space.at({"optimiser.learning_rate": 0.3, "algorithm.lower_rate": 0.7})
+    changed: Any = space.at(
+        {"optimiser.learning_rate": 0.3, "algorithm.lower_rate": 0.7}
+    )
     assert changed.optimiser == optax_optimiser("adam", learning_rate=0.3, b2=0.9)
     assert changed.algorithm.lower_rate == 0.7
 

@@ -121,12 +121,13 @@ def tune(
     Settings differ in numbers only, so all draw as many samples and send as many bytes
     in a round. Of each generation, all settings are run for a ninth of the rounds (at
     least 10), the best third of them for a third, and the best ninth to the end, each
-    with every seed; the median over seeds decides. A setting that gets worse later therefore cannot win,
-    and one that diverges with any seed is infinitely bad; an upload that is not finite
-    counts as divergence, unless there is a `norm_limit`. Later generations are proposed
-    by Optuna's TPE from what earlier ones found, in ranges that are widened where the
-    best lies at an edge. The first trial is the given setting and runs to the
-    end, so the result is at least as good on these seeds.
+    with every seed; the median over seeds decides. A setting that gets worse later
+    therefore cannot win. One that diverges with any seed is infinitely bad, and an
+    upload that is not finite counts as divergence, unless there is a `norm_limit`.
+
+    Later generations are proposed by Optuna's TPE from what earlier ones found, in
+    ranges that are widened where the best lies at an edge. The first trial is the given
+    setting and runs to the end, so the result is at least as good on these seeds.
 
     The same arguments give the same settings and scores on the same machine; on
     another, rounding may differ.
