@@ -120,6 +120,8 @@ def test_a_file_of_another_search_is_refused(tmp_path):
         searched(UPPER, file=file, report=kill)
     with pytest.raises(ValueError, match="holds another search: seeds"):
         searched(UPPER, file=file, seeds=[4])
+    with pytest.raises(ValueError, match="proposal_seed was 0 and is 1"):
+        searched(UPPER, file=file, seed=1)
     other = Space(FedBiO(0.5, local_steps=2), UPPER.settings)
     with pytest.raises(ValueError, match=r"holds another search: algorithm"):
         searched(other, file=file)

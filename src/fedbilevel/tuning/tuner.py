@@ -244,12 +244,14 @@ def tuning(
     width = runs_side_by_side(trainee, space.algorithm, REDUCTION * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
-            about = {
+            asked = {
                 "seeds": list(seeds),
+                "proposal_seed": seed,
                 "generation_size": size,
+                **about,
                 **_about(trainee, space),
             }
-            study.require_same(about, file)
+            study.require_same(asked, file)
         judge = score or upper_loss_of(trainee)
         scorer = Scorer(trainee, space.algorithm, judge, width)
         sizes = generations_of(trials, size)
