@@ -167,14 +167,13 @@ def _parser() -> argparse.ArgumentParser:
         "--trials",
         type=int,
         default=TRIALS,
-        help=f"settings to try; {TRIALS}, which cost about as many rounds as 30 full "
-        "runs with each seed",
+        help=f"settings to try; {TRIALS}, which cost as many rounds as 120 full runs",
     )
     parser.add_argument(
         "--seeds",
         type=int,
         default=len(SEEDS),
-        help=f"runs of each setting, whose median decides; {len(SEEDS)}",
+        help=f"runs of each of the best settings, whose median decides; {len(SEEDS)}",
     )
     parser.add_argument(
         "--metric",

@@ -45,8 +45,8 @@ def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
         >>> from fedbilevel import Trial
         >>> from fedbilevel.tuning.halving import Rung
         >>> best = Trial(4, 0, {"upper_rate": 31.4159}, {7: (0.25,)})
-        >>> lines_of(TuningProgress(0, 3, Rung(7, 27), 81, 549, (best,)), Goal())
-        {'generation': '1 of 3, 27 settings for 7 rounds',
+        >>> lines_of(TuningProgress(0, 4, Rung(7, 24, 1), 42, 840, (best,)), Goal())
+        {'generation': '1 of 4, 24 settings for 7 rounds',
          'best': 'validation loss 0.25 after 7 rounds: upper_rate 31.4'}
     """
     rung = progress.rung

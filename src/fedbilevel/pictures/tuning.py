@@ -97,7 +97,7 @@ def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
                 label=label,
                 zorder=3,
             )
-    panel.set_xscale("log")
+    _label(panel, [one.settings[name] for one in found.trials])
     panel.grid(alpha=0.3)
     _fit(panel, finite, goal)
     lost = [one for one in found.trials if not isfinite(one.score)]
@@ -113,6 +113,17 @@ def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
             label="diverged",
         )
         panel.set_ylim(bottom, top)
+
+
+def _label(panel: "Axes", values: list[float]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    # One label a decade leaves a narrow range without any.
+    narrow = max(values) < 100 * min(values)
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if narrow else (1.0,)))
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _fit(panel: "Axes", finite: list[Trial], goal: Goal) -> None:

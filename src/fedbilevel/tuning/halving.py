@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import NamedTuple
 
-REDUCTION = 3
+REDUCTION = 2
 """Of so many settings one goes on, for so many times the rounds."""
 RUNGS = 3
-"""Lengths of runs: a ninth of all rounds, a third, and all of them."""
+"""Lengths of runs: a quarter of all rounds, half, and all of them."""
 SHORTEST = 10
 """Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
-GENERATION = 27
-"""Settings that are proposed at once, at most: 3 of 27 are run to the end."""
+GENERATION = 24
+"""Settings that are proposed at once, at most: 6 of 24 are run to the end."""
+GENERATIONS = 4
+"""How often settings are proposed, at least: all but the first learn from others."""
 
 
 class Rung(NamedTuple):
@@ -20,35 +22,46 @@ class Rung(NamedTuple):
     Attributes:
         rounds: how long each setting is run.
         settings: how many are.
+        seeds: with how many seeds each is.
 
     Example:
-        >>> Rung(rounds=20, settings=9).rounds
-        20
+        >>> Rung(rounds=15, settings=24, seeds=1).work
+        360
     """
 
     rounds: int
     settings: int
+    seeds: int
+
+    @property
+    def work(self) -> int:
+        """The rounds of all its runs together."""
+        return self.rounds * self.settings * self.seeds
 
 
-def rungs_of(rounds: int, settings: int) -> tuple[Rung, ...]:
-    """Return the steps of a generation; the last has the full length.
+def rungs_of(rounds: int, settings: int, seeds: int) -> tuple[Rung, ...]:
+    """Return the steps of a generation.
+
+    The last has the full length and all seeds. Those before it have one seed: settings
+    differ by more than seeds, and the rounds are better spent on longer runs.
 
     Args:
         rounds: of a full run.
         settings: of the generation.
+        seeds: of a full run.
 
     Example:
-        >>> [tuple(rung) for rung in rungs_of(rounds=90, settings=27)]
-        [(10, 27), (30, 9), (90, 3)]
-        >>> [tuple(rung) for rung in rungs_of(rounds=20, settings=27)]
-        [(10, 27), (20, 9)]
+        >>> [tuple(rung) for rung in rungs_of(rounds=60, settings=24, seeds=3)]
+        [(15, 24, 1), (30, 12, 1), (60, 6, 3)]
+        >>> [tuple(rung) for rung in rungs_of(rounds=15, settings=24, seeds=3)]
+        [(10, 24, 1), (15, 12, 3)]
     """
     lengths = {
         min(rounds, max(SHORTEST, -(-rounds // REDUCTION**power)))
         for power in range(RUNGS)
     }
     return tuple(
-        Rung(length, -(-settings // REDUCTION**place))
+        Rung(length, -(-settings // REDUCTION**place), seeds if length == rounds else 1)
         for place, length in enumerate(sorted(lengths))
     )
 
@@ -56,22 +69,19 @@ def rungs_of(rounds: int, settings: int) -> tuple[Rung, ...]:
 def generation_size(trials: int) -> int:
     """Return how many settings are proposed at once.
 
-    A third of all, so that two generations learn from those before them, and at most
-    27.
-
     Example:
-        >>> generation_size(81), generation_size(10), generation_size(1)
-        (27, 4, 1)
+        >>> generation_size(96), generation_size(10), generation_size(1)
+        (24, 3, 1)
     """
-    return max(1, min(GENERATION, -(-trials // REDUCTION)))
+    return max(1, min(GENERATION, -(-trials // GENERATIONS)))
 
 
 def generations_of(trials: int, size: int) -> tuple[int, ...]:
     """Return the size of each generation.
 
     Example:
-        >>> generations_of(81, 27), generations_of(10, 4)
-        ((27, 27, 27), (4, 4, 2))
+        >>> generations_of(96, 24), generations_of(10, 3)
+        ((24, 24, 24, 24), (3, 3, 3, 1))
     """
     return tuple(min(size, trials - begun) for begun in range(0, trials, size))
 
@@ -97,11 +107,11 @@ def survivors(
     return sorted({*best, *(number for number in finite if number == always)})
 
 
-def work_of(rounds: int, settings: int) -> int:
+def work_of(rounds: int, settings: int, seeds: int) -> int:
     """Return the rounds that a generation runs, of all its settings together.
 
     Example:
-        >>> work_of(rounds=60, settings=27)  # 27 · 10 + 9 · 20 + 3 · 60
-        630
+        >>> work_of(rounds=60, settings=24, seeds=3)  # 24 · 15 + 12 · 30 + 6 · 60 · 3
+        1800
     """
-    return sum(rung.rounds * rung.settings for rung in rungs_of(rounds, settings))
+    return sum(rung.work for rung in rungs_of(rounds, settings, seeds))

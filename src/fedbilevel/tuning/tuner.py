@@ -18,7 +18,6 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.tuning.halving import (
-    REDUCTION,
     Rung,
     generation_size,
     generations_of,
@@ -36,10 +35,13 @@ from fedbilevel.tuning.scoring import (
 from fedbilevel.tuning.space import Space, search_space
 from fedbilevel.tuning.study import Study, Trial, opened, overall
 
-TRIALS = 81
-"""Settings that are tried, unless another number is asked for: 3 generations of 27."""
+TRIALS = 96
+"""Settings that are tried, unless another number is asked for: 4 generations of 24."""
 SEEDS = (0, 1, 2)
-"""Seeds of each setting's runs."""
+"""Seeds of the runs of a setting that is run to the end."""
+WIDTH = 2
+"""Settings that are run to the end in one program: with 3 seeds, 6 runs side by side,
+which also divide the runs of shorter rungs, so that no place stays empty."""
 
 
 class Tuned(NamedTuple):
@@ -79,7 +81,7 @@ class TuningProgress(NamedTuple):
         trials: all that were proposed.
 
     Example:
-        >>> TuningProgress(0, 3, Rung(7, 27), 81, 1647, ()).best is None
+        >>> TuningProgress(0, 4, Rung(15, 24, 1), 90, 7200, ()).best is None
         True
     """
 
@@ -119,11 +121,12 @@ def tune(
     """Search the settings of an algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
-    in a round. Of each generation, all settings are run for a ninth of the rounds (at
-    least 10), the best third of them for a third, and the best ninth to the end, each
-    with every seed; the median over seeds decides. A setting that gets worse later
-    therefore cannot win. One that diverges with any seed is infinitely bad, and an
-    upload that is not finite counts as divergence, unless there is a `norm_limit`.
+    in a round. Of each generation, all settings are run for a quarter of the rounds (at
+    least 10), the better half of them for half, both with the first seed, and the best
+    quarter to the end with every seed; there the median over seeds decides. A setting
+    that gets worse later therefore cannot win. One that diverges with any seed is
+    infinitely bad, and an upload that is not finite counts as divergence, unless there
+    is a `norm_limit`.
 
     Later generations are proposed by Optuna's TPE from what earlier ones found, in
     ranges that are widened where the best lies at an edge. The first trial is the given
@@ -140,9 +143,9 @@ def tune(
         x: where the upper variable starts.
         y: where the lower variable starts.
         rounds: of a full run.
-        trials: how many settings are tried. 81 cost as many rounds as 27 full runs
-            with each seed, or a few more where runs have fewer than 90 rounds.
-        seeds: of the runs of each setting.
+        trials: how many settings are tried. With three seeds, 96 cost as many rounds as
+            120 full runs.
+        seeds: of the runs of a setting that is run to the end.
         seed: of the proposals.
         score: what is minimised at the end of a run; by default the upper loss on all
             upper examples of the devices. A search that chooses by them may overfit
@@ -241,7 +244,7 @@ def tuning(
         'tuning'
     """
     size = generation_size(trials)
-    width = runs_side_by_side(trainee, space.algorithm, REDUCTION * len(seeds))
+    width = runs_side_by_side(trainee, space.algorithm, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
             asked = {
@@ -255,17 +258,15 @@ def tuning(
         judge = score or upper_loss_of(trainee)
         scorer = Scorer(trainee, space.algorithm, judge, width)
         sizes = generations_of(trials, size)
-        total = len(seeds) * sum(work_of(trainee.rounds, one) for one in sizes)
+        work = [work_of(trainee.rounds, one, len(seeds)) for one in sizes]
         for generation, count in enumerate(sizes):
-            before = len(seeds) * sum(
-                work_of(trainee.rounds, one) for one in sizes[:generation]
-            )
+            before = sum(work[:generation])
             for rung, done in _generation(
                 study, scorer, space, trainee.rounds, seeds, generation, count
             ):
                 known = tuple(study.trials())
                 yield TuningProgress(
-                    generation, len(sizes), rung, before + done, total, known
+                    generation, len(sizes), rung, before + done, sum(work), known
                 )
         yield _result(study, space, trainee.rounds, seeds)
 
@@ -283,7 +284,7 @@ def _generation(
     alive = [one.number for one in study.propose(generation, count)]
     always = 0 if generation == 0 else None
     done = before = 0
-    for rung in rungs_of(rounds, count):
+    for rung in rungs_of(rounds, count, len(seeds)):
         if before:
             # Not their latest scores: a search that is resumed may know later ones.
             known = study.trials()
@@ -293,22 +294,21 @@ def _generation(
             alive = on
         known = study.trials()
         missing = [one for one in alive if rung.rounds not in known[one].scores]
-        size = max(1, scorer.width // len(seeds))
-        base = done + rung.rounds * len(seeds) * (len(alive) - len(missing))
+        size = max(1, scorer.width // rung.seeds)
         for begun in range(0, len(missing), size):
             batch = missing[begun : begun + size]
             runs = [
-                (space.at(known[number].settings), each)
+                (space.at(known[number].settings), seed)
                 for number in batch
-                for each in seeds
+                for seed in seeds[: rung.seeds]
             ]
             found = scorer(runs, rung.rounds)
             for place, number in enumerate(batch):
-                own = found[place * len(seeds) : (place + 1) * len(seeds)]
+                own = found[place * rung.seeds : (place + 1) * rung.seeds]
                 study.report(number, rung.rounds, own)
-            spent = rung.rounds * len(seeds) * (begun + len(batch))
-            yield rung, base + spent
-        done += rung.rounds * len(seeds) * rung.settings
+            left = rung.rounds * rung.seeds * (len(missing) - begun - len(batch))
+            yield rung, done + max(0, rung.work - left)
+        done += rung.work
         before = rung.rounds
     study.conclude(alive, rounds)
 
