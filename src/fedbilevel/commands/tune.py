@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trials",
         type=int,
         default=TRIALS,
-        help=f"settings to try; {TRIALS}, which cost as many rounds as 120 full runs",
+        help=f"settings to try; {TRIALS}, which cost as many rounds as 150 full runs",
     )
     parser.add_argument(
         "--seeds",

@@ -70,7 +70,7 @@ def generation_size(trials: int) -> int:
     """Return how many settings are proposed at once.
 
     Example:
-        >>> generation_size(96), generation_size(10), generation_size(1)
+        >>> generation_size(120), generation_size(10), generation_size(1)
         (24, 3, 1)
     """
     return max(1, min(GENERATION, -(-trials // GENERATIONS)))
@@ -80,8 +80,8 @@ def generations_of(trials: int, size: int) -> tuple[int, ...]:
     """Return the size of each generation.
 
     Example:
-        >>> generations_of(96, 24), generations_of(10, 3)
-        ((24, 24, 24, 24), (3, 3, 3, 1))
+        >>> generations_of(50, 24), generations_of(10, 3)
+        ((24, 24, 2), (3, 3, 3, 1))
     """
     return tuple(min(size, trials - begun) for begun in range(0, trials, size))
 

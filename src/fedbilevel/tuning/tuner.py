@@ -35,8 +35,8 @@ from fedbilevel.tuning.scoring import (
 from fedbilevel.tuning.space import Space, search_space
 from fedbilevel.tuning.study import Study, Trial, opened, overall
 
-TRIALS = 96
-"""Settings that are tried, unless another number is asked for: 4 generations of 24."""
+TRIALS = 120
+"""Settings that are tried, unless another number is asked for: 5 generations of 24."""
 SEEDS = (0, 1, 2)
 """Seeds of the runs of a setting that is run to the end."""
 WIDTH = 2
@@ -143,8 +143,8 @@ def tune(
         x: where the upper variable starts.
         y: where the lower variable starts.
         rounds: of a full run.
-        trials: how many settings are tried. With three seeds, 96 cost as many rounds as
-            120 full runs.
+        trials: how many settings are tried. With three seeds, 120 cost as many rounds
+            as 150 full runs.
         seeds: of the runs of a setting that is run to the end.
         seed: of the proposals.
         score: what is minimised at the end of a run; by default the upper loss on all
