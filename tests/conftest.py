@@ -48,6 +48,7 @@ PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/", "src/fedbilevel/commands/worker
 SLOW_DOCTESTS = {
     "algorithms.own_solves.own_solve",
     "engines.federation.engine.Federation",
+    "engines.final_points.final_points",
     "engines.inquiry.Inquiry",
     "engines.mean.merge_across",
     "engines.rounds.best_round",
@@ -55,8 +56,10 @@ SLOW_DOCTESTS = {
     "metrics.diagnosis.diagnose",
     "metrics.estimation.estimate_assumptions",
     "metrics.instability.find_instabilities",
+    "metrics.suggestion.batch_curvature",
     "problems.task.Task",
     "tracking.driving.tracked",
+    "tuning.tuner.tune",
 }
 """Examples of docstrings that take more than 1.5 s of a processor."""
 LEFT = pytest.StashKey[Counter[str]]()

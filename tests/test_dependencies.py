@@ -34,7 +34,15 @@ EXTRAS = {
     for name, needed in DECLARED["optional-dependencies"].items()
     if name not in ("dev", "docs", "benchmarks")
 }
-CORE_LAYERS = ("mathematics", "data", "algorithms", "engines", "metrics", "problems")
+CORE_LAYERS = (
+    "mathematics",
+    "data",
+    "algorithms",
+    "engines",
+    "metrics",
+    "problems",
+    "tuning",
+)
 
 
 def imports(file: Path, at_import_only: bool) -> Iterator[str]:

@@ -3,12 +3,13 @@
     python -m tools.screenshots
 
 It runs the commands of the README in a terminal of 92 columns and writes
-`docs/images/progress.svg`, `comparison.svg` and `report.png`. Besides the package it
-needs pyte, which knows what a terminal shows, and Chromium.
+`docs/images/progress.svg`, `comparison.svg`, `tuning.svg` and `report.png`. Besides the
+package it needs pyte, which knows what a terminal shows, and Chromium.
 """
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ RIVAL = (
 
 
 def main() -> None:
-    """Make all three."""
+    """Make all four."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         typed(folder, "new first --ready regularisation")
@@ -44,6 +45,9 @@ def main() -> None:
             folder,
             f"compare runs/first runs/first-FedBiO --out {IMAGES}/comparison.svg",
         )
+        typed(folder, "tune first.toml")
+        tuning = folder / "runs" / "first-tuned" / "tuning.svg"
+        shutil.copyfile(tuning, IMAGES / "tuning.svg")
         typed(folder, "plot runs/first")
         page = folder / "runs" / "first" / "report.html"
         command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]

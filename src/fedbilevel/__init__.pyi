@@ -44,6 +44,9 @@ from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 from .metrics.suggestion import Suggestion, suggest
+from .tuning.space import Setting, Space, search_space
+from .tuning.study import Trial
+from .tuning.tuner import Tuned, TuningProgress, tune
 
 __all__ = [
     "AutoFedBiO",
@@ -79,12 +82,17 @@ __all__ = [
     "Samples",
     "Schedule",
     "ServerOptimised",
+    "Setting",
     "Sharded",
     "ShroFBO",
     "SimFBO",
     "Simulation",
+    "Space",
     "Suggestion",
     "Sweep",
+    "Trial",
+    "Tuned",
+    "TuningProgress",
     "UniformSample",
     "WarmStart",
     "best_round",
@@ -98,8 +106,10 @@ __all__ = [
     "rescale",
     "resume",
     "run",
+    "search_space",
     "suggest",
     "sweep",
+    "tune",
     "with_plan",
     "with_server_optimiser",
 ]

@@ -13,6 +13,7 @@ COMMANDS = {
     "resume": "go on with a run that was stopped or has crashed",
     "federate": "run an experiment file across sites that keep their data",
     "compare": "several runs in a table and in curves",
+    "tune": "search the settings of an experiment file",
     "plan": "the paper's schedules for K devices and an accuracy, from a run",
     "diagnose": "are the devices of an experiment homogeneous enough?",
     "plot": "pictures of a run and of what it has learnt, and a page with all of it",
@@ -21,7 +22,7 @@ COMMANDS = {
 }
 """What each command is for; each is a module of `fedbilevel.commands`."""
 
-EXTRA = ("cattrs", "filelock", "matplotlib", "rich", "tomli_w", "tyro")
+EXTRA = ("cattrs", "filelock", "matplotlib", "optuna", "rich", "tomli_w", "tyro")
 """Modules that the command line needs and the library does not."""
 
 

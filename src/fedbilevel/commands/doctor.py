@@ -18,6 +18,7 @@ PACKAGES = {
     "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[commands]'",
     "matplotlib": "pictures: pip install 'fedbilevel[commands]'",
     "scikit-learn": "digits and newsgroups: pip install 'fedbilevel[commands]'",
+    "optuna": "tuning: pip install 'fedbilevel[tune]'",
     "flwr-datasets": "partitions by class: pip install 'fedbilevel[partition]'",
     "nvflare": "federations of real sites: pip install 'fedbilevel[nvflare]'",
     "tensorboardX": "TensorBoard: pip install 'fedbilevel[tensorboard]'",

@@ -13,15 +13,18 @@ AGAIN = 0.01
 
 
 @contextmanager
-def interruption() -> Iterator["Interrupted"]:
+def interruption(after: str = "round") -> Iterator["Interrupted"]:
     """Take note of the first Ctrl-C or SIGTERM; let the second end the program.
+
+    Args:
+        after: what is still finished, for the message.
 
     Example:
         >>> with interruption() as interrupted:
         ...     interrupted()
         0
     """
-    interrupted = Interrupted()
+    interrupted = Interrupted(after)
     signals = signal.SIGINT, signal.SIGTERM
     before = [signal.signal(one, interrupted.note) for one in signals]
     told = sys.unraisablehook
@@ -55,8 +58,8 @@ class Interrupted:
         0
     """
 
-    def __init__(self) -> None:
-        self._noted = 0
+    def __init__(self, after: str = "round") -> None:
+        self._noted, self._after = 0, after
 
     def __call__(self) -> int:
         """Return the exit code that shells give to the signal; 0 without one."""
@@ -65,6 +68,9 @@ class Interrupted:
     def note(self, number: int, frame: FrameType | None) -> None:
         """Remember it, and say what happens."""
         self._noted = 128 + number
-        print("\nstopping after this round; once more to stop now", file=sys.stderr)
+        print(
+            f"\nstopping after this {self._after}; once more to stop now",
+            file=sys.stderr,
+        )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -2,28 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.chunk import replicate, work_of_chunk
-from fedbilevel.engines.mean import conclude
+from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     canonical,
     participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import Job, Moment, PhaseReference, RunState
+from fedbilevel.engines.protocol import Job, PhaseReference, RunState
+from fedbilevel.engines.swept_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Measure: TypeAlias = Callable[[Server], PyTree]
@@ -110,15 +109,15 @@ def sweep(
     job, _, enrolled = prepare(
         problem, algorithms[0], devices, x, y, seeds[0], participation, weights
     )
-    stacked = _stack(algorithms)
+    settings = stacked(algorithms)
     shares = np.stack(
-        [_shares(participation, seed, rounds, enrolled) for seed in seeds]
+        [shares_of(participation, seed, rounds, enrolled) for seed in seeds]
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     cohort = devices.cohort(np.arange(devices.device_count))
     start = canonical((x, y))
     measured = _runs(
-        problem, job.opening, job.phases, measure, stacked, start, cohort, keys, shares
+        problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
     )
     return Sweep(measured, tuple(_costs(job, own) for own in shares))
 
@@ -135,56 +134,7 @@ def _runs(
     keys: PyTree,
     shares: Float[Array, "seeds rounds devices"],
 ) -> PyTree:
-    devices = jnp.arange(shares.shape[-1])
-
-    def one_exchange(
-        algorithm: FederatedAlgorithm,
-        reference: PhaseReference,
-        state: RunState,
-        key: RandomKey,
-        moment: Moment,
-        weights: Float[Array, "devices"],
-    ) -> RunState:
-        mean, kept, counted = work_of_chunk(
-            algorithm,
-            *state,
-            cohort,
-            devices,
-            weights,
-            key,
-            moment,
-            None,
-            problem=problem,
-            reference=reference,
-        )
-        phase = reference.of(algorithm, problem)
-        server, _ = conclude(phase, state.server, mean)
-        # Where a run would stop, a sweep goes on, and its numbers must say so.
-        server = jax.tree.map(partial(_unless_lost, mean.weight), server)
-        return RunState(server, _written(counted, kept, state.private))
-
-    def one_round(
-        algorithm: FederatedAlgorithm,
-        references: tuple[PhaseReference, ...],
-        state: RunState,
-        key: RandomKey,
-        number: Int[Array, ""],
-        weights: Float[Array, "devices"],
-    ) -> RunState:
-        for reference, places in _stretches(references):
-
-            def exchange(
-                state: RunState,
-                place: Int[Array, ""],
-                reference: PhaseReference = reference,
-            ) -> tuple[RunState, None]:
-                moment = Moment(number, place)
-                return one_exchange(
-                    algorithm, reference, state, key, moment, weights
-                ), None
-
-            state, _ = jax.lax.scan(exchange, state, jnp.asarray(places))
-        return state
+    one_round = round_program(problem, cohort, shares.shape[-1])
 
     def one_run(
         algorithm: FederatedAlgorithm,
@@ -197,7 +147,7 @@ def _runs(
 
         # Inside, because an algorithm's first state may depend on its numbers.
         server, private = canonical(algorithm.init(problem, *start))
-        state = RunState(server, replicate(private, len(devices)))
+        state = RunState(server, replicate(private, shares.shape[-1]))
         first = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
         numbers = jnp.arange(1, len(shares))
         _, rest = jax.lax.scan(later, first, (numbers, shares[1:]))
@@ -211,26 +161,49 @@ def _runs(
     return jax.vmap(over_seeds, in_axes=(0, None, None))(algorithms, keys, shares)
 
 
-def _stack(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
+def stacked(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
+    """Return settings as one, whose numbers are arrays with a leading axis.
+
+    Raises:
+        ValueError: if they differ in more than numbers.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> stacked([FedBiO(0.1), FedBiO(0.2)]).learning_rate
+        Array([0.1, 0.2], dtype=float32)
+    """
     structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
     if len(structures) != 1:
         raise ValueError(
             "a sweep needs settings of one algorithm that differ in numbers only; "
             "sweep those of different counts, sizes or classes one after another."
         )
-    stacked: FederatedAlgorithm = jax.tree.map(
+    together: FederatedAlgorithm = jax.tree.map(
         lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]),
         *algorithms,
     )
-    return stacked
+    return together
 
 
-def _shares(
+def shares_of(
     participation: Participation,
     seed: int,
     rounds: int,
     enrolled: Float[np.ndarray, "devices"],
 ) -> Float[np.ndarray, "rounds devices"]:
+    """Return the weight of each device in each round, 0 where it is absent.
+
+    Args:
+        participation: the choice of devices of each round.
+        seed: of the run.
+        rounds: how many there are.
+        enrolled: the weights of all devices.
+
+    Example:
+        >>> shares_of(Everyone(), 0, 2, np.ones(2))
+        array([[0.5, 0.5],
+               [0.5, 0.5]])
+    """
     shares = np.zeros((rounds, len(enrolled)))
     for number in range(rounds):
         chosen = np.asarray(participation(seed, number, len(enrolled)))
@@ -246,27 +219,3 @@ def _costs(job: Job, shares: Float[np.ndarray, "rounds devices"]) -> tuple[Costs
             spent = spent.plus(job.costs[reference].times(int(present)))
         costs.append(spent)
     return tuple(costs)
-
-
-def _stretches(
-    references: tuple[PhaseReference, ...],
-) -> list[tuple[PhaseReference, list[int]]]:
-    # A phase that is repeated is a loop in the program, not so many copies of itself.
-    stretches = groupby(enumerate(references), key=lambda pair: pair[1])
-    return [
-        (reference, [place for place, _ in pairs]) for reference, pairs in stretches
-    ]
-
-
-def _unless_lost(weight: Float[Array, ""], leaf: Array) -> Array:
-    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return leaf
-    return jnp.where(weight > 0, leaf, jnp.nan)
-
-
-def _written(counted: Array, kept: Private, private: Private) -> Private:
-    def write(new: Array, old: Array) -> Array:
-        mask = counted.reshape(-1, *[1] * (old.ndim - 1))
-        return jnp.where(mask, new.astype(old.dtype), old)
-
-    return jax.tree.map(write, kept, private)

@@ -120,6 +120,64 @@ def suggest(
     )
 
 
+def batch_curvature(
+    problem: BilevelProblem,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    batch_size: int,
+    rounds: int,
+    seed: int = 0,
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+) -> float:
+    """Return the curvature that nine tenths of batches do not exceed, near y*(x).
+
+    Args:
+        problem: the two losses.
+        devices: the data.
+        x: where the run begins.
+        y: where the run begins.
+        batch_size: examples of a batch; small batches are more curved.
+        rounds: of the run that it is for, of whose exchanges it makes a twentieth.
+        seed: of the batches.
+        weights: of the devices, as for `run`.
+        engine: where the devices' work is done.
+
+    Raises:
+        ArithmeticError: if a device's measurement is not finite.
+        ValueError: if the lower loss is not curved at all.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: 2 * jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> found = batch_curvature(
+        ...     problem, devices, 3.0, 0.0, batch_size=1, rounds=100
+        ... )
+        >>> 4.0 <= found < 4.0 * 2**0.125
+        True
+    """
+    inquiry = Inquiry(
+        problem,
+        Soundings(batch_size=batch_size),
+        devices,
+        x,
+        y,
+        seed=seed,
+        weights=weights,
+        engine=engine,
+    )
+    _, near = _descended(inquiry, inquiry.server, rounds)
+    return near
+
+
 def _descended(
     inquiry: Inquiry, state: SoundingState, rounds: int
 ) -> tuple[SoundingState, float]:

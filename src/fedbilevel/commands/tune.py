@@ -1,0 +1,188 @@
+"""`fedbilevel tune FILE`: the settings of an experiment searched."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from fedbilevel.commands.interruption import interruption
+from fedbilevel.commands.tuning_progress import tuning_progress
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.locating import located
+from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.running import work_of
+from fedbilevel.experiments.runs import placed
+from fedbilevel.experiments.tuning import (
+    BEST,
+    PICTURE,
+    STUDY,
+    Goal,
+    keep_result,
+    keep_start,
+    promise,
+    score_of,
+    trainee_of,
+)
+from fedbilevel.pictures.picture import svg_of
+from fedbilevel.pictures.tuning import tuning_picture
+from fedbilevel.replacing import replacing
+from fedbilevel.tracking.titles import title_of
+from fedbilevel.tuning.tuner import SEEDS, TRIALS, Tuned, space_for, tuning
+
+SOLVED = ("hypergradient", "lower_error")
+"""Metrics for which y*(x) is solved: slow, so only where one of them decides."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search settings; the same command resumes a search that was stopped.
+
+    Example:
+        >>> main.__name__
+        'main'
+    """
+    given, options = _parser().parse_known_args(arguments)
+    for option, number in (("--seeds", given.seeds), ("--trials", given.trials)):
+        if number < 1:
+            raise ValueError(f"{option}: give at least 1, not {number}.")
+    written = read_experiment(given.file)
+    program = f"fedbilevel tune {given.file}"
+    asked_for = located(with_overrides(written, options, program), Path.cwd())
+    kind = type(asked_for.algorithm)
+    rival = f"-{kind.__name__}" if kind is not type(written.algorithm) else ""
+    suffix = "" if asked_for.folder is not None else f"{rival}-tuned"
+    experiment, folder = placed(asked_for, given.file, suffix)
+    goal = Goal(given.metric, given.maximise)
+    found = _search(
+        experiment, folder, goal, given.trials, given.seeds, quiet=given.json
+    )
+    if not isinstance(found, Tuned):
+        print(
+            f"stopped; the same command resumes the search in {folder}",
+            file=sys.stderr,
+        )
+        return found
+    keep_result(experiment, found, goal, folder)
+    with replacing(folder / PICTURE) as unfinished:
+        unfinished.write_text(svg_of(tuning_picture(found, goal)), encoding="utf-8")
+    print(_as_json(found, goal, folder) if given.json else _words(found, goal, folder))
+    return 0
+
+
+def _search(
+    experiment: Experiment,
+    folder: Path,
+    goal: Goal,
+    trials: int,
+    seeds: int,
+    quiet: bool,
+) -> Tuned | int:
+    """Return what was found, or the exit code of the signal that stopped the search."""
+    solves = goal.metric in SOLVED
+    evaluation = replace(experiment.evaluation, stationarity=solves)
+    headline = f"settings of {experiment.title}, in {folder}"
+    with (
+        interruption("batch") as interrupted,
+        tuning_progress(headline, goal, quiet) as show,
+    ):
+        work = work_of(replace(experiment, evaluation=evaluation))
+        score = score_of(work.measure, work.x, work.y, goal)
+        keep_start(experiment, folder)
+        trainee = trainee_of(experiment, work)
+        steps = tuning(
+            trainee,
+            space_for(trainee, experiment.federated_algorithm),
+            trials,
+            tuple(range(experiment.seed, experiment.seed + seeds)),
+            experiment.seed,
+            score,
+            folder / STUDY,
+            about=goal._asdict(),
+        )
+        with closing(steps):
+            for step in steps:
+                if isinstance(step, Tuned):
+                    return step
+                show(step)
+                if interrupted():
+                    break
+    return interrupted()
+
+
+def _words(found: Tuned, goal: Goal, folder: Path) -> str:
+    start, best = found.start, found.best
+    before = goal.score(start.score)
+    values = (f"  {name} = {value:.4g}" for name, value in best.settings.items())
+    diverged = sum(one.score == float("inf") for one in found.trials)
+    lines = [
+        f"{promise(found, goal)} ({before:.4g} before)"
+        if best is not start
+        else f"no setting is better than that of the file: {promise(found, goal)}",
+        *values,
+        f"of {len(found.trials)} settings {diverged} diverged",
+        f"run the best with: fedbilevel run {quote(str(folder / BEST))}",
+        f"what mattered for the {title_of(goal.metric)}: {folder / PICTURE}",
+    ]
+    return "\n".join(lines)
+
+
+def _as_json(found: Tuned, goal: Goal, folder: Path) -> str:
+    def values(scores: Sequence[float]) -> list[float | None]:
+        # JSON has no number for what is not finite.
+        return [None if one == float("inf") else goal.score(one) for one in scores]
+
+    best, start = found.best, found.start
+    return json.dumps(
+        {
+            "best": str(folder / BEST),
+            "picture": str(folder / PICTURE),
+            "metric": goal.metric,
+            "settings": dict(best.settings),
+            "median": goal.score(best.score),
+            "values": values(best.scores[best.rounds]),
+            "before": values([start.score])[0],
+            "seeds": found.seeds,
+            "trials": len(found.trials),
+            "importances": found.importances,
+        }
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel tune",
+        description="Search the rates of an experiment's algorithm by successive "
+        "halving: many settings for a few rounds, the best of them for all. The best "
+        "is written as an experiment file. The same command resumes a search that was "
+        "stopped or killed.",
+        epilog="Every option of fedbilevel run FILE --help changes the experiment.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="an experiment file")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        default=TRIALS,
+        help=f"settings to try; {TRIALS}, which cost as many rounds as 150 full runs",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=len(SEEDS),
+        help=f"runs of each of the best settings, whose median decides; {len(SEEDS)}",
+    )
+    parser.add_argument(
+        "--metric",
+        default=Goal().metric,
+        help="what to minimise: loss (the upper loss, by default) or another metric of "
+        "the experiment",
+    )
+    parser.add_argument(
+        "--maximise", action="store_true", help="maximise the metric instead"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser

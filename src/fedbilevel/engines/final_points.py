@@ -1,0 +1,216 @@
+"""The last x and y of many runs, by one program for any number of rounds."""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.data.devices import Devices
+from fedbilevel.data.examples import RandomKey, StoredData
+from fedbilevel.engines.chunk import replicate
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.preparation import canonical, prepare
+from fedbilevel.engines.protocol import PhaseReference, RunState
+from fedbilevel.engines.sweep import shares_of, stacked
+from fedbilevel.engines.swept_round import round_program
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.tree import Rate
+
+COPIES = 8
+"""Working states of a device that a compiled step may hold at once; an estimate."""
+
+
+class Points(NamedTuple):
+    """Where runs ended.
+
+    Attributes:
+        x: the upper variables, with the runs along a leading axis.
+        y: the lower variables, likewise.
+
+    Example:
+        >>> Points(jnp.ones(3), jnp.zeros(3)).of(1)
+        (Array(1., dtype=float32), Array(0., dtype=float32))
+    """
+
+    x: Upper
+    y: Lower
+
+    def of(self, run: int) -> tuple[Upper, Lower]:
+        """Return where one run ended."""
+        x, y = jax.tree.map(lambda leaf: leaf[run], tuple(self))
+        return x, y
+
+
+@runtime_checkable
+class RunToEnd(Protocol):
+    """Runs settings for some rounds; returns where each run ended."""
+
+    def __call__(
+        self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
+    ) -> Points:
+        """Return the last point of every run, a pair of a setting and a seed."""
+
+
+def final_points(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    longest: int,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    norm_limit: float | None = None,
+    every_upload: bool = False,
+) -> RunToEnd:
+    """Return a function that runs settings of an algorithm and returns their last x, y.
+
+    The numbers are those of `run`, and NaN where it would have stopped. Unlike in a
+    `sweep`, the number of rounds is an argument of the compiled program: as many runs
+    of another length compile nothing.
+
+    Args:
+        problem: the two losses.
+        algorithm: one of the settings; all others differ from it in numbers only.
+        devices: the data; all of them are in memory at once.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        longest: the most rounds that a run will have.
+        participation: the choice of devices of each round.
+        weights: of the devices, as for `run`.
+        norm_limit: the largest upload that counts.
+        every_upload: whether a run is NaN from the first upload that is excluded; by
+            default from where it would have stopped.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
+        >>> from fedbilevel import LocalExamples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> slow, fast = FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)
+        >>> run_to_end = final_points(problem, slow, devices, 3.0, 0.0, longest=300)
+        >>> found = run_to_end([(slow, 0), (fast, 0)], 200)
+        >>> bool(abs(found.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
+        True
+    """
+    job, _, enrolled = prepare(
+        problem, algorithm, devices, x, y, 0, participation, weights
+    )
+    start = canonical((x, y))
+    cohort = devices.cohort(np.arange(devices.device_count))
+    limit = None if norm_limit is None else jnp.asarray(norm_limit, float)
+
+    @cache
+    def shares(seed: int) -> Float[np.ndarray, "rounds devices"]:
+        return shares_of(participation, seed, longest, enrolled)
+
+    def run_to_end(
+        runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
+    ) -> Points:
+        if not runs or not 1 <= rounds <= longest:
+            raise ValueError(
+                f"give at least 1 run of 1 to {longest} rounds, not {len(runs)} runs "
+                f"of {rounds} rounds."
+            )
+        algorithms, seeds = zip(*runs, strict=True)
+        found: Points = _points(
+            problem,
+            job.opening,
+            job.phases,
+            every_upload,
+            stacked(algorithms),
+            start,
+            cohort,
+            jnp.stack([jax.random.key(seed) for seed in seeds]),
+            np.stack([shares(seed) for seed in seeds]),
+            np.asarray(rounds),
+            limit,
+        )
+        return found
+
+    return run_to_end
+
+
+def bytes_of_run(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+) -> tuple[int, int]:
+    """Return the bytes of one more run of `final_points`, and of the devices' data.
+
+    An estimate from shapes: a run holds the working state of all devices, several
+    times over.
+
+    Args:
+        problem: the two losses.
+        algorithm: of the run.
+        devices: of which one is looked at.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
+        >>> from fedbilevel import LocalExamples
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> run, data = bytes_of_run(
+        ...     BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        ... )
+        >>> run < 4096
+        True
+    """
+    job, state, _ = prepare(problem, algorithm, devices, x, y, 0, Everyone(), None)
+    working = max(job.costs[one].working_bytes for one in (*job.opening, *job.phases))
+    kept = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))
+    count = devices.device_count
+    return COPIES * count * working + 2 * kept, count * job.loaded_bytes
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _points(
+    problem: BilevelProblem,
+    opening: tuple[PhaseReference, ...],
+    phases: tuple[PhaseReference, ...],
+    every_upload: bool,
+    algorithms: FederatedAlgorithm,
+    start: tuple[Upper, Lower],
+    cohort: StoredData,
+    keys: PyTree,
+    shares: Float[Array, "runs rounds devices"],
+    rounds: Int[Array, ""],
+    norm_limit: Rate | None,
+) -> Points:
+    count = shares.shape[-1]
+    one_round = round_program(problem, cohort, count, norm_limit, every_upload)
+
+    def one_run(
+        algorithm: FederatedAlgorithm,
+        key: RandomKey,
+        shares: Float[Array, "rounds devices"],
+    ) -> Points:
+        def later(number: Int[Array, ""], state: RunState) -> RunState:
+            return one_round(algorithm, phases, state, key, number, shares[number])
+
+        server, private = canonical(algorithm.init(problem, *start))
+        state = RunState(server, replicate(private, count))
+        state = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
+        state = jax.lax.fori_loop(jnp.asarray(1), rounds, later, state)
+        return Points(state.server.x, state.server.y)
+
+    return jax.vmap(one_run)(algorithms, keys, shares)

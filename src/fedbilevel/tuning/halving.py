@@ -1,0 +1,117 @@
+"""Successive halving: many settings for few rounds, the best of them for more."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import NamedTuple
+
+REDUCTION = 2
+"""Of so many settings one goes on, for so many times the rounds."""
+RUNGS = 3
+"""Lengths of runs: a quarter of all rounds, half, and all of them."""
+SHORTEST = 10
+"""Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
+GENERATION = 24
+"""Settings that are proposed at once, at most: 6 of 24 are run to the end."""
+GENERATIONS = 4
+"""How often settings are proposed, at least: all but the first learn from others."""
+
+
+class Rung(NamedTuple):
+    """A step of a generation.
+
+    Attributes:
+        rounds: how long each setting is run.
+        settings: how many are.
+        seeds: with how many seeds each is.
+
+    Example:
+        >>> Rung(rounds=15, settings=24, seeds=1).work
+        360
+    """
+
+    rounds: int
+    settings: int
+    seeds: int
+
+    @property
+    def work(self) -> int:
+        """The rounds of all its runs together."""
+        return self.rounds * self.settings * self.seeds
+
+
+def rungs_of(rounds: int, settings: int, seeds: int) -> tuple[Rung, ...]:
+    """Return the steps of a generation.
+
+    The last has the full length and all seeds. Those before it have one seed: settings
+    differ by more than seeds, and the rounds are better spent on longer runs.
+
+    Args:
+        rounds: of a full run.
+        settings: of the generation.
+        seeds: of a full run.
+
+    Example:
+        >>> [tuple(rung) for rung in rungs_of(rounds=60, settings=24, seeds=3)]
+        [(15, 24, 1), (30, 12, 1), (60, 6, 3)]
+        >>> [tuple(rung) for rung in rungs_of(rounds=15, settings=24, seeds=3)]
+        [(10, 24, 1), (15, 12, 3)]
+    """
+    lengths = {
+        min(rounds, max(SHORTEST, -(-rounds // REDUCTION**power)))
+        for power in range(RUNGS)
+    }
+    return tuple(
+        Rung(length, -(-settings // REDUCTION**place), seeds if length == rounds else 1)
+        for place, length in enumerate(sorted(lengths))
+    )
+
+
+def generation_size(trials: int) -> int:
+    """Return how many settings are proposed at once.
+
+    Example:
+        >>> generation_size(120), generation_size(10), generation_size(1)
+        (24, 3, 1)
+    """
+    return max(1, min(GENERATION, -(-trials // GENERATIONS)))
+
+
+def generations_of(trials: int, size: int) -> tuple[int, ...]:
+    """Return the size of each generation.
+
+    Example:
+        >>> generations_of(50, 24), generations_of(10, 3)
+        ((24, 24, 2), (3, 3, 3, 1))
+    """
+    return tuple(min(size, trials - begun) for begun in range(0, trials, size))
+
+
+def survivors(
+    scores: Mapping[int, float], count: int, always: int | None = None
+) -> list[int]:
+    """Return which settings go on: those with the lowest scores, never diverged ones.
+
+    Args:
+        scores: of the settings, by number; infinite where one diverged.
+        count: how many go on, at most.
+        always: one more, that goes on whatever its score is, unless it diverged.
+
+    Example:
+        >>> survivors({0: 3.0, 1: 1.0, 2: 2.0, 3: float("inf")}, 2)
+        [1, 2]
+        >>> survivors({0: 3.0, 1: 1.0, 2: 2.0, 3: float("inf")}, 2, always=0)
+        [0, 1, 2]
+    """
+    finite = [number for number in scores if isfinite(scores[number])]
+    best = sorted(finite, key=scores.__getitem__)[:count]
+    return sorted({*best, *(number for number in finite if number == always)})
+
+
+def work_of(rounds: int, settings: int, seeds: int) -> int:
+    """Return the rounds that a generation runs, of all its settings together.
+
+    Example:
+        >>> work_of(rounds=60, settings=24, seeds=3)  # 24 · 15 + 12 · 30 + 6 · 60 · 3
+        1800
+    """
+    return sum(rung.work for rung in rungs_of(rounds, settings, seeds))

@@ -1,0 +1,191 @@
+"""Settings run and scored: many in one compiled program where memory allows."""
+
+import os
+from collections.abc import Callable, Sequence
+from math import inf, isfinite
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.data.devices import Devices
+from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.rounds import run
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.metrics.full_data import full_data, full_data_problem
+
+BLOCK = 4096
+"""Examples whose loss is evaluated at once."""
+MEMORY = 0.25
+"""The part of the machine's memory that runs side by side may take."""
+
+
+@runtime_checkable
+class Score(Protocol):
+    """Judges the point at which a run ended; lower is better."""
+
+    def __call__(self, x: Upper, y: Lower, /) -> float:
+        """Return the score of (x, y)."""
+
+
+class Trainee(NamedTuple):
+    """All that stays the same while settings are tried.
+
+    Attributes:
+        problem: the two losses.
+        devices: the data.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        rounds: of a full run.
+        participation: the choice of devices of each round.
+        weights: of the devices, as for `run`.
+        norm_limit: the largest upload that counts.
+        engine: where runs are made that do not fit into memory side by side.
+
+    Example:
+        >>> Trainee._fields[0]
+        'problem'
+    """
+
+    problem: BilevelProblem
+    devices: Devices
+    x: Upper
+    y: Lower
+    rounds: int
+    participation: Participation = Everyone()
+    weights: ArrayLike | None = None
+    norm_limit: float | None = None
+    engine: Engine = Simulation()
+
+
+def upper_loss_of(trainee: Trainee) -> Score:
+    """Return the upper loss on all upper examples of all devices, as a score.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> loss = lambda x, y, batch: jnp.mean((y - batch) ** 2)
+        >>> rows = LocalExamples(np.array([1.0, 3.0]), np.ones(1))
+        >>> devices = InMemoryDevices.sharing(rows, 2)
+        >>> trainee = Trainee(BilevelProblem(loss, loss), devices, 0.0, 0.0, rounds=1)
+        >>> upper_loss_of(trainee)(0.0, 2.0)
+        1.0
+    """
+    upper, _ = full_data(trainee.devices, trainee.weights, BLOCK)
+    loss = jax.jit(full_data_problem(trainee.problem).upper_loss)
+    return lambda x, y: float(loss(x, y, upper))
+
+
+def runs_side_by_side(
+    trainee: Trainee, algorithm: FederatedAlgorithm, most: int
+) -> int:
+    """Return how many runs one program makes at once; 0 if memory is short for one.
+
+    It depends on the machine's whole memory, not on what is free: the same machine
+    gives the same number, and so the same rounding.
+
+    Args:
+        trainee: what is run.
+        algorithm: the settings.
+        most: how many are wanted.
+
+    Example:
+        >>> runs_side_by_side.__name__
+        'runs_side_by_side'
+    """
+    one, data = bytes_of_run(
+        trainee.problem, algorithm, trainee.devices, trainee.x, trainee.y
+    )
+    budget = MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(0, min(most, int((budget - data) // max(1, one))))
+
+
+class Scorer:
+    """Runs settings and scores the points at which they end.
+
+    Example:
+        >>> Scorer.__name__
+        'Scorer'
+    """
+
+    def __init__(
+        self, trainee: Trainee, algorithm: FederatedAlgorithm, score: Score, width: int
+    ) -> None:
+        """Prepare to run settings.
+
+        Args:
+            trainee: what is run.
+            algorithm: one of the settings; all others differ from it in numbers only.
+            score: of the point at which a run ends.
+            width: runs that one program makes at once; 0 to make one after another on
+                the engine.
+        """
+        self.width = width
+        self._trainee, self._score = trainee, score
+        self._run_to_end: Callable[..., Points] | None = None
+        if width:
+            self._run_to_end = final_points(
+                trainee.problem,
+                algorithm,
+                trainee.devices,
+                trainee.x,
+                trainee.y,
+                longest=trainee.rounds,
+                participation=trainee.participation,
+                weights=trainee.weights,
+                norm_limit=trainee.norm_limit,
+                every_upload=trainee.norm_limit is None,
+            )
+
+    def __call__(
+        self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int
+    ) -> list[float]:
+        """Return the score of each run, a setting with a seed; inf if it diverged.
+
+        An upload that is not finite is a divergence too, though a run excludes it and
+        goes on: with the best setting of a search, five of eight devices were excluded
+        in the first round. Where there is a `norm_limit`, exclusions are wanted.
+
+        Args:
+            runs: as many as the width at most, or any number if that is 0.
+            rounds: of each.
+        """
+        if self._run_to_end is None:
+            return [self._one(*run, rounds) for run in runs]
+        # Other numbers of runs would be other programs.
+        filled = [*runs, *[runs[-1]] * (self.width - len(runs))]
+        points = self._run_to_end(filled, rounds)
+        return [self._scored(*points.of(place)) for place in range(len(runs))]
+
+    def _one(self, algorithm: FederatedAlgorithm, seed: int, rounds: int) -> float:
+        given = self._trainee
+        try:
+            *_, last = run(
+                given.problem,
+                algorithm,
+                given.devices,
+                given.x,
+                given.y,
+                rounds=rounds,
+                seed=seed,
+                participation=given.participation,
+                weights=given.weights,
+                norm_limit=given.norm_limit,
+                engine=given.engine,
+            )
+        except ArithmeticError:
+            return inf
+        if last.exclusions.excluded and given.norm_limit is None:
+            return inf
+        return self._scored(last.x, last.y)
+
+    def _scored(self, x: Upper, y: Lower) -> float:
+        try:
+            found = float(self._score(x, y))
+        except ArithmeticError:
+            return inf
+        return found if isfinite(found) else inf

@@ -1,0 +1,65 @@
+"""Proposals: ranges that follow what was found."""
+
+from math import inf
+
+import pytest
+
+from fedbilevel import FedBiO, Setting, Space
+from fedbilevel.tuning.study import opened
+
+SPACE = Space(
+    FedBiO(1.0, upper_rate=0.5),
+    (Setting("upper_rate", 0.1, 10.0), Setting("lower_rate", 0.1, 10.0)),
+)
+
+
+def reported(study, scores):
+    """Report a score of each trial of the first generation."""
+    for trial, score in zip(study.propose(0, len(scores)), scores, strict=True):
+        study.report(trial.number, 10, [score])
+    study.conclude(range(len(scores)), rounds=30)
+
+
+def test_the_first_trial_is_the_given_setting():
+    with opened(None, SPACE, seed=0) as study:
+        first, second = study.propose(0, 2)
+    assert first.settings == {"upper_rate": 0.5, "lower_rate": 1.0}
+    assert second.settings != first.settings
+
+
+def test_ranges_are_widened_where_the_best_is_at_an_edge():
+    space = SPACE._replace(algorithm=FedBiO(1.0, upper_rate=9.0))
+    with opened(None, space, seed=0) as study:
+        reported(study, [0.1, 0.2, inf])
+        upper, lower = study.settings(1)
+        assert (upper.low, upper.high) == (0.1, 100.0)
+        assert (lower.low, lower.high) == (0.1, 10.0)
+        proposed = study.propose(1, 20)
+    values = [one.settings["upper_rate"] for one in proposed]
+    assert max(values) > 10.0
+
+
+def test_ranges_go_down_where_all_diverged():
+    with opened(None, SPACE, seed=0) as study:
+        reported(study, [inf, inf])
+        for one in study.settings(1):
+            assert (one.low, one.high) == pytest.approx((0.001, 10.0))
+
+
+def test_two_processes_cannot_use_one_file(tmp_path):
+    file = tmp_path / "study.log"
+    with (
+        opened(file, SPACE, seed=0),
+        pytest.raises(ValueError, match="another process is tuning in"),
+        opened(file, SPACE, seed=0),
+    ):
+        pass
+
+
+def test_what_is_missing_is_named_with_its_cure(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with (
+        pytest.raises(ImportError, match=r"pip install 'fedbilevel\[tune\]'"),
+        opened(None, SPACE, seed=0),
+    ):
+        pass

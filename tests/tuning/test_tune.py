@@ -1,0 +1,216 @@
+"""A search improves settings, survives interruptions, and never trusts divergence."""
+
+from functools import cache
+from itertools import count
+from math import inf, isfinite
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    Setting,
+    Space,
+    run,
+    tune,
+)
+from fedbilevel.tuning import scoring
+from fedbilevel.tuning.halving import rungs_of
+from fedbilevel.tuning.study import overall
+from tests.tuning.toy import PROBLEM, SLOW, devices
+
+ROUNDS = 18
+UPPER = Space(SLOW, (Setting("upper_rate", 0.001, 1.0),))
+
+
+class KilledError(Exception):
+    """What a report raises where a process would have been killed."""
+
+
+def searched(space=SLOW, trials=12, **options):
+    return tune(
+        PROBLEM, space, devices(), 3.0, 3.0, rounds=ROUNDS, trials=trials, **options
+    )
+
+
+@pytest.fixture
+def found():
+    return found_once()
+
+
+@cache
+def found_once():
+    return searched()
+
+
+def kill(progress):
+    raise KilledError
+
+
+def test_the_best_is_better_than_the_start_and_gives_what_it_promises(found):
+    assert found.start.settings["upper_rate"] == 0.01
+    assert found.start.rounds == ROUNDS
+    assert found.best.score < 0.5 * found.start.score
+    for seed, promised in zip(found.seeds, found.best.scores[ROUNDS], strict=True):
+        *_, last = run(
+            PROBLEM, found.algorithm, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed
+        )
+        assert float(last.y - 1) ** 2 == pytest.approx(promised, rel=1e-9)
+
+
+def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
+    for generation in range(4):
+        mine = [one for one in found.trials if one.generation == generation]
+        assert len(mine) == 3
+        first, last = rungs_of(ROUNDS, 3, 3)
+        assert all(len(one.scores[first.rounds]) == 1 for one in mine)
+        assert all(len(one.scores.get(last.rounds, "all")) == 3 for one in mine)
+        reached = {one.number for one in mine if one.rounds == last.rounds}
+        expected = sorted(mine, key=lambda one: overall(one.scores[first.rounds]))
+        best = {one.number for one in expected[: last.settings]}
+        # The start goes on in any case.
+        assert reached == best | ({0} if generation == 0 else set())
+
+
+def test_the_same_search_gives_the_same_trials(found):
+    assert searched().trials == found.trials
+    assert searched(seed=1).trials[1].settings != found.trials[1].settings
+
+
+@pytest.mark.slow
+def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(found, tmp_path):
+    file = tmp_path / "study.log"
+    batches = 0
+
+    while True:
+        try:
+            resumed = searched(file=file, report=kill)
+            break
+        except KilledError:
+            batches += 1
+            # Half a line, as of a process that was killed while it wrote.
+            with file.open("ab") as journal:
+                journal.write(b'{"op_code": 4, "worker')
+    assert batches == 8
+    assert resumed.trials == found.trials
+    assert resumed.importances == found.importances
+
+
+@pytest.mark.slow
+def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
+    file = tmp_path / "study.log"
+    with pytest.raises(KilledError):
+        searched(file=file, report=kill)
+    lines = file.read_bytes().splitlines(keepends=True)
+    scored = next(n for n, line in enumerate(lines) if b'"scores"' in line)
+    assert scored > 15
+    for kept in range(1, scored, 7):
+        cut = tmp_path / f"cut-{kept}.log"
+        cut.write_bytes(b"".join(lines[:kept]))
+        resumed = searched(file=cut)
+        assert resumed.trials == found.trials
+
+
+def test_a_file_of_another_search_is_refused(tmp_path):
+    file = tmp_path / "study.log"
+    with pytest.raises(KilledError):
+        searched(UPPER, file=file, report=kill)
+    with pytest.raises(ValueError, match="holds another search: seeds"):
+        searched(UPPER, file=file, seeds=[4])
+    with pytest.raises(ValueError, match="proposal_seed was 0 and is 1"):
+        searched(UPPER, file=file, seed=1)
+    other = Space(FedBiO(0.5, local_steps=2), UPPER.settings)
+    with pytest.raises(ValueError, match=r"holds another search: algorithm"):
+        searched(other, file=file)
+
+
+def test_a_setting_that_deteriorates_later_cannot_win():
+    # x falls from 3 to 1: whoever is at 2 after 10 rounds is beyond it at the end.
+    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    early = min(found.trials, key=lambda one: one.scores[10])
+    assert early.scores[10] < found.best.scores[10]
+    assert early.rounds == ROUNDS  # it was run to the end, and lost
+    assert early.score > found.best.score
+
+
+def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
+    def score(x, y):
+        # One call for the shorter run, and of the three seeds to the end the second.
+        return inf if next(calls) == 2 else 1.0
+
+    calls = count()
+    with pytest.raises(ArithmeticError, match="all 1 settings diverged"):
+        searched(UPPER, trials=1, score=score)
+    assert next(calls) == 4
+
+
+@pytest.mark.parametrize("memory", [scoring.MEMORY, 0.0])
+def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
+    # Steps of the last device on y overflow; it is excluded, and the others go on.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - 1) ** 2 + 0 * batch),
+        lower_loss=lambda x, y, batch: jnp.mean(batch * (y - x) ** 2) / 2,
+    )
+    held = InMemoryDevices(
+        [LocalExamples(np.ones(1), np.full(1, c)) for c in (1.0, 1.0, 1e40)]
+    )
+    algorithm = FedBiO(0.5, upper_rate=0.01, local_steps=20)
+    *_, last = run(problem, algorithm, held, 3.0, 2.0, rounds=2)
+    assert last.exclusions.excluded == 2
+    assert np.isfinite(last.x)
+    monkeypatch.setattr(scoring, "MEMORY", memory)
+    space = Space(algorithm, (Setting("upper_rate", 0.001, 0.1),))
+    arguments = problem, space, held, 3.0, 2.0
+    with pytest.raises(ArithmeticError, match="all 2 settings diverged"):
+        tune(*arguments, rounds=2, trials=2, seeds=[0])
+    # Where large uploads are to be left out, such a setting is as good as any.
+    limited = tune(*arguments, rounds=2, trials=2, seeds=[0], norm_limit=1e6)
+    assert isfinite(limited.best.score)
+
+
+def test_if_all_settings_diverge_the_message_says_what_was_tried():
+    space = Space(SLOW, (Setting("lower_rate", 1e30, 1e40),))
+    with pytest.raises(ArithmeticError) as error:
+        searched(space, trials=6)
+    message = str(error.value)
+    assert message.startswith("all 6 settings diverged, though the smallest values")
+    assert "lower_rate" in message
+    assert "DebugSimulation" in message
+
+
+@pytest.mark.slow
+def test_without_memory_runs_are_made_one_by_one_with_the_same_scores(
+    found, monkeypatch
+):
+    monkeypatch.setattr(scoring, "MEMORY", 0.0)
+    one_by_one = searched()
+    for mine, other in zip(one_by_one.trials, found.trials, strict=True):
+        assert mine.settings == pytest.approx(other.settings)
+        assert mine.scores.keys() == other.scores.keys()
+        for rounds in mine.scores:
+            np.testing.assert_allclose(
+                mine.scores[rounds], other.scores[rounds], rtol=1e-6
+            )
+
+
+def test_a_score_of_ones_own_is_minimised():
+    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    assert found.best.score < 0.1
+    assert found.start.score > 0.4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "at least 1 trial and 1 seed, but trials=0"),
+        ({"seeds": []}, "there are 0 seeds"),
+        ({"seeds": [1, 1]}, "names a seed twice"),
+    ],
+)
+def test_impossible_searches_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        searched(**options)
