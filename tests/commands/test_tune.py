@@ -1,4 +1,7 @@
-"""`fedbilevel tune`: killed and resumed, refused, and what it leaves behind."""
+"""`fedbilevel tune`: killed and resumed, refused, and what it leaves behind.
+
+On small files; `test_tune_readme` tunes the README's at night.
+"""
 
 import csv
 import json
