@@ -116,6 +116,24 @@ def test_a_range_is_widened_at_the_edge_that_the_best_is_near():
     assert one.widened(50.0) == one._replace(high=1000.0)
 
 
+def test_the_first_proposals_are_the_given_setting_and_the_theory():
+    algorithm = LocalBSGM(0.5, SERIES, upper_rate=2.0, lower_rate=0.3)
+    space = search_space(algorithm, curvature=4.0, steps=10)
+    start, *theory = space.proposals
+    assert start == space.start
+    assert [one["upper_rate"] for one in theory] == pytest.approx([0.6, 2.0, 6.0, 20.0])
+    for one in theory:
+        assert one["lower_rate"] == pytest.approx(0.5)  # learning_rate · it = 1 / L
+        assert one["hypergradient.scale"] == pytest.approx(0.9 / 4)
+        assert one["upper_mixing"] == start["upper_mixing"]
+        space.at(one)  # the algorithm takes it
+
+
+def test_without_theory_the_given_setting_comes_first_alone():
+    space = search_space(AutoFedBiO(rounds=9), curvature=1.0, steps=1)
+    assert space.proposals == [space.start]
+
+
 def test_a_fixed_x_is_searched_around_1():
     # A range of logarithms cannot hold 0.
     space = search_space(FedBiO(1.0, upper_rate=0.0), curvature=2.0, steps=1)

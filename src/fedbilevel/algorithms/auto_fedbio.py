@@ -25,7 +25,7 @@ from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.power_iteration import curvature_of
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
 WARM_UP = 0.1
 """The part of a run in which the rate of x grows: z begins at 0, far from H⁻¹ ∇y f."""
@@ -226,14 +226,17 @@ class AutoFedBiO:
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
         ) -> Float[Array, ""]:
             batches = data.lower.draw(key, self.batch_size, OPENING_BATCHES)
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
             keys = jax.random.split(jax.random.key(0), OPENING_BATCHES)
-            found = [
-                curvature_of(
-                    partial(problem.hessian_product, *downlink, batch), downlink[1], one
-                )
-                for batch, one in zip(batches, keys, strict=True)
-            ]
-            return _number(jnp.mean(jnp.stack(found) ** 2))
+
+            def curvature(one: tuple[Batch, RandomKey]) -> Float[Array, ""]:
+                batch, probe = one
+                hessian = partial(problem.hessian_product, *downlink, batch)
+                return curvature_of(hessian, downlink[1], probe)
+
+            # One after another: a loop is compiled once, whatever the number.
+            found = jax.lax.map(curvature, (stacked, keys))
+            return _number(jnp.mean(found**2))
 
         measure = questions.ask(
             lambda server: (server.x, server.y),

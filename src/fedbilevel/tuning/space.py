@@ -29,6 +29,10 @@ SHARES = (0.05, 1.0)
 """Weights of fresh gradients in momentum; 1 is no momentum, and more is impossible."""
 POWERS = {LocalBSGM: 1, LocalBSGVRM: 2, FedBiOAcc: 2}
 """The power of the learning rate that multiplies an algorithm's mixing weights."""
+FACTORS = (0.3, 1.0, 3.0, 10.0)
+"""By which a given rate of x is multiplied in the first proposals."""
+UPPER = ("upper_rate", "optimiser.learning_rate")
+"""Settings that say how far x moves."""
 SAMPLED = 256
 """Steps at which a schedule is looked at."""
 
@@ -41,6 +45,7 @@ class Setting(NamedTuple):
         low: the smallest value at first.
         high: the largest value at first.
         limit: a value that is never exceeded, however the range is widened.
+        theory: a value to try at first, if there is one.
 
     Example:
         >>> Setting("upper_rate", 0.01, 100.0).widened(best=90.0).high
@@ -51,6 +56,7 @@ class Setting(NamedTuple):
     low: float
     high: float
     limit: float = inf
+    theory: float | None = None
 
     def containing(self, value: float) -> "Setting":
         """Return the range with a value in it; it grows a hundredfold at most.
@@ -102,6 +108,25 @@ class Space(NamedTuple):
             one.name: one.inside(float(_read(self.algorithm, one.name.split("."))))
             for one in self.settings
         }
+
+    @property
+    def proposals(self) -> list[dict[str, float]]:
+        """What is tried first: the values to begin with, and those of the theory.
+
+        Theory has no value for a rate of x, so the given ones are multiplied.
+        """
+        start = self.start
+        known = {one.name: one.theory for one in self.settings}
+        theory = {name: value for name, value in known.items() if value is not None}
+        if not theory:
+            return [start]
+        # Settings of x alone have no theory; momentum is left as it is given.
+        free = [one for one in self.settings if one.name.endswith(UPPER)]
+        tried = [
+            {one.name: one.inside(factor * start[one.name]) for one in free}
+            for factor in (FACTORS if free else (1.0,))
+        ]
+        return [start, *({**start, **theory, **one} for one in tried)]
 
     def at(self, values: Mapping[str, float]) -> FederatedAlgorithm:
         """Return the algorithm with other values."""
@@ -175,7 +200,7 @@ def _of_field(
     value = getattr(algorithm, name)
     if isinstance(value, NeumannSeries):
         low, high = (part / curvature for part in SCALES)
-        return [Setting(f"{name}.scale", low, high)]
+        return [Setting(f"{name}.scale", low, high, theory=0.9 / curvature)]
     if not tree.is_number(value):
         return []
     if name == "upper_rate":
@@ -184,7 +209,7 @@ def _of_field(
         return [_around(algorithm, name, NEAR)]
     if name in ("lower_rate", "adjoint_rate"):
         low, high = (part / (curvature * largest) for part in STEPS)
-        return [Setting(name, low, high)]
+        return [Setting(name, low, high, theory=1 / (curvature * largest))]
     if name.endswith("_mixing"):
         low, high = (part / share for part in SHARES)
         return [Setting(name, low, high, limit=high)]

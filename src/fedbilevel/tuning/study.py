@@ -145,14 +145,16 @@ class Study:
                 number = one.user_attrs.get(GENERATION, generation)
                 if one.state is TrialState.RUNNING and number == generation:
                     self._study.tell(one.number, state=TrialState.FAIL)
-            waits = any(one.state is TrialState.WAITING for one in known)
+            for _ in range(sum(one.state is TrialState.WAITING for one in known)):
+                self._study.tell(self._study.ask(), state=TrialState.FAIL)
             sequence = np.random.SeedSequence([self._seed, generation])
             self._study.sampler = TPESampler(
                 seed=int(sequence.generate_state(1)[0]), n_startup_trials=size
             )
             ranges = _distributions(self.settings(generation))
-            if generation == 0 and not waits:
-                self._study.enqueue_trial(self._space.start)
+            if generation == 0:
+                for values in self._space.proposals[:size]:
+                    self._study.enqueue_trial(values)
             for _ in range(size):
                 proposed = self._study.ask(fixed_distributions=ranges)
                 proposed.set_user_attr(GENERATION, generation)

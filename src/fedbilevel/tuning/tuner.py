@@ -128,9 +128,10 @@ def tune(
     infinitely bad, and an upload that is not finite counts as divergence, unless there
     is a `norm_limit`.
 
-    Later generations are proposed by Optuna's TPE from what earlier ones found, in
-    ranges that are widened where the best lies at an edge. The first trial is the given
-    setting and runs to the end, so the result is at least as good on these seeds.
+    The first generation holds the given setting, the rates of theory (1/L for y and z)
+    and random ones. Later ones are proposed by Optuna's TPE from what was found before,
+    in ranges that are widened where the best lies at an edge. The given setting always
+    runs to the end, so the result is at least as good on these seeds.
 
     The same arguments give the same settings and scores on the same machine; on
     another, rounding may differ.
