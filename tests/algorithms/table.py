@@ -76,8 +76,8 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     "ShroFBO, unequal steps": lambda: ShroFBO(
         0.1, 0.3, 0.5, 0.4, local_steps=3, examples_per_step=2, adjoint_radius=1.5
     ),
-    "FedBiO, Adam on the server": lambda: with_server_optimiser(
-        FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2),
+    "FedBiOAcc, Adam on the server": lambda: with_server_optimiser(
+        FedBiOAcc(0.1, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2),
         optax_optimiser("adam", learning_rate=0.05, b2=0.99),
     ),
     "AutoFedBiO": lambda: AutoFedBiO(

@@ -115,6 +115,19 @@ def test_an_explosion_is_answered_by_stepping_back(caplog):
     jax.tree.map(np.testing.assert_array_equal, again.server, last.server)
 
 
+@pytest.mark.parametrize("rounds", [9, 20])
+def test_a_short_run_recovers_from_an_explosion(rounds):
+    # All rounds in which x warms up diverge: there is no loss yet to compare with.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
+        lower_loss=cliff,
+    )
+    start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
+    last = last_round(problem, *start, rounds=rounds)
+    assert 1 <= int(last.server.setbacks) <= rounds // 2
+    assert 0.2 < float(last.y) < 1.1
+
+
 def test_an_adjoint_in_negative_curvature_begins_again():
     # g = (y² − 1)² / 4 + x y / 10 bends down between its two valleys, where y begins.
     problem = BilevelProblem(

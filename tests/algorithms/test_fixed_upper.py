@@ -57,7 +57,7 @@ def lower_variable(done):
 
 def test_every_algorithm_of_the_library_has_an_upper_rate():
     assert set(ALGORITHMS) - set(TUNABLE) == {
-        "FedBiO, Adam on the server",  # the algorithm inside has it
+        "FedBiOAcc, Adam on the server",  # the algorithm inside has it
         "two exchanges, private state",
     }
 

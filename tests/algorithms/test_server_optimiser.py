@@ -3,15 +3,22 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from fedbilevel import (
+    AutoFedBiO,
+    BilevelProblem,
     CheckpointError,
     Checkpoints,
     FedBiO,
+    FedBiOAcc,
     InMemoryDevices,
+    LocalBSGVRM,
+    LocalExamples,
+    NeumannSeries,
     optax_optimiser,
     resume,
     run,
@@ -39,15 +46,58 @@ def ends(algorithm: Any, rounds: int = 3, **others: Any) -> Any:
 
 @in_tiers(quick=KINDS[1:2], check=KINDS)
 def test_gradient_descent_at_rate_1_is_the_algorithm_as_it_is(name):
+    if name == "AutoFedBiO":
+        pytest.skip("it has an optimiser of its own")
     plain = ends(ALGORITHMS[name]())
     for optimiser in (optax.sgd(1.0), optax_optimiser("sgd", learning_rate=1.0)):
         wrapped = ends(with_server_optimiser(ALGORITHMS[name](), optimiser))
+        inner, costs = wrapped.server.inner, wrapped.costs
+        if getattr(inner, "origin", None) is not None:
+            # Devices are told one x more, which is where they expect it.
+            np.testing.assert_array_equal(inner.origin, inner.x)
+            inner = inner._replace(origin=None)
+            assert costs.bytes_down > plain.costs.bytes_down
+            costs = costs._replace(bytes_down=plain.costs.bytes_down)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12),
-            (wrapped.server.inner, wrapped.private),
+            (inner, wrapped.private),
             (plain.server, plain.private),
         )
-        assert wrapped.costs == plain.costs
+        assert costs == plain.costs
+
+
+def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
+    """Φ(x) = (x − 1)² by two devices of one example each: nothing is drawn."""
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - upper * batch) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean(0.5 * (y - x * batch) ** 2),
+    )
+    return problem, InMemoryDevices.sharing(LocalExamples(np.ones(1), np.ones(1)), 2)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        LocalBSGVRM(0.1, NeumannSeries(4, 0.9), upper_rate=1e-3, local_steps=3),
+        FedBiOAcc(0.1, upper_rate=1e-3, local_steps=3),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_variance_reduction_knows_of_the_servers_steps(algorithm):
+    # Without noise its estimates are exact at every point, however Adam moves x.
+    problem, devices = halves(1.0)
+    wrapped = with_server_optimiser(algorithm, optax.adam(0.05))
+    for done in run(problem, wrapped, devices, 3.0, 3.0, rounds=300):
+        inner = done.server.inner
+        found = getattr(inner, "lower_direction", None)
+        found = inner.directions.y if found is None else found
+        assert float(found) == pytest.approx(float(inner.y - inner.origin), abs=1e-9)
+    assert float(done.x) == pytest.approx(1.0, abs=0.02)
+
+
+def test_an_algorithm_with_an_optimiser_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="AutoFedBiO moves x by an optimiser of its"):
+        with_server_optimiser(AutoFedBiO(rounds=9), optax.adam(0.01))
 
 
 def test_the_steps_are_those_of_adam_written_by_hand():

@@ -44,11 +44,12 @@ def until_scored(begun: subprocess.Popen[bytes], file: Path, known: int) -> None
     )
 
 
-def test_a_search_killed_twice_ends_as_one_that_was_not(searched, tmp_path):
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_search_that_was_killed_ends_as_one_that_was_not(times, searched, tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     tuned = tmp_path / "runs" / "quick-tuned"
     known = 0
-    for _ in range(2):
+    for _ in range(times):
         with subprocess.Popen(
             [sys.executable, "-m", "fedbilevel", *SEARCH.split(), "--json"],
             cwd=tmp_path,
@@ -136,7 +137,7 @@ def test_another_search_in_its_place_is_refused(searched, words, message):
     assert (searched / "runs" / "quick-tuned" / "best.toml").read_text() == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # by day, `tests.tuning.test_space` looks at its space
 def test_auto_is_tuned_by_its_upper_rate_alone(tmp_path):
     (tmp_path / "auto.toml").write_text(
         'algorithm = "auto"\nrounds = 12\n'

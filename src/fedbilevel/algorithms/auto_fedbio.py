@@ -133,7 +133,8 @@ class AutoFedBiO:
 
     leave x where it is and average its directions ∇x f − J z. The server moves x by
     Adam along the mean of these directions, and y and z to their means with momentum
-    (Nesterov's), so that they keep up with x where the lower loss is hardly curved.
+    (Polyak's heavy ball, dropped where a step turns back), so that they keep up with x
+    where the lower loss is hardly curved.
 
     Rates: γ = lower_rate · c(t) / L and τ = adjoint_rate · c(t) / L, where c decays
     from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss,
@@ -410,7 +411,7 @@ def _find(
         loss=_number(problem.upper_loss(point.x, point.y, samples.upper)),
         # Fourth powers of any unit would leave the range of single precision.
         curvature=(_number(curvature_of(hessian, point.y, key)) / _unit(level)) ** 4,
-        bend=_bend(problem, point, samples),
+        bend=_number(jnp.zeros(())),  # the steps will tell
     )
 
 

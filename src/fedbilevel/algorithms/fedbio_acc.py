@@ -37,6 +37,7 @@ class FedBiOAccState(NamedTuple):
         adjoint: z.
         directions: the estimates of those of x, y and z.
         step: t.
+        origin: the x that directions were estimated at, if the server moves x since.
 
     Example:
         >>> nothing = AdjointPoint(0.0, 0.0, 0.0)
@@ -49,6 +50,7 @@ class FedBiOAccState(NamedTuple):
     adjoint: Lower
     directions: AdjointPoint
     step: schedules.Step
+    origin: Upper | None = None
 
 
 class _Uplink(NamedTuple):
@@ -63,6 +65,7 @@ class _Work(NamedTuple):
     along: AdjointPoint
     step: schedules.Step
     begun: Float[Array, "*devices"]  # 0 while a device lacks fresh estimates of its own
+    origin: Upper | None
 
 
 @tree.register
@@ -129,6 +132,10 @@ class FedBiOAcc:
         kept = (point[1:], along[1:], -1) if self.private_lower else ()
         return FedBiOAccState(*point, along, step=0), kept
 
+    def moved_by_server(self, state: FedBiOAccState) -> FedBiOAccState:
+        """Return a state that remembers which x its estimates belong to."""
+        return state._replace(origin=state.x)
+
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round, in which each device makes its first estimates."""
         (phase,) = self.phases(problem)
@@ -147,25 +154,25 @@ class FedBiOAcc:
         """Return the local steps and one average."""
 
         def broadcast(server: FedBiOAccState) -> Downlink:
-            x, y, z, along, step = server
+            x, y, z, along, step, origin = server
             if self.private_lower:
-                return x, along.x, step
-            return AdjointPoint(x, y, z), along, step
+                return x, along.x, step, origin
+            return AdjointPoint(x, y, z), along, step, origin
 
         def start(
             downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
         ) -> _Work:
             if not self.private_lower:
-                point, along, step = downlink
-                return _Work(point, along, step, begun=jnp.ones(()))
-            x, upper_direction, step = downlink
+                point, along, step, origin = downlink
+                return _Work(point, along, step, jnp.ones(()), origin)
+            x, upper_direction, step, origin = downlink
             lower, lower_directions, left_at = private
             begun = jnp.asarray(left_at == step, float)
             along = AdjointPoint(upper_direction, *lower_directions)
-            return _Work(AdjointPoint(x, *lower), along, step, begun)
+            return _Work(AdjointPoint(x, *lower), along, step, begun, origin)
 
         def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
-            point, along, t, begun = work
+            point, along, t, begun, origin = work
             a = schedules.rate_at(self.learning_rate, t)
             rates = AdjointPoint(
                 self.upper_rate * a, self.lower_rate * a, self.adjoint_rate * a
@@ -173,7 +180,9 @@ class FedBiOAcc:
             new_point = descend(point, rates, along, self.adjoint_radius)
             samples = draw_samples(data, key, self.batch_size)
             new = directions(problem, new_point, samples)
-            old = directions(problem, point, samples)
+            # Where the server has moved x, estimates still belong where it was.
+            left = point if origin is None else point._replace(x=origin)
+            old = directions(problem, left, samples)
             # A device that joins late, or was away, has no estimates made at this x to
             # correct: it forgets them all.
             forget = AdjointPoint(
@@ -182,12 +191,13 @@ class FedBiOAcc:
                 1 - begun * (1 - self.adjoint_mixing * a * a),
             )
             along = AdjointPoint(*map(corrected, along, old, forget, new))
-            return _Work(new_point, along, t + 1, jnp.ones_like(begun))
+            origin = None if origin is None else new_point.x
+            return _Work(new_point, along, t + 1, jnp.ones_like(begun), origin)
 
         def finish(
             work: _Work, downlink: Downlink, key: RandomKey
         ) -> tuple[Uplink, Private, Info]:
-            point, along, step, _ = work
+            point, along, step = work[:3]
             if self.private_lower:
                 return (point.x, along.x), (point[1:], along[1:], step), {}
             return _Uplink(*point, along), (), {}
@@ -196,9 +206,11 @@ class FedBiOAcc:
             step = server.step + self.local_steps
             mean_x = mean[0] if self.private_lower else mean.x
             x = tree.moved(self.upper_rate, server.x, mean_x)
+            origin = None if server.origin is None else x
             if self.private_lower:
                 along = server.directions._replace(x=mean[1])
-                return server._replace(x=x, directions=along, step=step)
-            return FedBiOAccState(x, mean.y, mean.adjoint, mean.directions, step)
+                return server._replace(x=x, directions=along, step=step, origin=origin)
+            others = mean.y, mean.adjoint, mean.directions
+            return FedBiOAccState(x, *others, step, origin)
 
         return (Phase(self.local_steps, broadcast, start, step, finish, server),)

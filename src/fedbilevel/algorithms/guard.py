@@ -28,6 +28,7 @@ class Guard(NamedTuple):
         noise: how far the loss of a round is from the average, on average.
         shrinkage: multiplies all rates: 1, halved by a setback, and growing again.
         setbacks: how often the run stepped back.
+        begun: whether any round has not diverged, so that there is a loss to judge by.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,6 +43,7 @@ class Guard(NamedTuple):
     noise: Float[Array, ""]
     shrinkage: Float[Array, ""]
     setbacks: Int[Array, ""]
+    begun: Bool[Array, ""]
 
 
 def new_guard(state: PyTree, zero: Float[Array, ""]) -> Guard:
@@ -56,7 +58,8 @@ def new_guard(state: PyTree, zero: Float[Array, ""]) -> Guard:
         >>> int(new_guard((), jnp.zeros(())).setbacks)
         0
     """
-    return Guard(state, zero, zero, zero, zero, zero + 1, jnp.asarray(0))
+    no = jnp.asarray(False)
+    return Guard(state, zero, zero, zero, zero, zero + 1, jnp.asarray(0), no)
 
 
 def judge(
@@ -98,6 +101,7 @@ def judge(
         (True, 1.0, 0.5)
     """
     loss = jnp.asarray(loss, guard.level.dtype)
+    warm = warm & guard.begun
     margin = guard.noise + FLOOR * guard.level
     above = loss - guard.smooth
     jumped = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
@@ -130,4 +134,5 @@ def judge(
             jnp.minimum(1.0, RECOVERY * guard.shrinkage),
         ),
         setbacks=guard.setbacks + jnp.asarray(exploded, guard.setbacks.dtype),
+        begun=guard.begun | ~exploded,
     ), exploded

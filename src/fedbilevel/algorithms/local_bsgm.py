@@ -90,7 +90,7 @@ class LocalBSGM:
         def step(
             state: MomentumState, data: DeviceData, key: RandomKey
         ) -> MomentumState:
-            x, y, u, v, t = state
+            x, y, u, v, t, _ = state
             eta = schedules.rate_at(self.learning_rate, t)
             x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 10
             y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 10

@@ -78,6 +78,10 @@ class LocalBSGVRM:
         """Return the first state; devices keep nothing."""
         return initial_state(x, y), ()
 
+    def moved_by_server(self, state: MomentumState) -> MomentumState:
+        """Return a state that remembers which x its estimates belong to."""
+        return state._replace(origin=state.x)
+
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round, opened with a batch of `opening_batch_size`."""
         (phase,) = self.phases(problem)
@@ -94,18 +98,21 @@ class LocalBSGVRM:
         def step(
             state: MomentumState, data: DeviceData, key: RandomKey
         ) -> MomentumState:
-            x, y, u, v, t = state
+            x, y, u, v, t, origin = state
             eta = schedules.rate_at(self.learning_rate, t)
             new_x = tree.add_scaled(x, -self.upper_rate * eta, u)  # x_{t+1}, line 10
             new_y = tree.add_scaled(y, -self.lower_rate * eta, v)  # y_{t+1}, line 10
             samples = self._draw(data, key, batch_size=self.batch_size)
             at = partial(estimate, problem, self.hypergradient, samples=samples)
             new_hypergradient, new_gradient = at(new_x, new_y)
-            old_hypergradient, old_gradient = at(x, y)
+            # Where the server has moved x, estimates still belong where it was.
+            old_x = x if origin is None else origin
+            old_hypergradient, old_gradient = at(old_x, y)
             forget = self.upper_mixing * eta * eta, self.lower_mixing * eta * eta
             u = corrected(u, old_hypergradient, forget[0], new_hypergradient)  # line 7
             v = corrected(v, old_gradient, forget[1], new_gradient)  # line 8
-            return MomentumState(new_x, new_y, u, v, t + 1)
+            origin = None if origin is None else new_x
+            return MomentumState(new_x, new_y, u, v, t + 1, origin)
 
         return (local_phase(self.local_steps, step, self.upper_rate),)
 

@@ -21,6 +21,7 @@ class MomentumState(NamedTuple):
         upper_direction: u, the estimate of the hypergradient.
         lower_direction: v, the estimate of the lower gradient.
         step: t, the number of steps taken.
+        origin: the x that u and v were estimated at, if the server moves x since.
 
     Example:
         >>> state = MomentumState(1.0, 2.0, 0.0, 0.0, step=0)
@@ -33,6 +34,7 @@ class MomentumState(NamedTuple):
     upper_direction: Upper
     lower_direction: Lower
     step: schedules.Step
+    origin: Upper | None = None
 
 
 class MomentumUplink(NamedTuple):
@@ -150,7 +152,9 @@ def local_phase(
 
     def server(server: MomentumState, mean: MomentumUplink) -> MomentumState:
         x = tree.moved(upper_rate, server.x, mean.x)
-        return MomentumState(x, *mean[1:], step=server.step + local_steps)
+        origin = None if server.origin is None else x
+        step = server.step + local_steps
+        return MomentumState(x, *mean[1:], step=step, origin=origin)
 
     return Phase(
         steps=local_steps,

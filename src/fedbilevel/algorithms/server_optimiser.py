@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import (
     Decoded,
     Downlink,
@@ -86,6 +87,11 @@ class ServerOptimised:
     optimiser: Any
 
     def __post_init__(self) -> None:
+        if isinstance(self.algorithm, AutoFedBiO):
+            raise ValueError(
+                "AutoFedBiO moves x by an optimiser of its own; give "
+                "with_server_optimiser another algorithm, such as FedBiO."
+            )
         object.__setattr__(self, "optimiser", as_tree(self.optimiser))
 
     def init(
@@ -93,6 +99,9 @@ class ServerOptimised:
     ) -> tuple[OptimisedState, Private]:
         """Return the first state of the algorithm inside and of the optimiser."""
         inner, private = self.algorithm.init(problem, x, y)
+        # Variance reduction corrects its estimates from one x to the next, and must
+        # know of a step that the server took.
+        inner = getattr(self.algorithm, "moved_by_server", lambda same: same)(inner)
         return OptimisedState(inner, self.optimiser.init(inner.x)), private
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
