@@ -10,8 +10,10 @@ import pytest
 from fedbilevel import (
     AutoFedBiO,
     BilevelProblem,
+    Everyone,
     InMemoryDevices,
     LocalExamples,
+    UniformSample,
     run,
 )
 from tests import quadratic
@@ -19,11 +21,22 @@ from tests import quadratic
 pytestmark = pytest.mark.slow
 
 ROUNDS = 300
+EVERYONE = Everyone()
 
 
-def last_round(problem, devices, x, y, rounds=ROUNDS, **settings):
+def last_round(
+    problem, devices, x, y, rounds=ROUNDS, participation=EVERYONE, **settings
+):
     algorithm = AutoFedBiO(rounds, **settings)
-    *_, last = run(problem, algorithm, devices, x, y, rounds=rounds)
+    *_, last = run(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        rounds=rounds,
+        participation=participation,
+    )
     return last
 
 
@@ -125,7 +138,71 @@ def test_a_short_run_recovers_from_an_explosion(rounds):
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
     last = last_round(problem, *start, rounds=rounds)
     assert 1 <= int(last.server.setbacks) <= rounds // 2
-    assert 0.2 < float(last.y) < 1.1
+    # It goes on, in steps as short as the cliff asks for.
+    assert 0.01 < float(last.y) < 1.1
+    assert float(last.x) < 1.99
+
+
+@pytest.mark.parametrize("size", [(), (3,)])
+def test_it_leaves_a_start_at_zero(size):
+    # y*(0) = 0: nothing has a length yet that the first step could be compared with.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean(batch) * jnp.sum((y - 1.0) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean(batch) * jnp.sum((y - x) ** 2),
+    )
+    last = last_round(problem, alone(1.0, 1.0), jnp.zeros(size), jnp.zeros(size))
+    assert int(last.server.setbacks) == 0
+    np.testing.assert_allclose(last.x, 1.0, atol=0.01)
+
+
+@pytest.mark.parametrize("y", [0.0, 50.0])
+def test_a_loss_that_is_flat_where_it_begins_does_not_throw_it_about(y):
+    # √(1 + (y − x)²) is straight far out: a step of one over its curvature there
+    # jumps over y*(x), and back again.
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        lower_loss=lambda x, y, batch: (
+            jnp.mean(jnp.sqrt(1.0 + (y - x * batch) ** 2)) + 0.01 * y**2
+        ),
+    )
+    last = last_round(problem, alone(1.0, 1.0), jnp.array(2.0), jnp.array(y))
+    assert 1.0 < float(last.x) < 1.5  # from 2 to 1.02, on the way
+    assert abs(float(last.y - last.x)) < 0.05
+
+
+def test_a_device_whose_examples_are_not_finite_is_left_out_and_named():
+    good = np.ones((4, 1))
+    held = [
+        LocalExamples(good, np.full((4, 1), np.nan)),
+        *[LocalExamples(good, good)] * 3,
+    ]
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - batch[:, 0]) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean((y - x * batch[:, 0]) ** 2),
+    )
+    last = last_round(problem, InMemoryDevices(held), jnp.array(2.0), jnp.array(0.0))
+    assert abs(float(last.x) - 1.0) < 0.02
+    assert last.exclusions.excluded >= ROUNDS - 1
+    assert int(last.server.setbacks) == 0
+
+
+def test_devices_that_differ_much_are_not_taken_for_explosions():
+    # One in twenty is far away: whenever it is drawn, the loss is a hundred times.
+    far = np.where(np.arange(100) < 5, 20.0, 0.0)
+    devices = InMemoryDevices([LocalExamples(np.full(1, c), np.ones(1)) for c in far])
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean(batch) * (y - x) ** 2,
+    )
+    last = last_round(
+        problem,
+        devices,
+        jnp.array(2.0),
+        jnp.array(0.0),
+        participation=UniformSample(devices=10),
+    )
+    assert int(last.server.setbacks) < 10
+    assert abs(float(last.x) - 1.0) < 0.5
 
 
 def test_an_adjoint_in_negative_curvature_begins_again():

@@ -31,6 +31,8 @@ WARM_UP = 0.1
 """The part of a run in which the rate of x grows: z begins at 0, far from H⁻¹ ∇y f."""
 FORGETTING = 0.9
 """Of the curvature of earlier rounds, where it was larger than the latest."""
+SETTLING = 5
+"""Rounds in which the loss may change as it likes, at least: y moves to y*(x)."""
 OPENING_BATCHES = 4
 """Batches of each device whose curvature is measured before the first step."""
 MOST_BROKEN = 0.1
@@ -49,7 +51,6 @@ class AutoState(NamedTuple):
         lower_velocity: how y moved, with momentum.
         adjoint_velocity: how z moved, with momentum.
         curvature: L, that rates are made from.
-        stride: the squared length of the longest step on y of the last good round.
         guard: what is known of the loss, and where to step back to.
 
     Example:
@@ -70,7 +71,6 @@ class AutoState(NamedTuple):
     lower_velocity: Lower
     adjoint_velocity: Lower
     curvature: Float[Array, ""]
-    stride: Float[Array, ""]
     guard: Guard
 
     @property
@@ -138,9 +138,14 @@ class AutoFedBiO:
 
     Rates: γ = lower_rate · c(t) / L and τ = adjoint_rate · c(t) / L, where c decays
     from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss,
-    measured by each device in each exchange: the mean over devices of fourth powers,
-    between the mean and the largest, and the largest of late. The rate of x grows over
-    the first tenth of `rounds` and then decays to 0 by a cosine.
+    measured by each device in each exchange, at a point and along a step: the mean over
+    devices of fourth powers, between the mean and the largest, and the largest of late.
+    The rate of x grows over the first tenth of `rounds` and then decays to 0 by a
+    cosine. The first round measures, and moves nothing.
+
+    What it cannot see: where the lower loss is so badly conditioned that y and z do not
+    arrive, x follows wrong directions. Give ten times as many local steps (rounds times
+    `local_steps`) as the condition number, or a ridge where that is too many.
 
     Several local steps let devices that differ drift apart: (x, y) then settles beside
     the solution, by an amount that vanishes with the rates. One local step removes it.
@@ -153,8 +158,9 @@ class AutoFedBiO:
 
     Attributes:
         rounds: how long the run is meant to be; later rounds leave x as it is.
-        upper_rate: how far Adam moves a coordinate of x in a round, at most; x should
-            be in units in which 1 is a lot, such as logarithms of penalties.
+        upper_rate: how far Adam usually moves a coordinate of x in a round, where all
+            directions agree; x should be in units in which 1 is a lot, such as
+            logarithms of penalties.
         lower_rate: γ in units of 1/L.
         adjoint_rate: τ in units of 1/L.
         momentum: of y and z on the server.
@@ -216,7 +222,6 @@ class AutoFedBiO:
             lower_velocity=still,
             adjoint_velocity=still,
             curvature=zero,
-            stride=zero + jnp.inf,
             guard=new_guard((*point, moments), zero),
         ), ()
 
@@ -264,7 +269,12 @@ class AutoFedBiO:
             still, none = tree.scale(0.0, point.x), jnp.zeros_like(found.loss)
             work = Work(point, still, t, shared, found, none, none)
             begun = self._advance(problem, work, samples)
-            return begun._replace(first=begun.longest)
+            along = _along_step(problem, point, begun.point.y, samples)
+            curvature = jnp.maximum(
+                found.curvature, (along / _unit(shared.curvature)) ** 4
+            )
+            found = begun.found._replace(curvature=curvature)
+            return begun._replace(found=found, first=begun.longest)
 
         def step(work: Work, data: DeviceData, key: RandomKey) -> Work:
             samples = draw_samples(data, key, self.batch_size)
@@ -276,7 +286,10 @@ class AutoFedBiO:
             received, _, _ = downlink
             reached = work.direction, work.point.y, work.point.adjoint
             stayed = tree.scale(0.0, received.x), received.y, received.adjoint
-            broken = ~_all_finite((reached, work.found.curvature, work.found.bend))
+            # Not finite before the first step: examples of this device are to blame,
+            # and the engine leaves it out and names it. Afterwards: the steps diverged.
+            sound = _all_finite((work.found.loss, work.first))
+            broken = sound & ~_all_finite((reached, work.found))
             # What cannot be measured where steps diverge leaves L as it was.
             found = work.found._replace(
                 curvature=jnp.where(broken, 1.0, work.found.curvature),
@@ -286,6 +299,7 @@ class AutoFedBiO:
                 lambda here, there: jnp.where(broken, here, there), stayed, reached
             )
             steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
+            found = found._replace(loss=jnp.where(sound, found.loss, jnp.nan))
             upload = reached, found, steps, _number(broken)
             return upload, (), {"loss": work.found.loss}
 
@@ -297,8 +311,9 @@ class AutoFedBiO:
                 server.guard,
                 here,
                 found.loss,
-                warm=self._done(server.step) > WARM_UP,
-                broken=(broken > MOST_BROKEN) | _ran_away(steps, server),
+                warm=(self._done(server.step) > WARM_UP)
+                & (server.step >= SETTLING * self.local_steps),
+                broken=(broken > MOST_BROKEN) | _ran_away(steps, server.y),
             )
             x, y, z, moments = guard.good
             back = moved._replace(
@@ -310,9 +325,7 @@ class AutoFedBiO:
                 adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
                 guard=guard,
             )
-            following: AutoState = _either(
-                exploded, back, moved._replace(stride=steps[1], guard=guard)
-            )
+            following: AutoState = _either(exploded, back, moved._replace(guard=guard))
             return following
 
         steps = self.local_steps - 1  # the first is taken by `start`
@@ -424,12 +437,27 @@ def _bend(
     return _number(tree.inner(z, problem.hessian_product(x, y, batch, z)))
 
 
-def _ran_away(steps: Float[Array, "2"], server: AutoState) -> Bool[Array, ""]:
-    """Return whether a step on y was ten times y, and a hundred times those before."""
+def _along_step(
+    problem: BilevelProblem, point: AdjointPoint, y: Lower, samples: Samples
+) -> Float[Array, ""]:
+    """Return the curvature between two points: far from y*, it may be 0 at both."""
+    x, before, _ = point
+    turned = tree.subtract(
+        problem.lower_gradient(x, y, samples.lower),
+        problem.lower_gradient(x, before, samples.lower),
+    )
+    moved = _number(tree.squared_norm(tree.subtract(y, before)))
+    turned = _number(tree.squared_norm(turned))
+    return jnp.sqrt(jnp.where(moved > 0, turned / jnp.where(moved > 0, moved, 1.0), 0))
+
+
+def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
+    """Return whether a step on y was ten times y, and a hundred times the first."""
     first, longest = steps
-    far = longest > 100.0 * _number(tree.squared_norm(server.y))
-    grown = longest > 1e4 * jnp.minimum(first, server.stride)
-    return jnp.logical_and(far, grown)
+    far = longest > 100.0 * _number(tree.squared_norm(y))
+    # After a step of length 0, such as at y*(x), any other is infinitely longer.
+    ran_away: Bool[Array, ""] = far & (first > 0) & (longest > 1e4 * first)
+    return ran_away
 
 
 def _unit(level: Float[Array, ""]) -> Float[Array, ""]:

@@ -115,7 +115,11 @@ def judge(
     )
     # Before x moves, the latest loss is all that counts: y is still on its way.
     smooth = jnp.where(warm, guard.smooth + SMOOTHING * above, loss)
-    noise = guard.noise + SMOOTHING * (jnp.abs(above) - guard.noise)
+    # A jump counts as noise too, or devices that differ, sampled, would be taken for
+    # explosions for ever; but not all of it, or one explosion would hide the next.
+    most = 2 * FACTOR * (jnp.abs(guard.smooth) + margin)
+    spread = jnp.where(jnp.isfinite(above), jnp.minimum(jnp.abs(above), most), most)
+    noise = guard.noise + SMOOTHING * (spread - guard.noise)
     return Guard(
         good,
         level=jnp.where(
@@ -127,7 +131,7 @@ def judge(
             guard.lowest,
             jnp.where(warm, jnp.minimum(guard.lowest, smooth), smooth),
         ),
-        noise=jnp.where(warm & ~exploded, noise, guard.noise),
+        noise=jnp.where(warm & ~broken, noise, guard.noise),
         shrinkage=jnp.where(
             exploded,
             0.5 * guard.shrinkage,
