@@ -143,6 +143,26 @@ def test_a_short_run_recovers_from_an_explosion(rounds):
     assert float(last.x) < 1.99
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("condition", "rounds", "error"),
+    [(100, 300, 0.005), (300, 300, 0.1), (1000, 1000, 0.1)],
+)
+def test_ten_steps_for_each_unit_of_the_condition_number_suffice(
+    condition, rounds, error
+):
+    curvatures = jnp.array([1.0, 1.0 / condition])
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean(batch) * jnp.sum((y - 1.0) ** 2),
+        lower_loss=lambda x, y, batch: (
+            jnp.mean(batch) * jnp.sum(curvatures * (y - x) ** 2)
+        ),
+    )
+    start = alone(1.0, 1.0), jnp.full(2, 2.0), jnp.full(2, 2.0)
+    last = last_round(problem, *start, rounds=rounds)
+    np.testing.assert_allclose(last.x, 1.0, atol=error)
+
+
 @pytest.mark.parametrize("size", [(), (3,)])
 def test_it_leaves_a_start_at_zero(size):
     # y*(0) = 0: nothing has a length yet that the first step could be compared with.
