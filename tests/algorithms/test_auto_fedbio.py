@@ -242,6 +242,19 @@ def test_an_adjoint_in_negative_curvature_begins_again():
 
 
 @pytest.mark.parametrize(
+    ("planned", "said"),
+    [(9, "ends while x still moves"), (1, "stays where it is"), (3, None)],
+)
+def test_a_run_of_another_length_than_planned_is_mentioned(planned, said, caplog):
+    loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)  # noqa: E731
+    problem = BilevelProblem(loss, loss)
+    run(problem, AutoFedBiO(planned), alone(1.0), 1.0, 1.0, rounds=3)
+    messages = [one.getMessage() for one in caplog.records]
+    assert len(messages) == (said is not None)
+    assert said is None or said in messages[0]
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"rounds": 0}, "rounds at least 1"),

@@ -115,6 +115,7 @@ def run(
             f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds; "
             "call resume to go on from it, or choose another folder."
         )
+    _mention_other_length(algorithm, rounds)
     first = Progress(0, prepared.state, Costs(), ())
     return _rounds(prepared, first, rounds, seed, participation, engine, store)
 
@@ -410,6 +411,21 @@ def _rounds(
     finally:
         if store is not None:
             store.close()
+
+
+def _mention_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
+    planned = getattr(algorithm, "rounds", rounds)
+    if planned != rounds:
+        logger.warning(
+            "%s decays its rates over rounds=%s, but the run has rounds=%d: %s. Give "
+            "both the same number.",
+            type(algorithm).__name__,
+            planned,
+            rounds,
+            "it ends while x still moves fast"
+            if planned > rounds
+            else "x stays where it is in the last of them",
+        )
 
 
 def _setbacks(server: Server) -> int:
