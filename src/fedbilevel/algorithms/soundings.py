@@ -231,7 +231,7 @@ class Soundings:
         (direction, _), sizes = jax.lax.scan(one_more, start, first)
         last = jax.tree.map(lambda leaf: leaf[longest], batches)
         bend = tree.inner(direction, problem.hessian_product(x, y, last, direction))
-        downward = jnp.asarray(scale * bend < -ROUNDING, float)
+        downward = jnp.asarray(scale * jnp.asarray(bend, float) < -ROUNDING, float)
         return sizes[2 ** np.arange(self.doublings + 1) - 1], direction, downward
 
     def _smallest(
