@@ -5,6 +5,7 @@ L_21 may be any number from 0 on: the theorem has to hold for all of them. η_t 
 constant while t is below its plateau, and so small that sums over steps are integrals.
 """
 
+from math import expm1
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def speeds(case: Case) -> tuple[float, float]:
 def from_the_edge(case: Case) -> float:
     """Return the average of x² from x_0 = L_0 without noise: u = x and dx = −r x."""
     time = 2 * speeds(case)[1] * case.steps
-    return case.l0**2 * -np.expm1(-time) / time
+    return case.l0**2 * -expm1(-time) / time
 
 
 def from_the_opening(case: Case) -> float:
@@ -80,7 +81,7 @@ def from_the_opening(case: Case) -> float:
     variance = case.l0**2 / 4 / (case.devices * case.opening_batch_size)
 
     def integral(rate: float) -> float:
-        return -np.expm1(-rate * case.steps) / rate
+        return -expm1(-rate * case.steps) / rate
 
     squares = integral(2 * a) - 2 * integral(a + r) + integral(2 * r)
     return variance * (r / (r - a)) ** 2 * squares / case.steps
