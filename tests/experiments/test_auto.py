@@ -1,14 +1,17 @@
 """algorithm = "auto": a file that asks for no rates."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+import fedbilevel.commands.federate as federate_command
 from fedbilevel import AutoFedBiO, FedBiO, optax_optimiser
 from fedbilevel.experiments.choices import Auto, Experiment
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
+from fedbilevel.experiments.runs import keep
 from fedbilevel.experiments.writing import text_of, write_experiment
 from tests.commands.typing_in import fedbilevel
 
@@ -65,6 +68,7 @@ def test_the_command_line_names_it():
         ('algorithm = "automatic"', 'a table with a name is needed, or "auto"'),
         ('[algorithm]\nname = "auto"\nlearning_rate = 1', "learning_rate is not known"),
         ('[algorithm]\nname = "auto"\nlocal_steps = 0', "local_steps at least 1"),
+        ('[algorithm]\nname = "auto"\nrounds = 0', "rounds: give at least 1, not 0"),
         (
             'algorithm = "auto"\nserver_optimiser = {name = "sgd", learning_rate = 1}',
             "server_optimiser: the algorithm is auto, which has an optimiser",
@@ -93,3 +97,27 @@ def test_a_run_has_a_baseline_and_goes_on_with_more_rounds(tmp_path):
     # The rates are those of the run that was begun.
     assert kept.algorithm == Auto(rounds=12)
     assert kept.rounds == 16
+
+
+def test_federate_goes_on_with_more_rounds_at_the_rates_of_the_run(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("nvflare")
+    followed: list[Experiment] = []
+
+    def follow(experiment, folder, *others):
+        followed.append(experiment)
+        keep(experiment, folder)
+        return 1
+
+    # Both reach for a federation; what would be sent to it is what is tested.
+    monkeypatch.setattr(federate_command, "_administrator", lambda *_: nullcontext())
+    monkeypatch.setattr(federate_command, "_follow", follow)
+    file = tmp_path / "first.toml"
+    file.write_text(FILE)
+    for options in [], ["--rounds", "16"], ["--rounds", "20"]:
+        federate_command.main([str(file), *options])
+    assert [one.rounds for one in followed] == [12, 16, 20]
+    assert {one.federated_algorithm for one in followed} == {AutoFedBiO(12)}
+    with pytest.raises(ValueError, match=r"was begun with another algorithm\.rounds"):
+        federate_command.main([str(file), "--algorithm.rounds", "16"])

@@ -6,10 +6,12 @@ import pytest
 
 from fedbilevel import (
     BilevelProblem,
+    FedBiO,
     InMemoryDevices,
     LocalExamples,
     Sharded,
     predict_costs,
+    run,
     suggest,
 )
 
@@ -49,7 +51,8 @@ def test_curvature_and_remainders_are_those_of_the_matrix(diagonal):
         assert found.series is None
         assert "Use an algorithm with an adjoint" in found.reasons["series"]
     # Along what is left after 64 terms: a mean of curvatures, not below the smallest.
-    assert min(diagonal) * (1 - 1e-9) <= found.smallest <= largest
+    assert min(diagonal) * (1 - 1e-9) <= found.smallest <= largest * (1 + 1e-9)
+    assert found.sharpest <= found.curvature
 
 
 def test_the_curvature_is_a_high_quantile_over_devices():
@@ -73,6 +76,81 @@ def test_negative_curvature_is_told():
     assert found.series is None
     assert abs(found.smallest - -0.1) < 1e-3
     assert "-0.1" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("diagonals", "told"),
+    [
+        ([(1.0, -1.0, -1.0)] * 2, "negative curvature, -1 in a direction"),
+        ([(1.0, 1.0, 1.0)] * 3 + [(-1.0, 1.0, 1.0)], "on 25 % of devices, by weight"),
+    ],
+)
+def test_growing_powers_are_told_and_do_not_overflow(diagonals, told):
+    start = np.zeros((), np.float32), np.zeros(3, np.float32)
+    held = [np.asarray([one], np.float32) for one in diagonals]
+    single = InMemoryDevices([LocalExamples(one, one) for one in held])
+    found = suggest(PROBLEM, single, *start, rounds=200)
+    assert found.series is None
+    assert told in found.reasons["series"]
+    assert 1 < found.remainders[-1] <= 1e30
+
+
+@pytest.mark.parametrize("factor", [4.5, 100.0])
+def test_rates_are_stable_on_a_device_that_is_far_sharper(factor):
+    held = devices(*[(1.0, 1.0, 1.0)] * 19, (factor, factor, factor))
+    found = suggest(PROBLEM, held, *START, rounds=100)
+    assert found.curvature < 1.1
+    assert factor <= found.sharpest < 1.1 * factor
+    assert found.lower_rate == found.adjoint_rate == 1 / found.sharpest
+    assert f"{found.sharpest:.3g} of the sharpest device" in found.reasons["lower_rate"]
+    algorithm = FedBiO(
+        1.0,
+        upper_rate=0.0,
+        lower_rate=found.lower_rate,
+        adjoint_rate=found.adjoint_rate,
+        local_steps=5,
+    )
+    *_, last = run(PROBLEM, algorithm, held, *START, rounds=60)
+    assert last.exclusions.excluded == 0
+    assert np.linalg.norm(last.y) < 1e-6
+
+
+def dense(*matrices):
+    """Return devices whose lower loss is ½ yᵀHy, each with a Hessian of its own."""
+    held = [np.asarray([one]) for one in matrices]
+    return InMemoryDevices([LocalExamples(one, one) for one in held])
+
+
+DENSE = BilevelProblem(
+    upper_loss=lambda x, y, batch: -jnp.sum(y) + 0.0 * jnp.sum(jnp.mean(batch, 0)),
+    lower_loss=lambda x, y, batch: 0.5 * y @ jnp.mean(batch, 0) @ y - x * y[0],
+)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e6])
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_smallest_curvature_is_bounded_by_that_of_the_mean_hessian(
+    condition, alike
+):
+    generator = np.random.default_rng(0)
+    hessians = []
+    for number in range(4):
+        if number == 0 or not alike:
+            basis, _ = np.linalg.qr(generator.normal(size=(3, 3)))
+        spectrum = np.geomspace(2.0 / condition, 2.0, 3)
+        hessians.append(basis @ np.diag(spectrum) @ basis.T)
+    found = suggest(DENSE, dense(*hessians), *START, rounds=200)
+    least, *_, most = np.linalg.eigvalsh(np.mean(hessians, 0))
+    assert least * (1 - 1e-9) <= found.smallest <= most * (1 + 1e-9)
+    # What is left after 64 terms has lost all that is more than a tenth as curved.
+    if condition <= 1e2 and alike:
+        assert found.smallest < 1.01 * least
+
+
+def test_the_smallest_curvature_of_devices_that_are_flat_in_turn():
+    flat_in_turn = devices((0.01, 1.0, 1.0), (1.0, 0.01, 1.0), (1.0, 1.0, 0.01))
+    found = suggest(PROBLEM, flat_in_turn, *START, rounds=200)
+    assert np.isclose(found.smallest, 0.67, rtol=1e-9)
 
 
 def test_curvature_is_measured_near_the_solution():
@@ -105,9 +183,11 @@ def test_every_engine_suggests_the_same():
 
 
 @pytest.mark.parametrize("rounds", [100, 200, 1000])
-def test_it_costs_at_most_a_twentieth_of_the_run(rounds):
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_it_costs_at_most_a_twentieth_of_the_run(rounds, batch_size):
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
-    found = suggest(PROBLEM, held, *START, rounds=rounds)
+    found = suggest(PROBLEM, held, *START, rounds=rounds, batch_size=batch_size)
+    assert found.algorithm.batch_size == (batch_size or 64)
     spent = predict_costs(PROBLEM, found.algorithm, held, *START, rounds=rounds)
     assert found.costs.samples <= 0.05 * spent.samples
     assert found.costs.exchanges <= 0.05 * spent.exchanges

@@ -20,6 +20,11 @@ from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
 EDGES = 2.0 ** np.arange(-100.0, 100.0, 0.125)
 """Of the classes that curvatures are counted in, each a twelfth above the last."""
+LARGEST_REMAINDER = 1e30
+"""Remainders are cut off here: they grow without end where curvature is negative, and
+the answer of a device has to be finite in single precision."""
+ROUNDING = 1e-5
+"""Of the largest curvature: a curvature above minus this part of it may be zero."""
 
 
 class Sounding(IntEnum):
@@ -36,6 +41,8 @@ class Sounding(IntEnum):
     """Steps on y with x fixed."""
     SERIES = 2
     """What is left of ∇y f after so many terms of a Neumann series."""
+    SMALLEST = 3
+    """How curved the mean lower loss is along what is left, the same for all."""
 
 
 class SoundingState(NamedTuple):
@@ -46,11 +53,16 @@ class SoundingState(NamedTuple):
         y: where soundings are made; a descent moves it.
         rate: of steps on y, and the scale of the series.
         counts: the share of batches in each class of curvature.
-        remainders: ‖(I − θH)^q b‖ / ‖b‖ after 1, 2, 4, … products.
-        smallest: the curvature along what is left after the last of them.
+        device_counts: the share of devices in each class, each by the mean of its
+            batches.
+        remainders: ‖(I − θH)^q b‖ / ‖b‖ after 1, 2, 4, … products, the mean over
+            devices.
+        direction: of what is left after the last of them, the mean over devices.
+        downward: the share of devices on which curvature is negative along it.
+        smallest: vᵀH̄v / vᵀv, where v is `direction` and H̄ the mean Hessian.
 
     Example:
-        >>> SoundingState(1.0, 2.0, 0.1, (), (), 0.0).rate
+        >>> SoundingState(1.0, 2.0, 0.1, (), (), (), 0.0, 0.0, 0.0).rate
         0.1
     """
 
@@ -58,7 +70,10 @@ class SoundingState(NamedTuple):
     y: Lower
     rate: Any
     counts: Float[Array, "classes"]
+    device_counts: Float[Array, "classes"]
     remainders: Float[Array, "lengths"]
+    direction: Lower
+    downward: Float[Array, ""]
     smallest: Float[Array, ""]
 
 
@@ -69,7 +84,7 @@ class Soundings:
 
     Attributes:
         batch_size: examples of each batch.
-        batches: of each device, whose curvature is measured.
+        batches: of each device, in each measurement of a curvature.
         products: of each device, in its measurement of a curvature.
         doublings: the longest series has 2 to this power terms.
         local_steps: on y, between two exchanges.
@@ -100,7 +115,10 @@ class Soundings:
             y,
             rate=none,
             counts=jnp.zeros(len(EDGES) + 1, float),
+            device_counts=jnp.zeros(len(EDGES) + 1, float),
             remainders=jnp.zeros(self.doublings + 1, float),
+            direction=tree.scale(0.0, y),
+            downward=none,
             smallest=none,
         ), ()
 
@@ -114,7 +132,9 @@ class Soundings:
             questions.ask(
                 lambda server: (server.x, server.y),
                 partial(self._curvature, problem),
-                lambda server, mean: server._replace(counts=mean),
+                lambda server, mean: server._replace(
+                    counts=mean[0], device_counts=mean[1]
+                ),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.rate),
@@ -125,8 +145,13 @@ class Soundings:
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._series, problem),
                 lambda server, mean: server._replace(
-                    remainders=mean[0], smallest=mean[1]
+                    remainders=mean[0], direction=mean[1], downward=mean[2]
                 ),
+            ),
+            questions.ask(
+                lambda server: (server.x, server.y, server.direction),
+                partial(self._smallest, problem),
+                lambda server, mean: server._replace(smallest=mean),
             ),
         )
 
@@ -136,7 +161,7 @@ class Soundings:
         downlink: tuple[Upper, Lower],
         data: DeviceData,
         key: RandomKey,
-    ) -> Float[Array, "classes"]:
+    ) -> tuple[Float[Array, "classes"], Float[Array, "classes"]]:
         x, y = downlink
         batches = _drawn(data.lower, key, self.batches, self.batch_size)
         probes = jax.random.split(jax.random.key(0), self.batches)
@@ -149,8 +174,7 @@ class Soundings:
         level = jax.lax.map(measured, (batches, probes))
         # What is not finite stays so, and its device is named.
         spoilt = 0.0 * jnp.sum(level)
-        place = jnp.searchsorted(jnp.asarray(EDGES, float), level)
-        return jnp.mean(jax.nn.one_hot(place, len(EDGES) + 1, dtype=float), 0) + spoilt
+        return jnp.mean(_class(level), 0) + spoilt, _class(jnp.mean(level)) + spoilt
 
     def _descent(
         self,
@@ -174,7 +198,7 @@ class Soundings:
         downlink: tuple[Upper, Lower, Any],
         data: DeviceData,
         key: RandomKey,
-    ) -> tuple[Float[Array, "lengths"], Float[Array, ""]]:
+    ) -> tuple[Float[Array, "lengths"], Lower, Float[Array, ""]]:
         x, y, scale = downlink
         upper_key, lower_key = jax.random.split(key)
         (upper,) = data.upper.draw(upper_key, self.batch_size, draws=1)
@@ -184,18 +208,55 @@ class Soundings:
         longest = 2**self.doublings
         batches = _drawn(data.lower, lower_key, longest + 1, self.batch_size)
 
-        def one_more(left: Lower, batch: Batch) -> tuple[Lower, Float[Array, ""]]:
-            product = problem.hessian_product(x, y, batch, left)
-            left = tree.add_scaled(left, -scale, product)
-            return left, _norm(left)
+        # The direction and its length apart: powers of a Hessian with negative
+        # curvature exceed single precision.
+        def one_more(
+            left: tuple[Lower, Float[Array, ""]], batch: Batch
+        ) -> tuple[tuple[Lower, Float[Array, ""]], Float[Array, ""]]:
+            direction, size = left
+            product = problem.hessian_product(x, y, batch, direction)
+            moved = tree.add_scaled(direction, -scale, product)
+            length = _norm(moved)
+            # Where nothing is left, what was left last still shows a curvature.
+            direction = jax.tree.map(
+                lambda before, after: jnp.where(length == 0, before, after),
+                direction,
+                tree.scale(1.0 / _unit(length), moved),
+            )
+            size = jnp.minimum(size * length, LARGEST_REMAINDER)
+            return (direction, size), size
 
         first = jax.tree.map(lambda leaf: leaf[:longest], batches)
-        left, norms = jax.lax.scan(one_more, right, first)
+        start = tree.scale(1.0 / _unit(whole), right), jnp.asarray(whole > 0, float)
+        (direction, _), sizes = jax.lax.scan(one_more, start, first)
         last = jax.tree.map(lambda leaf: leaf[longest], batches)
-        product = problem.hessian_product(x, y, last, left)
-        bend = jnp.asarray(tree.inner(left, product), float)
-        remainders = norms[2 ** np.arange(self.doublings + 1) - 1]
-        return remainders / _unit(whole), bend / _unit(norms[-1] ** 2)
+        bend = tree.inner(direction, problem.hessian_product(x, y, last, direction))
+        downward = jnp.asarray(scale * jnp.asarray(bend, float) < -ROUNDING, float)
+        return sizes[2 ** np.arange(self.doublings + 1) - 1], direction, downward
+
+    def _smallest(
+        self,
+        problem: BilevelProblem,
+        downlink: tuple[Upper, Lower, Lower],
+        data: DeviceData,
+        key: RandomKey,
+    ) -> Float[Array, ""]:
+        x, y, direction = downlink
+        batches = _drawn(data.lower, key, self.batches, self.batch_size)
+        size = _norm(direction)
+        # Directions of devices may cancel. Any vector will do, if all have the same.
+        vector = jax.tree.map(
+            lambda leaf: jnp.where(size == 0, jnp.ones_like(leaf), leaf),
+            tree.scale(1.0 / _unit(size), direction),
+        )
+
+        def bend(batch: Batch) -> Float[Array, ""]:
+            product = problem.hessian_product(x, y, batch, vector)
+            return jnp.asarray(tree.inner(vector, product), float)
+
+        # All devices divide by the same vᵀv, so the mean of quotients is that of H̄.
+        squared = jnp.asarray(tree.squared_norm(vector), float)
+        return jnp.mean(jax.lax.map(bend, batches)) / squared
 
 
 def quantile(counts: Float[np.ndarray, "classes"], share: float) -> float:
@@ -209,6 +270,24 @@ def quantile(counts: Float[np.ndarray, "classes"], share: float) -> float:
     """
     place = int(np.searchsorted(np.cumsum(counts), share - 1e-9))
     return float(EDGES[min(place, len(EDGES) - 1)])
+
+
+def largest(counts: Float[np.ndarray, "classes"]) -> float:
+    """Return the curvature that nothing counted exceeds.
+
+    Example:
+        >>> counts = np.zeros(len(EDGES) + 1)
+        >>> counts[np.searchsorted(EDGES, [1.5, 3.0])] = 0.99, 0.01
+        >>> 3.0 <= largest(counts) <= 3.0 * 2**0.125
+        True
+    """
+    place = int(np.flatnonzero(counts)[-1])
+    return float(EDGES[min(place, len(EDGES) - 1)])
+
+
+def _class(level: Float[Array, "*any"]) -> Float[Array, "*any classes"]:
+    place = jnp.searchsorted(jnp.asarray(EDGES, float), level)
+    return jax.nn.one_hot(place, len(EDGES) + 1, dtype=float)
 
 
 def _norm(vector: Lower) -> Float[Array, ""]:

@@ -20,6 +20,7 @@ from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.differences import differences
 from fedbilevel.experiments.federating import model_of, sites_of
 from fedbilevel.experiments.folders import EXPERIMENT, LEARNT, RUN
+from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     import_module("fedbilevel.flare")
     asked_for = located(asked_for, Path.cwd())
     experiment, folder = placed(asked_for, file, "-federated")
-    _refuse_other_settings(experiment, folder)
+    experiment = _as_begun(experiment, folder)
     if finished(experiment, folder) and (folder / LEARNT).exists():
         print(
             f"the run in {folder} is finished; --rounds with more than "
@@ -79,20 +80,26 @@ def main(arguments: Sequence[str]) -> int:
     return code or conclude(folder, as_json=given.as_json, devices=sites)
 
 
-def _refuse_other_settings(experiment: Experiment, folder: Path) -> None:
-    """Refuse to go on with a run that was asked something else."""
+def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
+    """Return an experiment with the rates of the run in its folder, if there is one.
+
+    Raises:
+        ValueError: if that run was asked something else.
+    """
     if not (folder / EXPERIMENT).exists():
-        return
+        return experiment
+    asked_before = asked_of(folder)
+    then = with_rates_of(asked_before, asked_before)
+    now = with_rates_of(then, experiment)
     differing = [
-        name
-        for name in differences(asked_of(folder), experiment)
-        if not name.startswith(CHANGEABLE)
+        name for name in differences(then, now) if not name.startswith(CHANGEABLE)
     ]
     if differing:
         raise ValueError(
             f"the run in {folder} was begun with another {', '.join(differing[:5])}; "
             "give this one another --folder."
         )
+    return now
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -10,9 +9,10 @@ from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
 from fedbilevel.engines.checkpoints import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
-from fedbilevel.experiments.choices import Auto, Experiment, Own
+from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.folders import PROBLEM, RUN
+from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.runs import asked_of, finished, problem_edited
 
@@ -31,8 +31,9 @@ def main(arguments: Sequence[str]) -> int:
             f"the run in {folder} is one across sites; go on with it by the "
             "fedbilevel federate that began it."
         )
+    begun = asked_of(folder)
     experiment = with_overrides(
-        _as_long(asked_of(folder)), given.options, f"fedbilevel resume {folder}"
+        with_rates_of(begun, begun), given.options, f"fedbilevel resume {folder}"
     )
     if experiment.folder is not None:
         raise ValueError(
@@ -62,15 +63,6 @@ def main(arguments: Sequence[str]) -> int:
             raise
         raise ValueError(_edited(experiment, folder, error)) from error
     return conclude(folder, as_json=given.as_json) if end.is_finished else end.code
-
-
-def _as_long(experiment: Experiment) -> Experiment:
-    """Return an experiment whose rates do not change if it is given more rounds."""
-    algorithm = experiment.algorithm
-    if not isinstance(algorithm, Auto) or algorithm.rounds is not None:
-        return experiment
-    pinned = replace(algorithm, rounds=experiment.rounds)
-    return replace(experiment, algorithm=pinned)
 
 
 def _edited(experiment: Experiment, folder: Path, error: CheckpointError) -> str:

@@ -7,7 +7,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.algorithms.soundings import Sounding, Soundings, SoundingState, quantile
+from fedbilevel.algorithms.soundings import (
+    ROUNDING,
+    Sounding,
+    Soundings,
+    SoundingState,
+    largest,
+    quantile,
+)
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.inquiry import Inquiry
@@ -33,12 +40,14 @@ class Suggestion(NamedTuple):
     Attributes:
         algorithm: to be run; it measures the curvature again in every exchange.
         curvature: L, which nine tenths of batches do not exceed, near y*(x).
-        smallest: a curvature that the smallest does not exceed.
-        lower_rate: of y, for an algorithm with fixed rates.
+        sharpest: the curvature of the sharpest device, in the mean of its batches.
+        smallest: the curvature of the mean of all lower losses along a vector, so its
+            smallest curvature is not larger; from a few batches of each device.
+        lower_rate: of y, for an algorithm with fixed rates; stable on all devices.
         adjoint_rate: of z, likewise.
         series: a Neumann series whose result is an inverse; None if there is none of
             at most 64 terms.
-        remainders: what series of 1, 2, 4, … terms leave of ∇y f.
+        remainders: what series of 1, 2, 4, … terms leave of ∇y f, of 1e30 at most.
         reasons: a sentence for each setting.
         costs: of the measurements.
 
@@ -49,6 +58,7 @@ class Suggestion(NamedTuple):
 
     algorithm: AutoFedBiO
     curvature: float
+    sharpest: float
     smallest: float
     lower_rate: float
     adjoint_rate: float
@@ -68,14 +78,17 @@ def suggest(
     y: Lower,
     *,
     rounds: int,
+    batch_size: int | None = None,
     seed: int = 0,
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
 ) -> Suggestion:
     """Measure on the devices, and return settings with a reason for each.
 
-    It asks for some exchanges and draws some batches: at most a twentieth of what the
-    run that it is for will, from 100 rounds on.
+    From 100 rounds on, it takes at most a twentieth of the exchanges and of the samples
+    of a run of the `algorithm` that it returns, whose batches are as large as its own.
+    For a run with smaller batches, give their size: a suggestion for batches of 64
+    draws four times as many samples as one for batches of 16.
 
     Args:
         problem: the two losses.
@@ -83,6 +96,8 @@ def suggest(
         x: where the run begins.
         y: where the run begins.
         rounds: of the run.
+        batch_size: of the run; by default as large as 256 examples of all devices
+            allow, and 64 at most.
         seed: of the batches.
         weights: of the devices, as for `run`.
         engine: where the devices' work is done.
@@ -105,7 +120,9 @@ def suggest(
         >>> 0.22 < found.lower_rate <= 0.25, found.algorithm.batch_size
         (True, 64)
     """
-    size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))
+    size = batch_size
+    if size is None:
+        size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))
     doublings = max(1, min(6, int(np.log2(max(2, rounds / 3)))))
     ask = Soundings(batch_size=size, doublings=doublings)
     inquiry = Inquiry(
@@ -113,10 +130,16 @@ def suggest(
     )
     state: SoundingState = inquiry.server
     state, near = _descended(inquiry, state, rounds)
-    state = inquiry.ask(Sounding.SERIES, state._replace(rate=1.0 / near))
-    remainders = tuple(float(one) for one in np.asarray(state.remainders))
+    state = inquiry.ask(Sounding.SERIES, state._replace(rate=1.0 / near.highest))
+    state = inquiry.ask(Sounding.SMALLEST, state)
+    batches = (
+        f"{size} for each device, as asked for."
+        if batch_size is not None
+        else f"{size} for each device, at most {TOTAL} examples of all devices in a "
+        f"step and {LARGEST_BATCH} of each."
+    )
     return _concluded(
-        rounds, size, near, remainders, float(state.smallest), inquiry.costs
+        AutoFedBiO(rounds, batch_size=size), batches, near, state, inquiry.costs
     )
 
 
@@ -175,76 +198,87 @@ def batch_curvature(
         engine=engine,
     )
     _, near = _descended(inquiry, inquiry.server, rounds)
-    return near
+    return near.usual
+
+
+class _Level(NamedTuple):
+    """Curvatures at a point: a high quantile of batches, and the sharpest device's."""
+
+    usual: float
+    sharpest: float
+
+    @property
+    def highest(self) -> float:
+        """The curvature whose inverse is a rate that is stable on every device."""
+        return max(self.usual, self.sharpest)
 
 
 def _descended(
     inquiry: Inquiry, state: SoundingState, rounds: int
-) -> tuple[SoundingState, float]:
+) -> tuple[SoundingState, _Level]:
     """Return a point closer to y*(x), where batches may be far more curved."""
     level = _curvature(inquiry, state)
-    rate, steps = 0.5 / level, max(1, rounds // 100)
-    # Each attempt is two exchanges, and the series is one more.
-    while steps and inquiry.costs.exchanges + 3 <= max(4, rounds // 20):
+    rate, steps = 0.5 / level.highest, max(1, rounds // 100)
+    # Each attempt is two exchanges; the series and what it leaves are two more.
+    while steps and inquiry.costs.exchanges + 4 <= max(5, rounds // 20):
         try:
             moved = inquiry.ask(Sounding.DESCENT, state._replace(rate=rate))
             there = _curvature(inquiry, moved)
         except ArithmeticError:
-            there = float("inf")
-        if there > TOO_CURVED * level:  # y has jumped rather than descended
+            there = None
+        # Otherwise y has jumped rather than descended.
+        if there is None or there.usual > TOO_CURVED * level.usual:
             rate /= TOO_CURVED
             continue
         state, level, steps = moved, there, steps - 1
-        rate = min(rate * 2.0, 0.5 / level)
+        rate = min(rate * 2.0, 0.5 / level.highest)
     return state, level
 
 
-def _curvature(inquiry: Inquiry, state: SoundingState) -> float:
-    counts = jax.device_get(inquiry.ask(Sounding.CURVATURE, state).counts)
-    found = quantile(np.asarray(counts, float), HIGH)
+def _curvature(inquiry: Inquiry, state: SoundingState) -> _Level:
+    answer = jax.device_get(inquiry.ask(Sounding.CURVATURE, state))
+    found = quantile(np.asarray(answer.counts, float), HIGH)
     if found < 1e-30:
         raise ValueError(
             "the lower loss is not curved in y where it begins, so no rate follows "
             "from its curvature; add a penalty on y, such as 0.01 * jnp.sum(y**2)."
         )
-    return found
+    return _Level(found, largest(np.asarray(answer.device_counts, float)))
 
 
 def _concluded(
-    rounds: int,
-    size: int,
-    curvature: float,
-    remainders: tuple[float, ...],
-    smallest: float,
+    algorithm: AutoFedBiO,
+    batches: str,
+    level: _Level,
+    state: SoundingState,
     costs: Costs,
 ) -> Suggestion:
-    rate = 1.0 / curvature
+    rate = 1.0 / level.highest
+    smallest = float(state.smallest)
+    remainders = tuple(float(one) for one in np.asarray(state.remainders))
     lengths = [2**k for k in range(len(remainders))]
     close = [q for q, left in zip(lengths, remainders, strict=True) if left <= CLOSE]
-    series = NeumannSeries(close[0], rate) if close else None
-    algorithm = AutoFedBiO(rounds, batch_size=size)
-    last = f"{remainders[-1]:.0%} of ∇y f after {lengths[-1]} terms"
+    downward = smallest < -ROUNDING * level.highest or float(state.downward) > 0
+    series = NeumannSeries(close[0], rate) if close and not downward else None
     reasons = {
         "algorithm": "AutoFedBiO, which measures the curvature in every exchange and "
         "needs no rates.",
-        "batch_size": f"{size} for each device, at most {TOTAL} examples of all "
-        "devices in a step and 64 of each.",
+        "batch_size": batches,
         "local_steps": f"{algorithm.local_steps}: exchanges are dearer than steps; 1 "
         "if devices differ much.",
         "server_optimiser": f"Adam, at most {algorithm.upper_rate:g} a round for each "
         "coordinate of x: it needs no scale of the hypergradient.",
-        "lower_rate": f"{rate:.3g}, one over the curvature {curvature:.3g} that nine "
-        "tenths of batches do not exceed near y*(x).",
+        "lower_rate": _rate_reason(level),
         "adjoint_rate": f"{rate:.3g}: z is moved by the same Hessians as y.",
         "series": f"{series.terms} terms of scale {rate:.3g} leave less than "
         f"{CLOSE:.0%} of ∇y f."
         if series
-        else f"none: a series leaves {last}; the smallest curvature is at most "
-        f"{smallest:.2g}. Use an algorithm with an adjoint.",
+        else _series_reason(level, state, lengths[-1], remainders[-1]),
     }
     return Suggestion(
         algorithm,
-        curvature,
+        level.usual,
+        level.sharpest,
         smallest,
         rate,
         rate,
@@ -252,4 +286,47 @@ def _concluded(
         remainders,
         reasons,
         costs,
+    )
+
+
+def _rate_reason(level: _Level) -> str:
+    rate = 1.0 / level.highest
+    usual = f"{level.usual:.3g} that nine tenths of batches do not exceed near y*(x)"
+    if level.sharpest <= level.usual:
+        return f"{rate:.3g}, one over the curvature {usual}."
+    return (
+        f"{rate:.3g}, one over the curvature {level.sharpest:.3g} of the sharpest "
+        f"device, which is {level.sharpest / level.usual:.3g} times the {usual}. "
+        "Steps that are twice as long or more diverge on that device; without it the "
+        f"rate would be {1.0 / level.usual:.3g}."
+    )
+
+
+def _series_reason(
+    level: _Level, state: SoundingState, terms: int, remainder: float
+) -> str:
+    smallest = float(state.smallest)
+    adjoint = "Use an algorithm with an adjoint."
+    if smallest < -ROUNDING * level.highest:
+        return (
+            f"none: the lower loss has negative curvature, {smallest:.2g} in a "
+            "direction, so y*(x) is not its minimum and H has no inverse that a series "
+            f"approximates. Add a penalty on y, such as {-smallest:.2g} * "
+            "jnp.sum(y**2)."
+        )
+    if float(state.downward) > 0:
+        return (
+            f"none: on {100 * float(state.downward):.2g} % of devices, by weight, the "
+            "lower loss has negative curvature in a direction, where a series grows. "
+            f"{adjoint[:-1]} and local_steps=1, or add a penalty on y."
+        )
+    if remainder > 1:
+        return (
+            f"none: a series grows to {remainder:.2g} times ∇y f after {terms} terms, "
+            "since some batches are more than twice as curved as those of the sharpest "
+            f"device in the mean. {adjoint}"
+        )
+    return (
+        f"none: a series leaves {remainder:.0%} of ∇y f after {terms} terms; the "
+        f"smallest curvature is at most {smallest:.2g}. {adjoint}"
     )

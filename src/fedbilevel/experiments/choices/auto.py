@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.experiments.possible import at_least
 from fedbilevel.mathematics.tree import Rate
 
 
@@ -30,6 +31,7 @@ class Auto:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
+        at_least(1, self, "rounds")
         self.over(1)  # refuses what is impossible
 
     def over(self, rounds: int) -> AutoFedBiO:
@@ -40,7 +42,7 @@ class Auto:
             200
         """
         return AutoFedBiO(
-            self.rounds or rounds,
+            rounds if self.rounds is None else self.rounds,
             upper_rate=self.upper_rate,
             local_steps=self.local_steps,
             batch_size=self.batch_size,
