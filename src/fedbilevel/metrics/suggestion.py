@@ -266,7 +266,7 @@ def _concluded(
         "batch_size": batches,
         "local_steps": f"{algorithm.local_steps}: exchanges are dearer than steps; 1 "
         "if devices differ much.",
-        "server_optimiser": f"Adam, at most {algorithm.upper_rate:g} a round for each "
+        "server_optimiser": f"Adam, about {algorithm.upper_rate:g} a round for each "
         "coordinate of x: it needs no scale of the hypergradient.",
         "lower_rate": _rate_reason(level),
         "adjoint_rate": f"{rate:.3g}: z is moved by the same Hessians as y.",

@@ -15,7 +15,7 @@ class Auto:
     setting is to be another.
 
     Attributes:
-        upper_rate: how far a coordinate of x moves in a round, at most.
+        upper_rate: about how far a coordinate of x moves in a round.
         local_steps: steps between two exchanges.
         batch_size: examples in each of the four batches of a step.
         rounds: after which x rests; by default those of the experiment.
