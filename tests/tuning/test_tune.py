@@ -115,6 +115,35 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
         assert resumed.trials == found.trials
 
 
+@pytest.mark.parametrize(
+    ("counts", "sizes"),
+    [
+        ((13, 16, 13), (4, 4, 4, 1, 3)),
+        ((3, 8), (1, 1, 1, 2, 2, 1)),
+        ((5, 30), (2, 2, 1, 8, 8, 8, 1)),
+    ],
+)
+def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
+    # Without a single generation that is opened again: its halving is over.
+    for trials in counts:
+        found = searched(UPPER, trials=trials, seeds=[0], file=tmp_path / "study.log")
+        assert len(found.trials) >= trials
+    generations = [one.generation for one in found.trials]
+    assert tuple(map(generations.count, range(len(sizes)))) == sizes
+    assert all(one.scores for one in found.trials)
+
+
+def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
+    def kill_late(progress):
+        if progress.generation == 3:
+            raise KilledError
+
+    file = tmp_path / "study.log"
+    with pytest.raises(KilledError):
+        searched(UPPER, trials=13, seeds=[0], file=file, report=kill_late)
+    assert len(searched(UPPER, trials=16, seeds=[0], file=file).trials) == 16
+
+
 def test_a_file_of_another_search_is_refused(tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):

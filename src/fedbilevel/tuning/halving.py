@@ -76,14 +76,27 @@ def generation_size(trials: int) -> int:
     return max(1, min(GENERATION, -(-trials // GENERATIONS)))
 
 
-def generations_of(trials: int, size: int) -> tuple[int, ...]:
+def generations_of(
+    trials: int, size: int, begun: tuple[int, ...] = ()
+) -> tuple[int, ...]:
     """Return the size of each generation.
+
+    A generation that has begun keeps its size: its worse half was left behind, so no
+    setting can join it later.
+
+    Args:
+        trials: settings of all generations together.
+        size: of a generation, at most.
+        begun: sizes of those that have begun.
 
     Example:
         >>> generations_of(50, 24), generations_of(10, 3)
         ((24, 24, 2), (3, 3, 3, 1))
+        >>> generations_of(16, 4, begun=(4, 4, 4, 1)), generations_of(9, 3, (4, 4, 4))
+        ((4, 4, 4, 1, 3), (4, 4, 4))
     """
-    return tuple(min(size, trials - begun) for begun in range(0, trials, size))
+    places = range(sum(begun), trials, size)
+    return (*begun, *(min(size, trials - place) for place in places))
 
 
 def survivors(

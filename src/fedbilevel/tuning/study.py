@@ -20,6 +20,8 @@ ABOUT = "about"
 GENERATION = "generation"
 SCORES = "scores"
 """Attributes of a trial: the generation it belongs to, and its scores by rounds."""
+SIZES = "sizes"
+"""The attribute of a study that has the size of every generation that has begun."""
 
 LOWER = 100.0
 """How much smaller values may be after a generation that diverged as a whole."""
@@ -128,16 +130,24 @@ class Study:
         ]
         return [_trial(number, one) for number, one in enumerate(counted)]
 
+    def sizes(self) -> tuple[int, ...]:
+        """Return the size of every generation that has begun, in their order."""
+        return tuple(self._study.user_attrs.get(SIZES, ()))
+
     def propose(self, generation: int, size: int) -> list[Trial]:
         """Return the trials of a generation; those that are there already, if all are.
 
         Args:
             generation: its number, from 0.
-            size: how many it has.
+            size: how many it has; of a generation that has begun, as in `sizes`.
         """
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState
 
+        # Written first: a generation that is short because the search ended there
+        # differs from one whose proposal was cut off by this alone.
+        if generation == len(self.sizes()):
+            self._study.set_user_attr(SIZES, [*self.sizes(), size])
         mine = [one for one in self.trials() if one.generation == generation]
         if len(mine) < size:
             known = self._study.get_trials(deepcopy=False)

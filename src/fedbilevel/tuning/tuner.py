@@ -152,7 +152,9 @@ def tune(
             upper examples of the devices. A search that chooses by them may overfit
             them: give a score on examples that no device holds, if you have such.
         file: a journal of Optuna that keeps everything, so that the same call resumes a
-            search that was killed; in memory by default.
+            search that was killed, and one with more trials continues it; in memory by
+            default. What the file has is never thrown away: a call with fewer trials
+            finishes the generation in progress and returns all.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
         norm_limit: the largest upload that counts.
@@ -244,21 +246,19 @@ def tuning(
         >>> tuning.__name__
         'tuning'
     """
-    size = generation_size(trials)
     width = runs_side_by_side(trainee, space.algorithm, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
             asked = {
                 "seeds": list(seeds),
                 "proposal_seed": seed,
-                "generation_size": size,
                 **about,
                 **_about(trainee, space),
             }
             study.require_same(asked, file)
         judge = score or upper_loss_of(trainee)
         scorer = Scorer(trainee, space.algorithm, judge, width)
-        sizes = generations_of(trials, size)
+        sizes = generations_of(trials, generation_size(trials), study.sizes())
         work = [work_of(trainee.rounds, one, len(seeds)) for one in sizes]
         for generation, count in enumerate(sizes):
             before = sum(work[:generation])
