@@ -164,6 +164,20 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
     assert "DebugSimulation" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_search_of_another_custom_problem_is_refused(tmp_path):
+    problem = tmp_path / "mild.py"
+    problem.write_text(STEEP.replace("jnp.inf", "0.0"))
+    (tmp_path / "mild.toml").write_text(
+        'rounds = 3\n[problem]\nname = "Own"\nfile = "mild.py"\n'
+        '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
+    )
+    fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")
+    problem.write_text(f"{problem.read_text()}\nOTHER = 1\n")
+    done = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
+    assert "holds another search: problem_file was" in done.stderr
+
+
 STEEP = '''"""Finite at the start and nowhere else."""
 import jax.numpy as jnp
 import numpy as np

@@ -155,6 +155,22 @@ def test_a_file_of_another_search_is_refused(tmp_path):
     other = Space(FedBiO(0.5, local_steps=2), UPPER.settings)
     with pytest.raises(ValueError, match=r"holds another search: algorithm"):
         searched(other, file=file)
+    wider = Space(SLOW, (Setting("upper_rate", 0.001, 2.0),))
+    with pytest.raises(ValueError, match=r"upper_rate\.high was 1\.0 and is 2\.0"):
+        searched(wider, file=file)
+    with pytest.raises(ValueError, match="holds another search: score was None"):
+        searched(UPPER, file=file, score=lambda x, y: float(y))
+
+
+def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
+    def distance_to(target):
+        return lambda x, y: float(abs(x - target))
+
+    options = {"trials": 2, "seeds": [0], "file": tmp_path / "study.log"}
+    found = searched(UPPER, score=distance_to(2.0), **options)
+    assert searched(UPPER, score=distance_to(2.0), **options).trials == found.trials
+    with pytest.raises(ValueError, match=r"score\.target was 2\.0 and is 1\.0"):
+        searched(UPPER, score=distance_to(1.0), **options)
 
 
 def test_a_setting_that_deteriorates_later_cannot_win():

@@ -22,6 +22,7 @@ from fedbilevel.experiments.tuning import (
     PICTURE,
     STUDY,
     Goal,
+    about_of,
     keep_result,
     keep_start,
     promise,
@@ -101,7 +102,7 @@ def _search(
             experiment.seed,
             score,
             folder / STUDY,
-            about=goal._asdict(),
+            about=about_of(experiment, goal),
         )
         with closing(steps):
             for step in steps:

@@ -1,6 +1,7 @@
 """The settings of an experiment file searched: what is scored, and what is kept."""
 
 import csv
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.experiments.choices import Auto, Experiment
+from fedbilevel.experiments.choices import Auto, Experiment, Own
 from fedbilevel.experiments.differences import differences, in_words
 from fedbilevel.experiments.failures import LOSS, divergence
 from fedbilevel.experiments.measuring import measured_start
@@ -53,6 +54,24 @@ class Goal(NamedTuple):
     def score(self, value: float) -> float:
         """Return what is minimised; or from a score, the value."""
         return -value if self.maximise else value
+
+
+def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:
+    """Return what a resumed search must have in common with the one it resumes.
+
+    Besides what `keep_start` compares: the metric, and a digest of a custom problem's
+    file, which defines the metrics.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> about_of(Experiment(FedBiO(0.1)), Goal())
+        {'metric': 'loss', 'maximise': False}
+    """
+    about = goal._asdict()
+    if isinstance(experiment.problem, Own):
+        content = experiment.problem.file.read_bytes()
+        about["problem_file"] = hashlib.sha256(content).hexdigest()[:12]
+    return about
 
 
 def trainee_of(experiment: Experiment, work: Work) -> Trainee:

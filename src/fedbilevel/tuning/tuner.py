@@ -154,7 +154,9 @@ def tune(
         file: a journal of Optuna that keeps everything, so that the same call resumes a
             search that was killed, and one with more trials continues it; in memory by
             default. What the file has is never thrown away: a call with fewer trials
-            finishes the generation in progress and returns all.
+            finishes the generation in progress and returns all. A file of another
+            search is refused: another problem, algorithm, range, start or score, or
+            other data. A score is compared by its code and what it refers to.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
         norm_limit: the largest upload that counts.
@@ -188,7 +190,8 @@ def tune(
     _check(trials, seeds)
     if not isinstance(space, Space):
         space = space_for(trainee, space)
-    steps = tuning(trainee, space, trials, tuple(seeds), seed, score, file)
+    about = {"score": describe(score)}
+    steps = tuning(trainee, space, trials, tuple(seeds), seed, score, file, about)
     for step in steps:
         if isinstance(step, Tuned):
             return step
@@ -349,8 +352,20 @@ def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
         **found,
         "rounds": trainee.rounds,
         "norm_limit": trainee.norm_limit,
-        "settings": {one.name: describe(one.limit) for one in space.settings},
+        "settings": {
+            one.name: {
+                part: _rounded(value)
+                for part, value in one._asdict().items()
+                if part != "name"
+            }
+            for one in space.settings
+        },
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    # Ranges come from a measured curvature, whose last digits differ between machines.
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _check(trials: int, seeds: Sequence[int]) -> None:
