@@ -4,6 +4,7 @@ from functools import cache
 from itertools import count
 from math import inf, isfinite
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -215,6 +216,21 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     # Where large uploads are to be left out, such a setting is as good as any.
     limited = tune(*arguments, rounds=2, trials=2, seeds=[0], norm_limit=1e6)
     assert isfinite(limited.best.score)
+
+
+def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
+    # The sigmoid is best at y = ∞, where lower rates beyond 2 lead.
+    problem = BilevelProblem(
+        lambda x, y, b: jnp.mean(jax.nn.sigmoid(-y * b)) + 10 * (x + 3) ** 2,
+        lambda x, y, b: jnp.mean((y - x * b) ** 2) / 2,
+    )
+    algorithm = FedBiO(1.0, upper_rate=0.001, lower_rate=0.5, adjoint_rate=0.5)
+    space = Space(algorithm, (Setting("lower_rate", 0.1, 10.0),))
+    found = tune(problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0])
+    rates = {one.settings["lower_rate"]: one.score for one in found.trials}
+    assert any(rate > 2.5 for rate in rates)
+    assert all(score == inf for rate, score in rates.items() if rate > 2.5)
+    assert found.best.settings["lower_rate"] < 2.0
 
 
 def test_if_all_settings_diverge_the_message_says_what_was_tried():

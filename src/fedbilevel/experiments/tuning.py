@@ -102,7 +102,8 @@ def score_of(
 ) -> Score:
     """Return the score of a point: the value that the summary of a run reports.
 
-    It is infinite where a run would count as diverged.
+    It is infinite where `fedbilevel run` would report the run as failed, besides what
+    every search counts as divergence: the best file must not fail when it is run.
 
     Args:
         measure: what is measured at a point.

@@ -17,6 +17,7 @@ from fedbilevel.engines.rounds import run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
+from fedbilevel.tuning.divergence import divergence_check
 
 BLOCK = 4096
 """Examples whose loss is evaluated at once."""
@@ -126,6 +127,9 @@ class Scorer:
         """
         self.width = width
         self._trainee, self._score = trainee, score
+        self._diverged = divergence_check(
+            trainee.problem, trainee.devices, trainee.x, trainee.y, trainee.weights
+        )
         self._run_to_end: Callable[..., Points] | None = None
         if width:
             self._run_to_end = final_points(
@@ -146,9 +150,12 @@ class Scorer:
     ) -> list[float]:
         """Return the score of each run, a setting with a seed; inf if it diverged.
 
-        An upload that is not finite is a divergence too, though a run excludes it and
-        goes on: with the best setting of a search, five of eight devices were excluded
-        in the first round. Where there is a `norm_limit`, exclusions are wanted.
+        A run has diverged if its score is not finite, or a loss is not or is far above
+        its reference (`divergence_check`): a score may be bounded, and best where y is
+        1e19. An upload that is not finite is a divergence too, though a run excludes it
+        and goes on: with the best setting of a search, five of eight devices were
+        excluded in the first round. Where there is a `norm_limit`, exclusions are
+        wanted.
 
         Args:
             runs: as many as the width at most, or any number if that is 0.
@@ -188,4 +195,4 @@ class Scorer:
             found = float(self._score(x, y))
         except ArithmeticError:
             return inf
-        return found if isfinite(found) else inf
+        return found if isfinite(found) and not self._diverged(x, y) else inf

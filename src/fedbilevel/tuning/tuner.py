@@ -125,8 +125,9 @@ def tune(
     least 10), the better half of them for half, both with the first seed, and the best
     quarter to the end with every seed; there the median over seeds decides. A setting
     that gets worse later therefore cannot win. One that diverges with any seed is
-    infinitely bad, and an upload that is not finite counts as divergence, unless there
-    is a `norm_limit`.
+    infinitely bad: a loss is not finite at the end of a run, or is 1000 times as large
+    as before training, whatever the score is. An upload that is not finite counts as
+    divergence too, unless there is a `norm_limit`.
 
     The first generation holds the given setting, the rates of theory (1/L for y and z)
     and random ones. Later ones are proposed by Optuna's TPE from what was found before,
