@@ -27,6 +27,22 @@ def test_the_first_trial_is_the_given_setting():
     assert second.settings != first.settings
 
 
+@pytest.mark.parametrize("upper_rate", [0.0, 99.0])
+def test_the_first_trial_is_the_given_setting_outside_of_its_range(upper_rate):
+    space = SPACE._replace(algorithm=FedBiO(1.0, upper_rate=upper_rate))
+    with opened(None, space, seed=0) as study:
+        first, nearest, *_ = study.propose(0, 12)
+        assert first.settings == {"upper_rate": upper_rate, "lower_rate": 1.0}
+        assert nearest.settings == {
+            "upper_rate": 0.1 if upper_rate == 0 else 10.0,
+            "lower_rate": 1.0,
+        }
+        reported(study, [0.01 * n for n in range(12)])  # the given one is the best
+        assert len(study.propose(1, 12)) == 12
+        assert len(study.trials()) == 24
+        assert len(study.importances()) == 2
+
+
 def test_ranges_are_widened_where_the_best_is_at_an_edge():
     space = SPACE._replace(algorithm=FedBiO(1.0, upper_rate=9.0))
     with opened(None, space, seed=0) as study:

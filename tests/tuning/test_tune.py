@@ -77,6 +77,32 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
         assert reached == best | ({0} if generation == 0 else set())
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        FedBiO(1.0, upper_rate=0.0, lower_rate=0.1, adjoint_rate=0.1),
+        Space(SLOW, (Setting("upper_rate", 0.1, 1.0),)),
+        FedBiO(1e-4),
+    ],
+)
+def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
+    # x must not move, and those that move it least are the best.
+    given = space.algorithm if isinstance(space, Space) else space
+    options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
+    with pytest.raises(KilledError):
+        searched(space, file=tmp_path / "study.log", report=kill, **options)
+    found = searched(space, file=tmp_path / "study.log", **options)
+    assert len(found.trials) == 4
+    assert found.start.rounds == ROUNDS
+    for seed, score in zip((0, 1), found.start.scores[ROUNDS], strict=True):
+        *_, last = run(PROBLEM, given, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed)
+        assert float(abs(last.x - 3)) == pytest.approx(score, rel=1e-9)
+    assert found.best.score <= found.start.score
+    assert (found.algorithm == given) == (found.best is found.start)
+    if given.upper_rate == 0.0:
+        assert found.algorithm == given
+
+
 def test_the_same_search_gives_the_same_trials(found):
     assert searched().trials == found.trials
     assert searched(seed=1).trials[-1].settings != found.trials[-1].settings

@@ -20,6 +20,8 @@ ABOUT = "about"
 GENERATION = "generation"
 SCORES = "scores"
 """Attributes of a trial: the generation it belongs to, and its scores by rounds."""
+SETTINGS = "settings"
+"""The attribute of a trial whose settings are outside of the ranges."""
 SIZES = "sizes"
 """The attribute of a study that has the size of every generation that has begun."""
 
@@ -162,14 +164,28 @@ class Study:
                 seed=int(sequence.generate_state(1)[0]), n_startup_trials=size
             )
             ranges = _distributions(self.settings(generation))
-            if generation == 0:
-                for values in self._space.proposals[:size]:
-                    self._study.enqueue_trial(values)
-            for _ in range(size):
+            outside = self._propose_first(size) if generation == 0 else 0
+            for _ in range(size - outside):
                 proposed = self._study.ask(fixed_distributions=ranges)
                 proposed.set_user_attr(GENERATION, generation)
             mine = [one for one in self.trials() if one.generation == generation]
         return mine
+
+    def _propose_first(self, size: int) -> int:
+        """Let the first proposals be asked next; return how many were asked here.
+
+        Optuna knows no values outside of their ranges, so a given setting that has one
+        is a trial without parameters, from which nothing is learnt.
+        """
+        start, *others = self._space.proposals[:size]
+        inside = _all_inside(self._space.settings, start)
+        if not inside:
+            given = self._study.ask()
+            given.set_user_attr(SETTINGS, start)
+            given.set_user_attr(GENERATION, 0)
+        for values in [start, *others] if inside else others:
+            self._study.enqueue_trial(values)
+        return 0 if inside else 1
 
     def settings(self, generation: int) -> tuple[Setting, ...]:
         """Return the ranges of a generation, widened where the best is at an edge.
@@ -223,9 +239,13 @@ class Study:
             get_param_importances,
         )
 
-        trials = sorted(self.trials(), key=lambda one: one.place)
-        generation = max((one.generation for one in trials), default=0)
-        ranges = _distributions(self.settings(generation))
+        every = self.trials()
+        settings = self.settings(max((one.generation for one in every), default=0))
+        ranges = _distributions(settings)
+        trials = sorted(
+            (one for one in every if _all_inside(settings, one.settings)),
+            key=lambda one: one.place,
+        )
         if len(trials) < 10 or len(ranges) < 2:
             return {}
         ordered = optuna.create_study()
@@ -325,6 +345,10 @@ def _distributions(settings: Sequence[Setting]) -> dict[str, Any]:
     }
 
 
+def _all_inside(settings: Sequence[Setting], values: Mapping[str, float]) -> bool:
+    return all(one.holds(values[one.name]) for one in settings)
+
+
 def _belongs(trial: Any) -> bool:
     from optuna.trial import TrialState
 
@@ -336,6 +360,6 @@ def _trial(number: int, stored: Any) -> Trial:
     return Trial(
         number,
         stored.user_attrs[GENERATION],
-        dict(stored.params),
+        dict(stored.user_attrs.get(SETTINGS, stored.params)),
         {int(rounds): tuple(one) for rounds, one in scores.items()},
     )

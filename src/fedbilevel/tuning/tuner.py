@@ -50,7 +50,7 @@ class Tuned(NamedTuple):
     Attributes:
         algorithm: the best settings.
         best: their trial: the lowest median of those that were run to the end.
-        start: the trial of the settings that the search began with.
+        start: the trial of the given settings.
         trials: all that were tried, in their order.
         importances: how much each setting decides who is among the best tenth; the sum
             is 1. Empty where there are fewer than 10 trials or 2 settings.
@@ -131,8 +131,10 @@ def tune(
 
     The first generation holds the given setting, the rates of theory (1/L for y and z)
     and random ones. Later ones are proposed by Optuna's TPE from what was found before,
-    in ranges that are widened where the best lies at an edge. The given setting always
-    runs to the end, so the result is at least as good on these seeds.
+    in ranges that are widened where the best lies at an edge. The given setting runs to
+    the end with exactly its values, be they in the ranges or not, unless it diverges
+    before. It is returned if no other is better, so the result is at least as good on
+    these seeds.
 
     The same arguments give the same settings and scores on the same machine; on
     another, rounding may differ.
@@ -331,10 +333,10 @@ def _result(study: Study, space: Space, rounds: int, seeds: tuple[int, ...]) -> 
             f"{smallest}. Look for the first number that is not finite with "
             "DebugSimulation, or search smaller values in a Space of your own."
         )
+    # The first of those that are equally good: nothing beats the given setting then.
     best = min(whole, key=lambda one: one.score)
-    return Tuned(
-        space.at(best.settings), best, trials[0], trials, study.importances(), seeds
-    )
+    algorithm = space.at(best.settings) if best.number else space.algorithm
+    return Tuned(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
 def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
