@@ -32,10 +32,9 @@ class KilledError(Exception):
     """What a report raises where a process would have been killed."""
 
 
-def searched(space=SLOW, trials=12, **options):
-    return tune(
-        PROBLEM, space, devices(), 3.0, 3.0, rounds=ROUNDS, trials=trials, **options
-    )
+def searched(algorithm=SLOW, trials=12, **options):
+    arguments = {"rounds": ROUNDS, "trials": trials, **options}
+    return tune(PROBLEM, algorithm, devices(), 3.0, 3.0, **arguments)
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
 def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
     # Without a single generation that is opened again: its halving is over.
     for trials in counts:
-        found = searched(UPPER, trials=trials, seeds=[0], file=tmp_path / "study.log")
+        found = searched(UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log")
         assert len(found.trials) >= trials
     generations = [one.generation for one in found.trials]
     assert tuple(map(generations.count, range(len(sizes)))) == sizes
@@ -292,6 +291,7 @@ def test_a_score_of_ones_own_is_minimised():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"rounds": 0}, "a run needs at least 1 round, but rounds=0"),
         ({"trials": 0}, "at least 1 trial and 1 seed, but trials=0"),
         ({"seeds": []}, "there are 0 seeds"),
         ({"seeds": [1, 1]}, "names a seed twice"),

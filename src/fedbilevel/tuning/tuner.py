@@ -101,7 +101,7 @@ class TuningProgress(NamedTuple):
 
 def tune(
     problem: BilevelProblem,
-    space: Space | FederatedAlgorithm,
+    algorithm: FederatedAlgorithm | Space,
     devices: Devices,
     x: Upper,
     y: Lower,
@@ -111,7 +111,7 @@ def tune(
     seeds: Sequence[int] = SEEDS,
     seed: int = 0,
     score: Score | None = None,
-    file: Path | None = None,
+    file: Path | str | None = None,
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     norm_limit: float | None = None,
@@ -141,7 +141,7 @@ def tune(
 
     Args:
         problem: the two losses.
-        space: an algorithm, whose settings that matter are searched (`search_space`),
+        algorithm: an algorithm, whose settings that matter are searched (`search_space`),
             or a `Space` with settings and ranges of your own.
         devices: the data.
         x: where the upper variable starts.
@@ -170,7 +170,8 @@ def tune(
     Raises:
         ArithmeticError: if every setting diverged.
         ImportError: if Optuna is missing.
-        ValueError: if the file holds another search, or nothing can be searched.
+        ValueError: if the file holds another search or is damaged, a count is below 1,
+            or nothing can be searched.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -187,14 +188,24 @@ def tune(
         >>> found.start.score > 1.0, found.best.score < 0.1  # Φ(x) = (x − 1)²
         (True, True)
     """
+    _check(rounds, trials, seeds)
     trainee = Trainee(
         problem, devices, x, y, rounds, participation, weights, norm_limit, engine
     )
-    _check(trials, seeds)
-    if not isinstance(space, Space):
-        space = space_for(trainee, space)
-    about = {"score": describe(score)}
-    steps = tuning(trainee, space, trials, tuple(seeds), seed, score, file, about)
+    if isinstance(algorithm, Space):
+        space = algorithm
+    else:
+        space = space_for(trainee, algorithm)
+    steps = tuning(
+        trainee,
+        space,
+        trials,
+        tuple(seeds),
+        seed,
+        score,
+        None if file is None else Path(file),
+        about={"score": describe(score)},
+    )
     for step in steps:
         if isinstance(step, Tuned):
             return step
@@ -371,7 +382,9 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _check(trials: int, seeds: Sequence[int]) -> None:
+def _check(rounds: int, trials: int, seeds: Sequence[int]) -> None:
+    if rounds < 1:
+        raise ValueError(f"a run needs at least 1 round, but rounds={rounds}.")
     if trials < 1 or not seeds:
         raise ValueError(
             f"a search needs at least 1 trial and 1 seed, but trials={trials} and "
