@@ -141,8 +141,8 @@ def tune(
 
     Args:
         problem: the two losses.
-        algorithm: an algorithm, whose settings that matter are searched (`search_space`),
-            or a `Space` with settings and ranges of your own.
+        algorithm: whose settings that matter are searched (`search_space`); or a
+            `Space` with settings and ranges of your own.
         devices: the data.
         x: where the upper variable starts.
         y: where the lower variable starts.
@@ -192,13 +192,9 @@ def tune(
     trainee = Trainee(
         problem, devices, x, y, rounds, participation, weights, norm_limit, engine
     )
-    if isinstance(algorithm, Space):
-        space = algorithm
-    else:
-        space = space_for(trainee, algorithm)
     steps = tuning(
         trainee,
-        space,
+        algorithm if isinstance(algorithm, Space) else space_for(trainee, algorithm),
         trials,
         tuple(seeds),
         seed,
