@@ -1,6 +1,5 @@
 """Settings run and scored: many in one compiled program where memory allows."""
 
-import os
 from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -16,13 +15,14 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.memory import memory_limit
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.tuning.divergence import divergence_check
 
 BLOCK = 4096
 """Examples whose loss is evaluated at once."""
 MEMORY = 0.25
-"""The part of the machine's memory that runs side by side may take."""
+"""The part of the memory limit that runs side by side may take."""
 
 
 @runtime_checkable
@@ -86,8 +86,8 @@ def runs_side_by_side(
 ) -> int:
     """Return how many runs one program makes at once; 0 if memory is short for one.
 
-    It depends on the machine's whole memory, not on what is free: the same machine
-    gives the same number, and so the same rounding.
+    It depends on the whole memory of the machine or container, not on what is free: the
+    same machine gives the same number, and so the same rounding.
 
     Args:
         trainee: what is run.
@@ -101,7 +101,7 @@ def runs_side_by_side(
     one, data = bytes_of_run(
         trainee.problem, algorithm, trainee.devices, trainee.x, trainee.y
     )
-    budget = MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    budget = MEMORY * memory_limit()
     return max(0, min(most, int((budget - data) // max(1, one))))
 
 
