@@ -7,11 +7,12 @@ from typing import NamedTuple
 REDUCTION = 2
 """Of so many settings one goes on, for so many times the rounds."""
 RUNGS = 3
-"""Lengths of runs: a quarter of all rounds, half, and all of them."""
+"""Lengths of runs, at most: a quarter of all rounds, half, and all of them."""
 SHORTEST = 10
 """Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
 GENERATION = 24
-"""Settings that are proposed at once, at most: 6 of 24 are run to the end."""
+"""Settings that are proposed at once, at most: from 21 rounds on, 6 of 24 are run to
+the end."""
 GENERATIONS = 4
 """How often settings are proposed, at least: all but the first learn from others."""
 
@@ -128,3 +129,17 @@ def work_of(rounds: int, settings: int, seeds: int) -> int:
         1800
     """
     return sum(rung.work for rung in rungs_of(rounds, settings, seeds))
+
+
+def full_runs(rounds: int, trials: int, seeds: int) -> int:
+    """Return how many full runs have as many rounds as a search, rounded up.
+
+    Where the runs have fewer than 40 rounds, the shortest are more than a quarter of
+    them, and a search costs more.
+
+    Example:
+        >>> [full_runs(rounds, trials=120, seeds=3) for rounds in (60, 40, 30, 20, 10)]
+        [150, 150, 160, 240, 360]
+    """
+    sizes = generations_of(trials, generation_size(trials))
+    return -(-sum(work_of(rounds, size, seeds) for size in sizes) // rounds)
