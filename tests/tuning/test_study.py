@@ -72,6 +72,29 @@ def test_two_processes_cannot_use_one_file(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("damage", [b"", b"\xff\x00", b'{"op_co', b"17", b"{}"])
+def test_a_damaged_line_is_named_with_its_cure(damage, tmp_path):
+    file = tmp_path / "study.log"
+    with opened(file, SPACE, seed=0) as study:
+        study.propose(0, 2)
+    whole = file.read_bytes().splitlines()
+    assert len(whole) > 5
+    file.write_bytes(b"\n".join([*whole[:4], damage, *whole[5:], b""]))
+    message = r"study.log, line 5: .* damaged. Remove this line and all below it"
+    with pytest.raises(ValueError, match=message), opened(file, SPACE, seed=0):
+        pass
+    # The cure is one: what is before the damage is a study.
+    file.write_bytes(b"\n".join([*whole[:4], b""]))
+    with opened(file, SPACE, seed=0) as study:
+        assert len(study.propose(0, 2)) == 2
+    file.write_bytes(b"\n".join([damage, *whole[1:], b""]))
+    with (
+        pytest.raises(ValueError, match=r"line 1: .* Remove the file"),
+        opened(file, SPACE, seed=0),
+    ):
+        pass
+
+
 def test_what_is_missing_is_named_with_its_cure(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with (

@@ -276,7 +276,7 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
 
     Raises:
         ImportError: if Optuna is missing.
-        ValueError: if another process uses the file.
+        ValueError: if another process uses the file, or the file is damaged.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -307,6 +307,7 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
         ) from None
     try:
         _cut_torn_line(file)
+        _check_lines(file)
         backend = optuna.storages.journal.JournalFileBackend(str(file), _HeldLock())
         yield Study(optuna.storages.JournalStorage(backend), space, seed)
     finally:
@@ -322,6 +323,27 @@ def _cut_torn_line(file: Path) -> None:
     if whole < len(content):
         with file.open("r+b") as journal:
             journal.truncate(whole)
+
+
+def _check_lines(file: Path) -> None:
+    """Refuse a journal with a damaged line: Optuna would not say which one it is."""
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not (isinstance(entry, dict) and "op_code" in entry):
+            cure = (
+                f"Remove this line and all below it to resume from the {number - 1} "
+                "lines before, or remove"
+                if number > 1
+                else "Remove"
+            )
+            raise ValueError(
+                f"{file}, line {number}: not an entry of a journal of Optuna; the file "
+                f"is damaged. {cure} the file to search anew."
+            )
 
 
 class _HeldLock:
