@@ -126,10 +126,13 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
     known = _finite(records, name)
     if not known:
         return None
-    before, after = known[0].figures[name], records[-1].figures.get(name, nan)
+    # A file may hold 2 where 2.0 was measured.
+    before, after = (
+        float(one.figures.get(name, nan)) for one in (known[0], records[-1])
+    )
     if not has_grown(before, after):
         return None
-    small = [one for one in known if not has_grown(before, one.figures[name])]
+    small = [one for one in known if not has_grown(before, float(one.figures[name]))]
     words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
     return Failure(small[-1].rounds, words)
 
