@@ -259,7 +259,8 @@ def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
 
 
 def test_if_all_settings_diverge_the_message_says_what_was_tried():
-    space = Space(SLOW, (Setting("lower_rate", 1e30, 1e40),))
+    algorithm = FedBiO(1.0, lower_rate=1e35)
+    space = Space(algorithm, (Setting("lower_rate", 1e30, 1e40),))
     with pytest.raises(ArithmeticError) as error:
         searched(space, trials=6)
     message = str(error.value)
