@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import count
 from math import inf, isfinite
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
 )
 def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
     # x must not move, and those that move it least are the best.
-    given = space.algorithm if isinstance(space, Space) else space
+    given: Any = space.algorithm if isinstance(space, Space) else space
     options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
     with pytest.raises(KilledError):
         searched(space, file=tmp_path / "study.log", report=kill, **options)
