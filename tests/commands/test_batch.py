@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.commands import worker
+from fedbilevel.commands import batch, worker
 from fedbilevel.commands.batch import processes_for, run_batch
 from fedbilevel.commands.batch_progress import BatchProgress
 from fedbilevel.commands.crew import Crew
@@ -158,8 +158,7 @@ def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
 
 def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    machine = {"SC_PHYS_PAGES": 16 * 10**6, "SC_PAGE_SIZE": 1000}
-    monkeypatch.setattr(os, "sysconf", machine.__getitem__)
+    monkeypatch.setattr(batch, "memory_limit", lambda: 16 * 10**9)
     jobs = [job(tmp_path, f"fine-{n}") for n in range(20)]
     assert processes_for(jobs) == 8
     assert processes_for(jobs[:3]) == 3
@@ -173,7 +172,7 @@ def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monke
 
     assert processes_for(on_cores(4)) == 2
     assert processes_for(on_cores(None)) == 1
-    machine["SC_PHYS_PAGES"] = 4 * 10**6
+    monkeypatch.setattr(batch, "memory_limit", lambda: 4 * 10**9)
     assert processes_for(jobs) == 4
 
 

@@ -108,6 +108,8 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
 
 def test_progress_and_summary_say_what_was_found(searched):
     said = (searched / "said.txt").read_text()
+    # 3 generations: 3 settings for 10 rounds, and 2 of them for 12 with 2 seeds.
+    assert "9 settings cost as many rounds as 20 full runs" in said
     assert "1 of 3, 3 settings for 10 rounds" in said
     assert "the median of 2 seeds" in said
     assert "run the best with: fedbilevel run runs/quick-tuned/best.toml" in said
@@ -162,6 +164,20 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
     done = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
     assert "all 3 settings diverged" in done.stderr
     assert "DebugSimulation" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_search_of_another_custom_problem_is_refused(tmp_path):
+    problem = tmp_path / "mild.py"
+    problem.write_text(STEEP.replace("jnp.inf", "0.0"))
+    (tmp_path / "mild.toml").write_text(
+        'rounds = 3\n[problem]\nname = "Own"\nfile = "mild.py"\n'
+        '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
+    )
+    fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")
+    problem.write_text(f"{problem.read_text()}\nOTHER = 1\n")
+    done = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
+    assert "holds another search: problem_file was" in done.stderr
 
 
 STEEP = '''"""Finite at the start and nowhere else."""

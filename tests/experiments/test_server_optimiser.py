@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from fedbilevel import FedBiO, optax_optimiser, optax_schedule, with_server_optimiser
@@ -91,3 +92,13 @@ def test_the_command_line_names_another_or_none(tmp_path):
 def test_a_mistake_is_named_with_its_cure(old, new, message, tmp_path):
     with pytest.raises(ExperimentError, match=message):
         read(FILE.replace(old, new, 1), tmp_path)
+
+
+def test_an_optimiser_for_vectors_and_matrices_alone_is_taken():
+    optimiser = optax_optimiser("sm3", learning_rate=0.5)
+    x = jnp.ones(3)
+    moved, _ = optimiser.step(x, optimiser.init(x), x)
+    assert bool(jnp.all(moved < x))
+    # What needs more than a gradient cannot be one of the server.
+    with pytest.raises(ValueError, match=r"lbfgs of optax refuses its arguments"):
+        optax_optimiser("lbfgs", learning_rate=0.5)

@@ -106,7 +106,10 @@ def test_other_algorithms():
 def test_the_given_setting_is_in_its_range_unless_it_is_absurd():
     assert ranges(FedBiO(1.0, lower_rate=5.0))["lower_rate"][1] == 5.0
     absurd = search_space(FedBiO(1.0, lower_rate=1e90), curvature=2.0, steps=1)
-    assert absurd.start["lower_rate"] == pytest.approx(100.0)
+    assert absurd.start["lower_rate"] == 1e90
+    given, nearest, *_ = absurd.proposals
+    assert given == absurd.start
+    assert nearest == {**given, "lower_rate": pytest.approx(100.0)}
 
 
 def test_a_range_is_widened_at_the_edge_that_the_best_is_near():
@@ -138,7 +141,8 @@ def test_a_fixed_x_is_searched_around_1():
     # A range of logarithms cannot hold 0.
     space = search_space(FedBiO(1.0, upper_rate=0.0), curvature=2.0, steps=1)
     assert space.settings[0] == Setting("upper_rate", 0.01, 100.0)
-    assert space.start["upper_rate"] == 0.01
+    assert space.start["upper_rate"] == 0.0
+    assert space.proposals[1]["upper_rate"] == 0.01
 
 
 def test_an_algorithm_without_rates_is_refused():

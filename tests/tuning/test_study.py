@@ -27,6 +27,22 @@ def test_the_first_trial_is_the_given_setting():
     assert second.settings != first.settings
 
 
+@pytest.mark.parametrize("upper_rate", [0.0, 99.0])
+def test_the_first_trial_is_the_given_setting_outside_of_its_range(upper_rate):
+    space = SPACE._replace(algorithm=FedBiO(1.0, upper_rate=upper_rate))
+    with opened(None, space, seed=0) as study:
+        first, nearest, *_ = study.propose(0, 12)
+        assert first.settings == {"upper_rate": upper_rate, "lower_rate": 1.0}
+        assert nearest.settings == {
+            "upper_rate": 0.1 if upper_rate == 0 else 10.0,
+            "lower_rate": 1.0,
+        }
+        reported(study, [0.01 * n for n in range(12)])  # the given one is the best
+        assert len(study.propose(1, 12)) == 12
+        assert len(study.trials()) == 24
+        assert len(study.importances()) == 2
+
+
 def test_ranges_are_widened_where_the_best_is_at_an_edge():
     space = SPACE._replace(algorithm=FedBiO(1.0, upper_rate=9.0))
     with opened(None, space, seed=0) as study:
@@ -51,6 +67,29 @@ def test_two_processes_cannot_use_one_file(tmp_path):
     with (
         opened(file, SPACE, seed=0),
         pytest.raises(ValueError, match="another process is tuning in"),
+        opened(file, SPACE, seed=0),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\x00", b'{"op_co', b"17", b"{}"])
+def test_a_damaged_line_is_named_with_its_cure(damage, tmp_path):
+    file = tmp_path / "study.log"
+    with opened(file, SPACE, seed=0) as study:
+        study.propose(0, 2)
+    whole = file.read_bytes().splitlines()
+    assert len(whole) > 5
+    file.write_bytes(b"\n".join([*whole[:4], damage, *whole[5:], b""]))
+    message = r"study.log, line 5: .* damaged. Remove this line and all below it"
+    with pytest.raises(ValueError, match=message), opened(file, SPACE, seed=0):
+        pass
+    # The cure is one: what is before the damage is a study.
+    file.write_bytes(b"\n".join([*whole[:4], b""]))
+    with opened(file, SPACE, seed=0) as study:
+        assert len(study.propose(0, 2)) == 2
+    file.write_bytes(b"\n".join([damage, *whole[1:], b""]))
+    with (
+        pytest.raises(ValueError, match=r"line 1: .* Remove the file"),
         opened(file, SPACE, seed=0),
     ):
         pass

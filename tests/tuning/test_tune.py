@@ -3,7 +3,9 @@
 from functools import cache
 from itertools import count
 from math import inf, isfinite
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,10 +33,9 @@ class KilledError(Exception):
     """What a report raises where a process would have been killed."""
 
 
-def searched(space=SLOW, trials=12, **options):
-    return tune(
-        PROBLEM, space, devices(), 3.0, 3.0, rounds=ROUNDS, trials=trials, **options
-    )
+def searched(algorithm=SLOW, trials=12, **options):
+    arguments = {"rounds": ROUNDS, "trials": trials, **options}
+    return tune(PROBLEM, algorithm, devices(), 3.0, 3.0, **arguments)
 
 
 @pytest.fixture
@@ -76,6 +77,32 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
         assert reached == best | ({0} if generation == 0 else set())
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        FedBiO(1.0, upper_rate=0.0, lower_rate=0.1, adjoint_rate=0.1),
+        Space(SLOW, (Setting("upper_rate", 0.1, 1.0),)),
+        FedBiO(1e-4),
+    ],
+)
+def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
+    # x must not move, and those that move it least are the best.
+    given: Any = space.algorithm if isinstance(space, Space) else space
+    options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
+    with pytest.raises(KilledError):
+        searched(space, file=tmp_path / "study.log", report=kill, **options)
+    found = searched(space, file=tmp_path / "study.log", **options)
+    assert len(found.trials) == 4
+    assert found.start.rounds == ROUNDS
+    for seed, score in zip((0, 1), found.start.scores[ROUNDS], strict=True):
+        *_, last = run(PROBLEM, given, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed)
+        assert float(abs(last.x - 3)) == pytest.approx(score, rel=1e-9)
+    assert found.best.score <= found.start.score
+    assert (found.algorithm == given) == (found.best is found.start)
+    if given.upper_rate == 0.0:
+        assert found.algorithm == given
+
+
 def test_the_same_search_gives_the_same_trials(found):
     assert searched().trials == found.trials
     assert searched(seed=1).trials[-1].settings != found.trials[-1].settings
@@ -115,6 +142,35 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
         assert resumed.trials == found.trials
 
 
+@pytest.mark.parametrize(
+    ("counts", "sizes"),
+    [
+        ((13, 16, 13), (4, 4, 4, 1, 3)),
+        ((3, 8), (1, 1, 1, 2, 2, 1)),
+        ((5, 30), (2, 2, 1, 8, 8, 8, 1)),
+    ],
+)
+def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
+    # Without a single generation that is opened again: its halving is over.
+    for trials in counts:
+        found = searched(UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log")
+        assert len(found.trials) >= trials
+    generations = [one.generation for one in found.trials]
+    assert tuple(map(generations.count, range(len(sizes)))) == sizes
+    assert all(one.scores for one in found.trials)
+
+
+def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
+    def kill_late(progress):
+        if progress.generation == 3:
+            raise KilledError
+
+    file = tmp_path / "study.log"
+    with pytest.raises(KilledError):
+        searched(UPPER, trials=13, seeds=[0], file=file, report=kill_late)
+    assert len(searched(UPPER, trials=16, seeds=[0], file=file).trials) == 16
+
+
 def test_a_file_of_another_search_is_refused(tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):
@@ -126,6 +182,22 @@ def test_a_file_of_another_search_is_refused(tmp_path):
     other = Space(FedBiO(0.5, local_steps=2), UPPER.settings)
     with pytest.raises(ValueError, match=r"holds another search: algorithm"):
         searched(other, file=file)
+    wider = Space(SLOW, (Setting("upper_rate", 0.001, 2.0),))
+    with pytest.raises(ValueError, match=r"upper_rate\.high was 1\.0 and is 2\.0"):
+        searched(wider, file=file)
+    with pytest.raises(ValueError, match="holds another search: score was None"):
+        searched(UPPER, file=file, score=lambda x, y: float(y))
+
+
+def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
+    def distance_to(target):
+        return lambda x, y: float(abs(x - target))
+
+    options = {"trials": 2, "seeds": [0], "file": tmp_path / "study.log"}
+    found = searched(UPPER, score=distance_to(2.0), **options)
+    assert searched(UPPER, score=distance_to(2.0), **options).trials == found.trials
+    with pytest.raises(ValueError, match=r"score\.target was 2\.0 and is 1\.0"):
+        searched(UPPER, score=distance_to(1.0), **options)
 
 
 def test_a_setting_that_deteriorates_later_cannot_win():
@@ -172,8 +244,24 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     assert isfinite(limited.best.score)
 
 
+def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
+    # The sigmoid is best at y = ∞, where lower rates beyond 2 lead.
+    problem = BilevelProblem(
+        lambda x, y, b: jnp.mean(jax.nn.sigmoid(-y * b)) + 10 * (x + 3) ** 2,
+        lambda x, y, b: jnp.mean((y - x * b) ** 2) / 2,
+    )
+    algorithm = FedBiO(1.0, upper_rate=0.001, lower_rate=0.5, adjoint_rate=0.5)
+    space = Space(algorithm, (Setting("lower_rate", 0.1, 10.0),))
+    found = tune(problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0])
+    rates = {one.settings["lower_rate"]: one.score for one in found.trials}
+    assert any(rate > 2.5 for rate in rates)
+    assert all(score == inf for rate, score in rates.items() if rate > 2.5)
+    assert found.best.settings["lower_rate"] < 2.0
+
+
 def test_if_all_settings_diverge_the_message_says_what_was_tried():
-    space = Space(SLOW, (Setting("lower_rate", 1e30, 1e40),))
+    algorithm = FedBiO(1.0, lower_rate=1e35)
+    space = Space(algorithm, (Setting("lower_rate", 1e30, 1e40),))
     with pytest.raises(ArithmeticError) as error:
         searched(space, trials=6)
     message = str(error.value)
@@ -205,6 +293,7 @@ def test_a_score_of_ones_own_is_minimised():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"rounds": 0}, "a run needs at least 1 round, but rounds=0"),
         ({"trials": 0}, "at least 1 trial and 1 seed, but trials=0"),
         ({"seeds": []}, "there are 0 seeds"),
         ({"seeds": [1, 1]}, "names a seed twice"),

@@ -13,6 +13,7 @@ from fedbilevel.commands.following import follow
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.job import Job
 from fedbilevel.experiments.choices import Sharded
+from fedbilevel.memory import memory_limit
 
 UNKNOWN = "it ended without a message"
 
@@ -37,7 +38,7 @@ def processes_for(jobs: Sequence[Job]) -> int:
     """Return how many processes jobs get by default: one a core, at most one a job.
 
     A run of the engine `Sharded` uses several cores itself. Each process needs memory:
-    there are at most as many as the machine has gigabytes.
+    there are at most as many as the machine or container has gigabytes.
 
     Example:
         >>> processes_for([])
@@ -51,7 +52,7 @@ def processes_for(jobs: Sequence[Job]) -> int:
         for job in jobs
     )
     # A run of FedBiO on digits took 0.55 GB at most.
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 10**9
+    memory = memory_limit() // 10**9
     return max(1, min(len(jobs), memory, cores // max(needs, default=1)))
 
 

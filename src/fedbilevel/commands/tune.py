@@ -22,6 +22,7 @@ from fedbilevel.experiments.tuning import (
     PICTURE,
     STUDY,
     Goal,
+    about_of,
     keep_result,
     keep_start,
     promise,
@@ -32,6 +33,7 @@ from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.titles import title_of
+from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, Tuned, space_for, tuning
 
 SOLVED = ("hypergradient", "lower_error")
@@ -84,7 +86,11 @@ def _search(
     """Return what was found, or the exit code of the signal that stopped the search."""
     solves = goal.metric in SOLVED
     evaluation = replace(experiment.evaluation, stationarity=solves)
-    headline = f"settings of {experiment.title}, in {folder}"
+    cost = full_runs(experiment.rounds, trials, seeds)
+    headline = (
+        f"settings of {experiment.title}, in {folder}: {trials} settings cost as many "
+        f"rounds as {cost} full runs"
+    )
     with (
         interruption("batch") as interrupted,
         tuning_progress(headline, goal, quiet) as show,
@@ -101,7 +107,7 @@ def _search(
             experiment.seed,
             score,
             folder / STUDY,
-            about=goal._asdict(),
+            about=about_of(experiment, goal),
         )
         with closing(steps):
             for step in steps:
@@ -167,7 +173,9 @@ def _parser() -> argparse.ArgumentParser:
         "--trials",
         type=int,
         default=TRIALS,
-        help=f"settings to try; {TRIALS}, which cost as many rounds as 150 full runs",
+        help=f"settings to try; {TRIALS}. They cost as many rounds as about "
+        f"{full_runs(40, TRIALS, len(SEEDS))} full runs of 40 rounds or more, or "
+        f"{full_runs(10, TRIALS, len(SEEDS))} of 10",
     )
     parser.add_argument(
         "--seeds",

@@ -11,13 +11,12 @@ from fedbilevel.experiments.folders import FAILURE
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
+from fedbilevel.tuning.divergence import has_grown
 
 LOSS = "loss"
 """The value that decides: the upper loss over all data, which a run minimises."""
 TRAINING_LOSS = "training_loss"
 """The lower loss over all data."""
-DIVERGED = 1000.0
-"""A loss has diverged if its size is so many times its first finite one."""
 
 
 class Failure(NamedTuple):
@@ -127,11 +126,13 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
     known = _finite(records, name)
     if not known:
         return None
-    before, after = known[0].figures[name], records[-1].figures.get(name, nan)
-    limit = DIVERGED * abs(before)
-    if not (after > before and abs(after) > limit > 0):
+    # A file may hold 2 where 2.0 was measured.
+    before, after = (
+        float(one.figures.get(name, nan)) for one in (known[0], records[-1])
+    )
+    if not has_grown(before, after):
         return None
-    small = [one for one in known if abs(one.figures[name]) <= limit]
+    small = [one for one in known if not has_grown(before, float(one.figures[name]))]
     words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
     return Failure(small[-1].rounds, words)
 

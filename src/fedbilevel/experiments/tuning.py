@@ -1,6 +1,7 @@
 """The settings of an experiment file searched: what is scored, and what is kept."""
 
 import csv
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.experiments.choices import Auto, Experiment
+from fedbilevel.experiments.choices import Auto, Experiment, Own
 from fedbilevel.experiments.differences import differences, in_words
 from fedbilevel.experiments.failures import LOSS, divergence
 from fedbilevel.experiments.measuring import measured_start
@@ -55,6 +56,24 @@ class Goal(NamedTuple):
         return -value if self.maximise else value
 
 
+def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:
+    """Return what a resumed search must have in common with the one it resumes.
+
+    Besides what `keep_start` compares: the metric, and a digest of a custom problem's
+    file, which defines the metrics.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> about_of(Experiment(FedBiO(0.1)), Goal())
+        {'metric': 'loss', 'maximise': False}
+    """
+    about = goal._asdict()
+    if isinstance(experiment.problem, Own):
+        content = experiment.problem.file.read_bytes()
+        about["problem_file"] = hashlib.sha256(content).hexdigest()[:12]
+    return about
+
+
 def trainee_of(experiment: Experiment, work: Work) -> Trainee:
     """Return what a search runs again and again.
 
@@ -83,7 +102,8 @@ def score_of(
 ) -> Score:
     """Return the score of a point: the value that the summary of a run reports.
 
-    It is infinite where a run would count as diverged.
+    It is infinite where `fedbilevel run` would report the run as failed, besides what
+    every search counts as divergence: the best file must not fail when it is run.
 
     Args:
         measure: what is measured at a point.

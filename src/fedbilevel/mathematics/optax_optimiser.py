@@ -119,8 +119,10 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
     numbers = {key: one for key, one in given.items() if _is_rate(one)}
     choices = tuple((key, one) for key, one in given.items() if key not in numbers)
     made = OptaxOptimiser(name, numbers, choices)
+    # Not on a scalar: sm3 takes vectors and matrices only.
+    tried = {"vector": jnp.zeros(2), "matrix": jnp.zeros((2, 2))}
     try:
-        made.step(jnp.zeros(()), made.init(jnp.zeros(())), jnp.zeros(()))
+        made.step(tried, made.init(tried), tried)
     except Exception as error:
         # Factories check little: what is wrong may show as any error.
         raise ValueError(f"{name} of optax refuses its arguments: {error}") from error

@@ -70,8 +70,10 @@ def _title(found: Tuned, name: str) -> str:
 
 
 def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
-    lengths = sorted({one.rounds for one in found.trials})
-    finite = [one for one in found.trials if isfinite(one.score)]
+    # A given rate may be 0, which has no place on an axis of logarithms.
+    shown = [one for one in found.trials if one.settings[name] > 0]
+    lengths = sorted({one.rounds for one in shown})
+    finite = [one for one in shown if isfinite(one.score)]
     for place, rounds in enumerate(lengths):
         reached = [one for one in finite if one.rounds == rounds]
         panel.scatter(
@@ -86,7 +88,7 @@ def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
         (found.start, "D", "start"),
         (found.best, "*", "best"),
     ):
-        if isfinite(trial.score):
+        if isfinite(trial.score) and trial.settings[name] > 0:
             panel.scatter(
                 trial.settings[name],
                 goal.score(trial.score),
@@ -97,10 +99,10 @@ def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
                 label=label,
                 zorder=3,
             )
-    _label(panel, [one.settings[name] for one in found.trials])
+    _label(panel, [one.settings[name] for one in shown])
     panel.grid(alpha=0.3)
     _fit(panel, finite, goal)
-    lost = [one for one in found.trials if not isfinite(one.score)]
+    lost = [one for one in shown if not isfinite(one.score)]
     if lost:
         bottom, top = panel.get_ylim()
         panel.plot(
@@ -120,7 +122,7 @@ def _label(panel: "Axes", values: list[float]) -> None:
 
     panel.set_xscale("log")
     # One label a decade leaves a narrow range without any.
-    narrow = max(values) < 100 * min(values)
+    narrow = bool(values) and max(values) < 100 * min(values)
     panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if narrow else (1.0,)))
     panel.xaxis.set_major_formatter("{x:g}")
     panel.xaxis.set_minor_formatter(NullFormatter())

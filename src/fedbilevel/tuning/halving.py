@@ -7,11 +7,12 @@ from typing import NamedTuple
 REDUCTION = 2
 """Of so many settings one goes on, for so many times the rounds."""
 RUNGS = 3
-"""Lengths of runs: a quarter of all rounds, half, and all of them."""
+"""Lengths of runs, at most: a quarter of all rounds, half, and all of them."""
 SHORTEST = 10
 """Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
 GENERATION = 24
-"""Settings that are proposed at once, at most: 6 of 24 are run to the end."""
+"""Settings that are proposed at once, at most: from 21 rounds on, 6 of 24 are run to
+the end."""
 GENERATIONS = 4
 """How often settings are proposed, at least: all but the first learn from others."""
 
@@ -76,14 +77,27 @@ def generation_size(trials: int) -> int:
     return max(1, min(GENERATION, -(-trials // GENERATIONS)))
 
 
-def generations_of(trials: int, size: int) -> tuple[int, ...]:
+def generations_of(
+    trials: int, size: int, begun: tuple[int, ...] = ()
+) -> tuple[int, ...]:
     """Return the size of each generation.
+
+    A generation that has begun keeps its size: its worse half was left behind, so no
+    setting can join it later.
+
+    Args:
+        trials: settings of all generations together.
+        size: of a generation, at most.
+        begun: sizes of those that have begun.
 
     Example:
         >>> generations_of(50, 24), generations_of(10, 3)
         ((24, 24, 2), (3, 3, 3, 1))
+        >>> generations_of(16, 4, begun=(4, 4, 4, 1)), generations_of(9, 3, (4, 4, 4))
+        ((4, 4, 4, 1, 3), (4, 4, 4))
     """
-    return tuple(min(size, trials - begun) for begun in range(0, trials, size))
+    places = range(sum(begun), trials, size)
+    return (*begun, *(min(size, trials - place) for place in places))
 
 
 def survivors(
@@ -115,3 +129,17 @@ def work_of(rounds: int, settings: int, seeds: int) -> int:
         1800
     """
     return sum(rung.work for rung in rungs_of(rounds, settings, seeds))
+
+
+def full_runs(rounds: int, trials: int, seeds: int) -> int:
+    """Return how many full runs have as many rounds as a search, rounded up.
+
+    Where the runs have fewer than 40 rounds, the shortest are more than a quarter of
+    them, and a search costs more.
+
+    Example:
+        >>> [full_runs(rounds, trials=120, seeds=3) for rounds in (60, 40, 30, 20, 10)]
+        [150, 150, 160, 240, 360]
+    """
+    sizes = generations_of(trials, generation_size(trials))
+    return -(-sum(work_of(rounds, size, seeds) for size in sizes) // rounds)

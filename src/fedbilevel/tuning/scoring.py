@@ -1,6 +1,5 @@
 """Settings run and scored: many in one compiled program where memory allows."""
 
-import os
 from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -16,12 +15,14 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import run
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.memory import memory_limit
 from fedbilevel.metrics.full_data import full_data, full_data_problem
+from fedbilevel.tuning.divergence import divergence_check
 
 BLOCK = 4096
 """Examples whose loss is evaluated at once."""
 MEMORY = 0.25
-"""The part of the machine's memory that runs side by side may take."""
+"""The part of the memory limit that runs side by side may take."""
 
 
 @runtime_checkable
@@ -85,8 +86,8 @@ def runs_side_by_side(
 ) -> int:
     """Return how many runs one program makes at once; 0 if memory is short for one.
 
-    It depends on the machine's whole memory, not on what is free: the same machine
-    gives the same number, and so the same rounding.
+    It depends on the whole memory of the machine or container, not on what is free: the
+    same machine gives the same number, and so the same rounding.
 
     Args:
         trainee: what is run.
@@ -100,7 +101,7 @@ def runs_side_by_side(
     one, data = bytes_of_run(
         trainee.problem, algorithm, trainee.devices, trainee.x, trainee.y
     )
-    budget = MEMORY * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    budget = MEMORY * memory_limit()
     return max(0, min(most, int((budget - data) // max(1, one))))
 
 
@@ -126,6 +127,9 @@ class Scorer:
         """
         self.width = width
         self._trainee, self._score = trainee, score
+        self._diverged = divergence_check(
+            trainee.problem, trainee.devices, trainee.x, trainee.y, trainee.weights
+        )
         self._run_to_end: Callable[..., Points] | None = None
         if width:
             self._run_to_end = final_points(
@@ -146,9 +150,12 @@ class Scorer:
     ) -> list[float]:
         """Return the score of each run, a setting with a seed; inf if it diverged.
 
-        An upload that is not finite is a divergence too, though a run excludes it and
-        goes on: with the best setting of a search, five of eight devices were excluded
-        in the first round. Where there is a `norm_limit`, exclusions are wanted.
+        A run has diverged if its score is not finite, or a loss is not or is far above
+        its reference (`divergence_check`): a score may be bounded, and best where y is
+        1e19. An upload that is not finite is a divergence too, though a run excludes it
+        and goes on: with the best setting of a search, five of eight devices were
+        excluded in the first round. Where there is a `norm_limit`, exclusions are
+        wanted.
 
         Args:
             runs: as many as the width at most, or any number if that is 0.
@@ -188,4 +195,4 @@ class Scorer:
             found = float(self._score(x, y))
         except ArithmeticError:
             return inf
-        return found if isfinite(found) else inf
+        return found if isfinite(found) and not self._diverged(x, y) else inf

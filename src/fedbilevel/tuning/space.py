@@ -79,6 +79,10 @@ class Setting(NamedTuple):
         high = self.high * 10 if best >= self.high / margin else self.high
         return self._replace(low=low, high=min(high, self.limit))
 
+    def holds(self, value: float) -> bool:
+        """Return whether a value is in the range."""
+        return self.low <= value <= self.high
+
     def inside(self, value: float) -> float:
         """Return the value of the range that is nearest to another."""
         return min(max(value, self.low), self.high)
@@ -103,30 +107,34 @@ class Space(NamedTuple):
 
     @property
     def start(self) -> dict[str, float]:
-        """The values to begin with."""
+        """The values of the given algorithm, be they in their ranges or not."""
         return {
-            one.name: one.inside(float(_read(self.algorithm, one.name.split("."))))
+            one.name: float(_read(self.algorithm, one.name.split(".")))
             for one in self.settings
         }
 
     @property
     def proposals(self) -> list[dict[str, float]]:
-        """What is tried first: the values to begin with, and those of the theory.
+        """What is tried first: the given values, and those of the theory.
 
-        Theory has no value for a rate of x, so the given ones are multiplied.
+        Theory has no value for a rate of x, so the given ones are multiplied. Where a
+        given value is outside of its range, the nearest in it takes its place in all
+        proposals but the first.
         """
-        start = self.start
+        given = self.start
+        start = {one.name: one.inside(given[one.name]) for one in self.settings}
+        begin = [given] if given == start else [given, start]
         known = {one.name: one.theory for one in self.settings}
         theory = {name: value for name, value in known.items() if value is not None}
         if not theory:
-            return [start]
+            return begin
         # Settings of x alone have no theory; momentum is left as it is given.
         free = [one for one in self.settings if one.name.endswith(UPPER)]
         tried = [
             {one.name: one.inside(factor * start[one.name]) for one in free}
             for factor in (FACTORS if free else (1.0,))
         ]
-        return [start, *({**start, **theory, **one} for one in tried)]
+        return [*begin, *({**start, **theory, **one} for one in tried)]
 
     def at(self, values: Mapping[str, float]) -> FederatedAlgorithm:
         """Return the algorithm with other values."""

@@ -20,6 +20,10 @@ ABOUT = "about"
 GENERATION = "generation"
 SCORES = "scores"
 """Attributes of a trial: the generation it belongs to, and its scores by rounds."""
+SETTINGS = "settings"
+"""The attribute of a trial whose settings are outside of the ranges."""
+SIZES = "sizes"
+"""The attribute of a study that has the size of every generation that has begun."""
 
 LOWER = 100.0
 """How much smaller values may be after a generation that diverged as a whole."""
@@ -128,16 +132,24 @@ class Study:
         ]
         return [_trial(number, one) for number, one in enumerate(counted)]
 
+    def sizes(self) -> tuple[int, ...]:
+        """Return the size of every generation that has begun, in their order."""
+        return tuple(self._study.user_attrs.get(SIZES, ()))
+
     def propose(self, generation: int, size: int) -> list[Trial]:
         """Return the trials of a generation; those that are there already, if all are.
 
         Args:
             generation: its number, from 0.
-            size: how many it has.
+            size: how many it has; of a generation that has begun, as in `sizes`.
         """
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState
 
+        # Written first: a generation that is short because the search ended there
+        # differs from one whose proposal was cut off by this alone.
+        if generation == len(self.sizes()):
+            self._study.set_user_attr(SIZES, [*self.sizes(), size])
         mine = [one for one in self.trials() if one.generation == generation]
         if len(mine) < size:
             known = self._study.get_trials(deepcopy=False)
@@ -152,14 +164,28 @@ class Study:
                 seed=int(sequence.generate_state(1)[0]), n_startup_trials=size
             )
             ranges = _distributions(self.settings(generation))
-            if generation == 0:
-                for values in self._space.proposals[:size]:
-                    self._study.enqueue_trial(values)
-            for _ in range(size):
+            outside = self._propose_first(size) if generation == 0 else 0
+            for _ in range(size - outside):
                 proposed = self._study.ask(fixed_distributions=ranges)
                 proposed.set_user_attr(GENERATION, generation)
             mine = [one for one in self.trials() if one.generation == generation]
         return mine
+
+    def _propose_first(self, size: int) -> int:
+        """Let the first proposals be asked next; return how many were asked here.
+
+        Optuna knows no values outside of their ranges, so a given setting that has one
+        is a trial without parameters, from which nothing is learnt.
+        """
+        start, *others = self._space.proposals[:size]
+        inside = _all_inside(self._space.settings, start)
+        if not inside:
+            given = self._study.ask()
+            given.set_user_attr(SETTINGS, start)
+            given.set_user_attr(GENERATION, 0)
+        for values in [start, *others] if inside else others:
+            self._study.enqueue_trial(values)
+        return 0 if inside else 1
 
     def settings(self, generation: int) -> tuple[Setting, ...]:
         """Return the ranges of a generation, widened where the best is at an edge.
@@ -213,9 +239,13 @@ class Study:
             get_param_importances,
         )
 
-        trials = sorted(self.trials(), key=lambda one: one.place)
-        generation = max((one.generation for one in trials), default=0)
-        ranges = _distributions(self.settings(generation))
+        every = self.trials()
+        settings = self.settings(max((one.generation for one in every), default=0))
+        ranges = _distributions(settings)
+        trials = sorted(
+            (one for one in every if _all_inside(settings, one.settings)),
+            key=lambda one: one.place,
+        )
         if len(trials) < 10 or len(ranges) < 2:
             return {}
         ordered = optuna.create_study()
@@ -246,7 +276,7 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
 
     Raises:
         ImportError: if Optuna is missing.
-        ValueError: if another process uses the file.
+        ValueError: if another process uses the file, or the file is damaged.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -277,6 +307,7 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
         ) from None
     try:
         _cut_torn_line(file)
+        _check_lines(file)
         backend = optuna.storages.journal.JournalFileBackend(str(file), _HeldLock())
         yield Study(optuna.storages.JournalStorage(backend), space, seed)
     finally:
@@ -292,6 +323,27 @@ def _cut_torn_line(file: Path) -> None:
     if whole < len(content):
         with file.open("r+b") as journal:
             journal.truncate(whole)
+
+
+def _check_lines(file: Path) -> None:
+    """Refuse a journal with a damaged line: Optuna would not say which one it is."""
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not (isinstance(entry, dict) and "op_code" in entry):
+            cure = (
+                f"Remove this line and all below it to resume from the {number - 1} "
+                "lines before, or remove"
+                if number > 1
+                else "Remove"
+            )
+            raise ValueError(
+                f"{file}, line {number}: not an entry of a journal of Optuna; the file "
+                f"is damaged. {cure} the file to search anew."
+            )
 
 
 class _HeldLock:
@@ -315,6 +367,10 @@ def _distributions(settings: Sequence[Setting]) -> dict[str, Any]:
     }
 
 
+def _all_inside(settings: Sequence[Setting], values: Mapping[str, float]) -> bool:
+    return all(one.holds(values[one.name]) for one in settings)
+
+
 def _belongs(trial: Any) -> bool:
     from optuna.trial import TrialState
 
@@ -326,6 +382,6 @@ def _trial(number: int, stored: Any) -> Trial:
     return Trial(
         number,
         stored.user_attrs[GENERATION],
-        dict(stored.params),
+        dict(stored.user_attrs.get(SETTINGS, stored.params)),
         {int(rounds): tuple(one) for rounds, one in scores.items()},
     )

@@ -50,7 +50,7 @@ class Tuned(NamedTuple):
     Attributes:
         algorithm: the best settings.
         best: their trial: the lowest median of those that were run to the end.
-        start: the trial of the settings that the search began with.
+        start: the trial of the given settings.
         trials: all that were tried, in their order.
         importances: how much each setting decides who is among the best tenth; the sum
             is 1. Empty where there are fewer than 10 trials or 2 settings.
@@ -101,7 +101,7 @@ class TuningProgress(NamedTuple):
 
 def tune(
     problem: BilevelProblem,
-    space: Space | FederatedAlgorithm,
+    algorithm: FederatedAlgorithm | Space,
     devices: Devices,
     x: Upper,
     y: Lower,
@@ -111,7 +111,7 @@ def tune(
     seeds: Sequence[int] = SEEDS,
     seed: int = 0,
     score: Score | None = None,
-    file: Path | None = None,
+    file: Path | str | None = None,
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     norm_limit: float | None = None,
@@ -121,38 +121,47 @@ def tune(
     """Search the settings of an algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
-    in a round. Of each generation, all settings are run for a quarter of the rounds (at
-    least 10), the better half of them for half, both with the first seed, and the best
-    quarter to the end with every seed; there the median over seeds decides. A setting
-    that gets worse later therefore cannot win. One that diverges with any seed is
-    infinitely bad, and an upload that is not finite counts as divergence, unless there
-    is a `norm_limit`.
+    in a round. Of each generation, all settings are run for a quarter of the rounds,
+    the better half of them for half, both with the first seed, and the best quarter to
+    the end with every seed; there the median over seeds decides. No run has fewer than
+    10 rounds: with 11 to 20 rounds, all settings are run for 10 and the better half to
+    the end; with 10 or fewer, all are run to the end. A setting that gets worse later
+    therefore cannot win. One that diverges with any seed is infinitely bad: a loss is
+    not finite at the end of a run, or is 1000 times as large as before training,
+    whatever the score is. An upload that is not finite counts as divergence too, unless
+    there is a `norm_limit`.
 
     The first generation holds the given setting, the rates of theory (1/L for y and z)
     and random ones. Later ones are proposed by Optuna's TPE from what was found before,
-    in ranges that are widened where the best lies at an edge. The given setting always
-    runs to the end, so the result is at least as good on these seeds.
+    in ranges that are widened where the best lies at an edge. The given setting runs to
+    the end with exactly its values, be they in the ranges or not, unless it diverges
+    before. It is returned if no other is better, so the result is at least as good on
+    these seeds.
 
     The same arguments give the same settings and scores on the same machine; on
     another, rounding may differ.
 
     Args:
         problem: the two losses.
-        space: an algorithm, whose settings that matter are searched (`search_space`),
-            or a `Space` with settings and ranges of your own.
+        algorithm: whose settings that matter are searched (`search_space`); or a
+            `Space` with settings and ranges of your own.
         devices: the data.
         x: where the upper variable starts.
         y: where the lower variable starts.
         rounds: of a full run.
         trials: how many settings are tried. With three seeds, 120 cost as many rounds
-            as 150 full runs.
+            as about 150 full runs of 40 rounds or more, 240 of 20, or 360 of 10.
         seeds: of the runs of a setting that is run to the end.
         seed: of the proposals.
         score: what is minimised at the end of a run; by default the upper loss on all
             upper examples of the devices. A search that chooses by them may overfit
             them: give a score on examples that no device holds, if you have such.
         file: a journal of Optuna that keeps everything, so that the same call resumes a
-            search that was killed; in memory by default.
+            search that was killed, and one with more trials continues it; in memory by
+            default. What the file has is never thrown away: a call with fewer trials
+            finishes the generation in progress and returns all. A file of another
+            search is refused: another problem, algorithm, range, start or score, or
+            other data. A score is compared by its code and what it refers to.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
         norm_limit: the largest upload that counts.
@@ -163,7 +172,8 @@ def tune(
     Raises:
         ArithmeticError: if every setting diverged.
         ImportError: if Optuna is missing.
-        ValueError: if the file holds another search, or nothing can be searched.
+        ValueError: if the file holds another search or is damaged, a count is below 1,
+            or nothing can be searched.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -180,13 +190,20 @@ def tune(
         >>> found.start.score > 1.0, found.best.score < 0.1  # Φ(x) = (x − 1)²
         (True, True)
     """
+    _check(rounds, trials, seeds)
     trainee = Trainee(
         problem, devices, x, y, rounds, participation, weights, norm_limit, engine
     )
-    _check(trials, seeds)
-    if not isinstance(space, Space):
-        space = space_for(trainee, space)
-    steps = tuning(trainee, space, trials, tuple(seeds), seed, score, file)
+    steps = tuning(
+        trainee,
+        algorithm if isinstance(algorithm, Space) else space_for(trainee, algorithm),
+        trials,
+        tuple(seeds),
+        seed,
+        score,
+        None if file is None else Path(file),
+        about={"score": describe(score)},
+    )
     for step in steps:
         if isinstance(step, Tuned):
             return step
@@ -244,21 +261,19 @@ def tuning(
         >>> tuning.__name__
         'tuning'
     """
-    size = generation_size(trials)
     width = runs_side_by_side(trainee, space.algorithm, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
             asked = {
                 "seeds": list(seeds),
                 "proposal_seed": seed,
-                "generation_size": size,
                 **about,
                 **_about(trainee, space),
             }
             study.require_same(asked, file)
         judge = score or upper_loss_of(trainee)
         scorer = Scorer(trainee, space.algorithm, judge, width)
-        sizes = generations_of(trials, size)
+        sizes = generations_of(trials, generation_size(trials), study.sizes())
         work = [work_of(trainee.rounds, one, len(seeds)) for one in sizes]
         for generation, count in enumerate(sizes):
             before = sum(work[:generation])
@@ -327,10 +342,10 @@ def _result(study: Study, space: Space, rounds: int, seeds: tuple[int, ...]) -> 
             f"{smallest}. Look for the first number that is not finite with "
             "DebugSimulation, or search smaller values in a Space of your own."
         )
+    # The first of those that are equally good: nothing beats the given setting then.
     best = min(whole, key=lambda one: one.score)
-    return Tuned(
-        space.at(best.settings), best, trials[0], trials, study.importances(), seeds
-    )
+    algorithm = space.at(best.settings) if best.number else space.algorithm
+    return Tuned(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
 def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
@@ -349,11 +364,25 @@ def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
         **found,
         "rounds": trainee.rounds,
         "norm_limit": trainee.norm_limit,
-        "settings": {one.name: describe(one.limit) for one in space.settings},
+        "settings": {
+            one.name: {
+                part: _rounded(value)
+                for part, value in one._asdict().items()
+                if part != "name"
+            }
+            for one in space.settings
+        },
     }
 
 
-def _check(trials: int, seeds: Sequence[int]) -> None:
+def _rounded(value: float | None) -> float | None:
+    # Ranges come from a measured curvature, whose last digits differ between machines.
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _check(rounds: int, trials: int, seeds: Sequence[int]) -> None:
+    if rounds < 1:
+        raise ValueError(f"a run needs at least 1 round, but rounds={rounds}.")
     if trials < 1 or not seeds:
         raise ValueError(
             f"a search needs at least 1 trial and 1 seed, but trials={trials} and "

@@ -1,0 +1,129 @@
+"""Divergence that a bounded score does not show: losses far above a reference."""
+
+from collections.abc import Callable
+from math import isfinite
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from fedbilevel.data.devices import Devices
+from fedbilevel.engines.checks import check_weights
+from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
+from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
+
+GROWTH = 1000.0
+"""A loss has diverged if its size is more than so many times its reference."""
+EXAMPLES = 4096
+"""Examples of each level that are looked at, at most: divergence shows on any."""
+DEVICES = 64
+"""Devices that are looked at, at most: all of them may not fit into memory."""
+
+
+def has_grown(before: float, after: float) -> bool:
+    """Return whether a loss has diverged: its size is 1000 times what it was before.
+
+    A loss that was 0 has no scale to compare with.
+
+    Example:
+        >>> has_grown(2.0, 5e33), has_grown(2.0, 3.0), has_grown(-5.0, -9e9)
+        (True, False, False)
+    """
+    return after > before and abs(after) > GROWTH * abs(before) > 0
+
+
+def divergence_check(
+    problem: BilevelProblem,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    weights: ArrayLike | None = None,
+) -> Callable[[Upper, Lower], bool]:
+    """Return a function of the last x and y of a run: whether the run has diverged.
+
+    A run has diverged if one of its losses is not finite at the end, or more than 1000
+    times its reference. The reference of the lower loss is the larger of its sizes at
+    the first y and at y = 0, both with the last x: a y that fits its own x a thousand
+    times worse than one that was never trained does not follow the lower problem, and
+    an x that scales the lower loss does not matter. The reference of the upper loss is
+    the same with the first x. Two points, since a run may start where a loss is 0.
+
+    Args:
+        problem: the two losses.
+        devices: the data; up to 4096 examples of each level, of up to 64 devices, are
+            evaluated.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        weights: of the devices, as for `run`.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean(jnp.tanh(y * batch)),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> rows = LocalExamples(np.ones(1), np.ones(1))
+        >>> devices = InMemoryDevices.sharing(rows, 2)
+        >>> diverged = divergence_check(problem, devices, 3.0, 3.0)
+        >>> diverged(1.0, 1.5), diverged(1.0, -1e19)
+        (False, True)
+    """
+    shares = _some_devices(check_weights(weights, devices.device_count))
+    upper, lower = map(_some_examples, full_data(devices, shares, EXAMPLES))
+    whole = full_data_problem(problem)
+    losses = jax.jit(
+        lambda last_x, last_y: (
+            whole.upper_loss(last_x, last_y, upper),
+            _reference(whole.upper_loss, x, y, upper),
+            whole.lower_loss(last_x, last_y, lower),
+            _reference(whole.lower_loss, last_x, y, lower),
+        )
+    )
+
+    def diverged(last_x: Upper, last_y: Lower, /) -> bool:
+        upper_end, upper_before, lower_end, lower_before = map(
+            float, losses(last_x, last_y)
+        )
+        return (
+            not (isfinite(upper_end) and isfinite(lower_end))
+            or has_grown(upper_before, upper_end)
+            or has_grown(lower_before, lower_end)
+        )
+
+    return diverged
+
+
+def _reference(loss: Loss, x: Upper, y: Lower, data: FullData) -> Float[Array, ""]:
+    sizes = jnp.stack(
+        [jnp.abs(loss(x, one, data)) for one in (y, jax.tree.map(jnp.zeros_like, y))]
+    )
+    # A loss need not be defined at y = 0.
+    return jnp.max(jnp.where(jnp.isfinite(sizes), sizes, 0))
+
+
+def _some_devices(
+    weights: Float[np.ndarray, "devices"],
+) -> Float[np.ndarray, "devices"]:
+    """Return the weights, 0 for all but some devices, evenly spread."""
+    present = np.flatnonzero(weights)
+    chosen = present[_spread(len(present), DEVICES)]
+    return np.where(np.isin(np.arange(len(weights)), chosen), weights, 0)
+
+
+def _spread(count: int, most: int) -> Int[np.ndarray, "chosen"]:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+
+
+def _some_examples(data: FullData) -> FullData:
+    """Return one block of examples, evenly spread over all of them."""
+    count = data.shares.size
+    chosen = _spread(count, EXAMPLES)
+
+    def arrange(leaf: Array) -> Array:
+        return leaf.reshape(count, *leaf.shape[2:])[chosen][None]
+
+    shares = arrange(data.shares)
+    return FullData(jax.tree.map(arrange, data.rows), shares / jnp.sum(shares))
