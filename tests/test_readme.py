@@ -41,9 +41,12 @@ def test_quick_start_tunes_a_model_within_a_minute(tmp_path):
     without, tuned = map(float, re.findall(r"test accuracy .* tuning: (\S+)", output))
     assert 0.5 < without < 0.65
     assert tuned > 0.9
-    # As the README says of them.
-    said = f"is {without:.2f} without tuning and {tuned:.2f} with it"
-    assert said in " ".join(README.read_text().split())
+    # As the README says of them, up to another machine's rounding: an image or two.
+    text = " ".join(README.read_text().split())
+    said = re.search(r"is (\S+) without tuning and (\S+) with it", text)
+    assert said is not None
+    found = [float(one) for one in said.groups()]
+    assert found == pytest.approx([without, tuned], abs=0.01)
 
 
 @pytest.mark.nightly

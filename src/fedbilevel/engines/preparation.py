@@ -86,7 +86,7 @@ def prepare(
             f"a {type(devices).__name__} was given for devices; wrap what each device "
             "holds in InMemoryDevices or OnDemandDevices."
         )
-    x, y, algorithm = canonical(x), canonical(y), with_real_rates(algorithm)
+    x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
     one = one_device(devices.cohort(np.array([example_device(devices.device_count)])))
     check_problem(problem, x, y, one)
@@ -207,20 +207,6 @@ def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference
         [0, 0, 0]
     """
     return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
-
-
-def with_real_rates(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
-    """Return the algorithm with rates of 1 or 0 as 1.0 or 0.0: compiled once for both.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> with_real_rates(FedBiO(1)).learning_rate
-        1.0
-    """
-    found: FederatedAlgorithm = jax.tree.map(
-        lambda leaf: float(leaf) if type(leaf) is int else leaf, algorithm
-    )
-    return found
 
 
 def canonical(state: PyTree) -> PyTree:
