@@ -1,17 +1,19 @@
-"""The algorithms that compete on the real tasks, each with its grid of settings.
+"""The algorithms that compete on the real tasks, and what is searched of each.
 
-All get twelve settings: six upper step lengths, in the same unit, so that a step of the
-one is a step of the other, times two of what matters next to each; what else a method
-has is fixed at values that are reasonable for it and written here.
+All are searched in the same way: the same number of draws, from ranges that are the
+same in kind. A rate of y or z and the scale θ of a series are parts of 1/L, with L the
+curvature that nine tenths of a task's batches do not exceed near y*(x); an upper step
+is in units of the task's. The ranges hold what each method's own theory asks for, such
+as 1/(6L) for the lower step of the paper's algorithms.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.flatten_util import ravel_pytree
+import optax
+from jaxtyping import Array, Float, Int, PyTree
 
 from fedbilevel import (
     FedBiO,
@@ -24,197 +26,205 @@ from fedbilevel import (
     NeumannSeries,
     ShroFBO,
     SimFBO,
+    with_server_optimiser,
 )
-from fedbilevel.problems import Task
+from fedbilevel.mathematics import tree
 
-LOCAL_STEPS = 5
-UPPER_STEPS = tuple(10 ** (k / 2) for k in range(6))
-"""In units of a task's smallest."""
+Values = Mapping[str, float]
+"""A setting: a value for each name that a contender is searched over."""
 
 
-class Steps(NamedTuple):
-    """One setting of the grid.
+class Range(NamedTuple):
+    """What draws of a number come from, on a logarithmic scale.
 
     Attributes:
-        upper: the step length for x.
-        lower: the step length for y, and for z where there is one; in the grid, a part
-            of 1/L, with L the largest curvature of the lower loss at the start.
-        terms: Q of a Neumann series.
-        scale: θ of a Neumann series.
+        low: the smallest.
+        high: the largest.
+        most: what no neighbour of a draw may exceed; below `low` and up to here they
+            may go, which widens a range whose edge is best.
+    """
+
+    low: float
+    high: float
+    most: float = float("inf")
+
+
+RANGES = {
+    "upper": Range(1.0, 300.0),
+    "lower": Range(0.05, 2.0),
+    "adjoint": Range(0.05, 2.0),
+    "scale": Range(0.1, 1.0, most=2.0),
+    "mixing": Range(0.02, 1.0, most=1.0),
+    "server": Range(0.3, 3.0),
+    "adam": Range(0.001, 0.1),
+}
+CHOICES = {"final": (0.05, 1.0), "local_steps": (1, 5), "terms": (2, 10)}
+"""The part of all rates that is left at the end, steps an exchange, Q of a series."""
+
+
+class Scale(NamedTuple):
+    """What a setting's numbers are multiples of, and how long a run is.
+
+    Attributes:
+        upper: the task's unit of upper steps.
+        curvature: L.
         batch_size: of every batch.
-        examples_per_step: what ShroFBO's devices make one local step of.
+        median_size: the training examples of the median device.
+        rounds: of the run.
     """
 
     upper: float
-    lower: float
-    terms: int
-    scale: float
+    curvature: float
     batch_size: int
-    examples_per_step: int
+    median_size: int
+    rounds: int
 
 
-def local_bsgm(steps: Steps) -> LocalBSGM:
-    return LocalBSGM(
-        1.0,
-        NeumannSeries(steps.terms, steps.scale),
-        upper_rate=steps.upper,
-        lower_rate=steps.lower,
-        upper_mixing=0.3,
-        lower_mixing=0.3,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-    )
+@tree.register
+@dataclass(frozen=True)
+class Decay:
+    """A rate that falls from 1 to a part of it by a cosine; its numbers are leaves."""
+
+    final: tree.Rate
+    steps: tree.Rate
+
+    def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
+        done = jnp.minimum(jnp.asarray(step, float) / self.steps, 1.0)
+        return self.final + (1 - self.final) * 0.5 * (1 + jnp.cos(jnp.pi * done))
 
 
-def local_bsgvrm(steps: Steps) -> LocalBSGVRM:
+@tree.register
+@dataclass(frozen=True)
+class DecayingAdam:
+    """Adam on the server, its rate falling as the devices' rates do."""
+
+    rate: tree.Rate
+    decay: Decay
+
+    def init(self, parameters: PyTree) -> PyTree:
+        return optax.scale_by_adam(b1=0.9, b2=0.99).init(parameters)
+
+    def step(
+        self, gradient: PyTree, state: PyTree, parameters: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        along, after = optax.scale_by_adam(b1=0.9, b2=0.99).update(gradient, state)
+        length = self.rate * self.decay(state.count)
+        return tree.add_scaled(parameters, -length, along), after
+
+
+def decay_of(v: Values, of: Scale) -> Decay:
+    return Decay(v["final"], float(of.rounds * int(v["local_steps"])))
+
+
+def series_of(v: Values, of: Scale) -> NeumannSeries:
+    return NeumannSeries(int(v["terms"]), v["scale"] / of.curvature)
+
+
+def common(v: Values, of: Scale) -> dict[str, Any]:
+    """Return what every algorithm has."""
+    return {
+        "learning_rate": decay_of(v, of),
+        "upper_rate": v.get("upper", 1.0) * of.upper,
+        "lower_rate": v["lower"] / of.curvature,
+        "local_steps": int(v["local_steps"]),
+        "batch_size": of.batch_size,
+    }
+
+
+def momentum(v: Values) -> dict[str, Any]:
+    return {"upper_mixing": v["mixing"], "lower_mixing": v["mixing"]}
+
+
+def local_bsgm(v: Values, of: Scale) -> LocalBSGM:
+    series = series_of(v, of)
+    return LocalBSGM(hypergradient=series, **common(v, of), **momentum(v))
+
+
+def local_bsgvrm(v: Values, of: Scale) -> LocalBSGVRM:
     return LocalBSGVRM(
-        1.0,
-        NeumannSeries(steps.terms, steps.scale),
-        upper_rate=steps.upper,
-        lower_rate=steps.lower,
-        upper_mixing=0.1,
-        lower_mixing=0.1,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-        opening_batch_size=4 * steps.batch_size,
+        hypergradient=series_of(v, of),
+        opening_batch_size=4 * of.batch_size,
+        **common(v, of),
+        **momentum(v),
     )
 
 
-def fednest(steps: Steps) -> FedNest:
-    return FedNest(
-        1.0,
-        NeumannSeries(steps.terms, steps.scale),
-        upper_rate=steps.upper,
-        lower_rate=steps.lower,
-        lower_steps=LOCAL_STEPS,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-    )
+def fednest(v: Values, of: Scale) -> FedNest:
+    steps = int(v["local_steps"])
+    return FedNest(series=series_of(v, of), lower_steps=steps, **common(v, of))
 
 
-def lfednest(steps: Steps) -> LFedNest:
-    return LFedNest(
-        1.0,
-        NeumannSeries(steps.terms, steps.scale),
-        upper_rate=steps.upper,
-        lower_rate=steps.lower,
-        lower_steps=LOCAL_STEPS,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-    )
+def lfednest(v: Values, of: Scale) -> LFedNest:
+    steps = int(v["local_steps"])
+    return LFedNest(hypergradient=series_of(v, of), lower_steps=steps, **common(v, of))
 
 
-def fedbio(steps: Steps) -> FedBiO:
-    return FedBiO(
-        1.0,
-        steps.upper,
-        steps.lower,
-        steps.lower,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-    )
+def fedbio(v: Values, of: Scale) -> FedBiO:
+    return FedBiO(adjoint_rate=v["adjoint"] / of.curvature, **common(v, of))
 
 
-def fedbio_acc(steps: Steps) -> FedBiOAcc:
+def fedbio_acc(v: Values, of: Scale) -> FedBiOAcc:
     return FedBiOAcc(
-        1.0,
-        steps.upper,
-        steps.lower,
-        steps.lower,
-        upper_mixing=0.1,
-        lower_mixing=0.1,
-        adjoint_mixing=0.1,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-        opening_batch_size=4 * steps.batch_size,
+        adjoint_rate=v["adjoint"] / of.curvature,
+        adjoint_mixing=v["mixing"],
+        opening_batch_size=4 * of.batch_size,
+        **common(v, of),
+        **momentum(v),
     )
 
 
-def simfbo(steps: Steps) -> SimFBO:
-    # At a server rate of 1 it would be FedBiO: shorter local steps, a longer server's.
-    return SimFBO(
-        1.0,
-        steps.upper / 3,
-        steps.lower / 3,
-        steps.lower / 3,
-        server_rate=3.0,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-    )
+def simfbo(v: Values, of: Scale) -> SimFBO:
+    rate = v["adjoint"] / of.curvature
+    return SimFBO(adjoint_rate=rate, server_rate=v["server"], **common(v, of))
 
 
-def shrofbo(steps: Steps) -> ShroFBO:
+def shrofbo(v: Values, of: Scale) -> ShroFBO:
     # Small devices make fewer local steps than large ones.
     return ShroFBO(
-        1.0,
-        steps.upper / 3,
-        steps.lower / 3,
-        steps.lower / 3,
-        server_rate=3.0,
-        local_steps=LOCAL_STEPS,
-        batch_size=steps.batch_size,
-        examples_per_step=steps.examples_per_step,
+        adjoint_rate=v["adjoint"] / of.curvature,
+        server_rate=v["server"],
+        examples_per_step=max(1, of.median_size // int(v["local_steps"])),
+        **common(v, of),
     )
 
 
-CONTENDERS: dict[str, Callable[[Steps], FederatedAlgorithm]] = {
-    "LocalBSGM": local_bsgm,
-    "LocalBSGVRM": local_bsgvrm,
-    "FedNest": fednest,
-    "LFedNest": lfednest,
-    "FedBiO": fedbio,
-    "FedBiOAcc": fedbio_acc,
-    "SimFBO": simfbo,
-    "ShroFBO": shrofbo,
+class Contender(NamedTuple):
+    """An algorithm, and the names of what is searched of it."""
+
+    make: Callable[[Values, Scale], FederatedAlgorithm]
+    names: tuple[str, ...]
+
+
+def optimised(contender: Contender) -> Contender:
+    """Return a contender whose x is moved by Adam on the server."""
+
+    def make(v: Values, of: Scale) -> FederatedAlgorithm:
+        # Adam divides by the usual size of steps: only their direction matters.
+        optimiser = DecayingAdam(v["adam"], Decay(v["final"], float(of.rounds)))
+        return with_server_optimiser(contender.make(v, of), optimiser)
+
+    others = tuple(name for name in contender.names if name != "upper")
+    return Contender(make, ("adam", *others))
+
+
+BASIC = ("upper", "lower", "final", "local_steps")
+SERIES = (*BASIC, "scale", "terms")
+ADJOINT = (*BASIC, "adjoint")
+PUBLISHED = {
+    "LocalBSGM": Contender(local_bsgm, (*SERIES, "mixing")),
+    "LocalBSGVRM": Contender(local_bsgvrm, (*SERIES, "mixing")),
+    "FedNest": Contender(fednest, SERIES),
+    "LFedNest": Contender(lfednest, SERIES),
+    "FedBiO": Contender(fedbio, ADJOINT),
+    "FedBiOAcc": Contender(fedbio_acc, (*ADJOINT, "mixing")),
+    "SimFBO": Contender(simfbo, (*ADJOINT, "server")),
+    "ShroFBO": Contender(shrofbo, (*ADJOINT, "server")),
 }
-
-
-WITH_SERIES = ("LocalBSGM", "LocalBSGVRM", "FedNest", "LFedNest")
-TERMS = (2, 8)
-
-
-def grid(
-    contender: str, task: Task, smallest: float, batch_size: int, headroom: float
-) -> list[Steps]:
-    """Return the settings to try, equally many for every contender.
-
-    What a series is to the ones, the step of z is to the others: where there is a
-    series, its length is tried, and elsewhere the shorter lower step.
-    """
-    curvature = headroom * largest_curvature(task)
-    per_step = max(1, int(np.median(task.devices.lower_sizes)) // LOCAL_STEPS)
-    series = contender in WITH_SERIES
-    others = [(1.0, terms) for terms in TERMS] if series else [(0.3, 1), (1.0, 1)]
-    return [
-        Steps(
-            upper * smallest,
-            lower / curvature,
-            terms,
-            0.5 / curvature,
-            batch_size,
-            per_step,
-        )
-        for lower, terms in others
-        for upper in UPPER_STEPS
-    ]
-
-
-def largest_curvature(task: Task, examples: int = 2_000) -> float:
-    """Return the largest eigenvalue of ∇²yy g at the start, by power iteration."""
-    arrays = task.devices.pooled.lower
-    rows = np.random.default_rng(0).permutation(len(jax.tree.leaves(arrays)[0]))
-    batch = jax.tree.map(lambda leaf: leaf[rows[:examples]], arrays)
-    flat, unravel = ravel_pytree(task.y)
-
-    @jax.jit
-    def following(vector: jax.Array) -> tuple[jax.Array, jax.Array]:
-        product = task.problem.hessian_product(task.x, task.y, batch, unravel(vector))
-        flat_product = ravel_pytree(product)[0]
-        size = jnp.linalg.norm(flat_product)
-        return flat_product / size, size
-
-    vector = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
-    vector = vector / jnp.linalg.norm(vector)
-    for _ in range(50):
-        vector, size = following(vector)
-    return float(size)
+SEARCHED = PUBLISHED | {
+    f"{name} + Adam": optimised(PUBLISHED[name])
+    for name in ("LocalBSGM", "LocalBSGVRM", "FedBiO")
+}
+AUTO = "auto"
+"""AutoFedBiO with its defaults: nothing is searched."""
+TWO_GRADIENTS = ("LocalBSGVRM", "LocalBSGVRM + Adam", "FedBiOAcc")
+"""Those that evaluate each example at two points."""

@@ -14,11 +14,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from filelock import FileLock, Timeout
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from scipy import stats
@@ -51,30 +53,87 @@ def results_folder(fast: bool) -> Path:
 
 
 def run_cells(
-    experiment: str, setting: Any, cells: Mapping[str, Callable[[], Any]]
+    experiment: str,
+    setting: Any,
+    cells: Mapping[str, Callable[[], Any]],
+    published: Path | None = None,
 ) -> dict[str, Any]:
     """Return every cell's numbers, computing those that are not kept yet.
+
+    Several processes may run the same: each takes cells that no other is computing.
 
     Args:
         experiment: its name.
         setting: what the numbers depend on besides the code. Both are fingerprinted.
         cells: by name, what to compute.
+        published: where all cells are written too, after each; what it has of the same
+            fingerprint is not computed again.
     """
     fingerprint = _fingerprint(repr(setting))
     folder = cells_folder() / f"{experiment}-{fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
-    done: dict[str, Any] = {}
-    bar = tqdm(cells.items(), desc=experiment, unit="cell")
-    for name, compute in bar:
-        bar.set_postfix_str(name)
-        kept = folder / f"{name}.json"
-        if not kept.exists():
-            # Written whole or not at all: a half-written cell must not count as done.
-            draft = kept.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps(compute()))
-            draft.replace(kept)
-        done[name] = json.loads(kept.read_text())
-    return done
+    if published is not None and published.exists():
+        found = json.loads(published.read_text())
+        if found["fingerprint"] == fingerprint:
+            for name, cell in found["cells"].items():
+                _write_cell(folder, name, cell)
+    bar = tqdm(total=len(cells), desc=experiment, unit="cell")
+    # First what nobody is at; then, waiting, what others may have died over.
+    for wait in (0, -1):
+        for name, compute in cells.items():
+            with suppress(Timeout), FileLock(folder / f"{name}.lock", timeout=wait):
+                if not (folder / f"{name}.json").exists():
+                    bar.set_postfix_str(name)
+                    _write_cell(folder, name, compute())
+                    if published is not None:
+                        _publish(published, fingerprint, folder, cells)
+            bar.update(sum((folder / f"{n}.json").exists() for n in cells) - bar.n)
+    bar.close()
+    return {name: _read_cell(folder, name) for name in cells}
+
+
+def kept_cells(published: Path) -> dict[str, Any]:
+    """Return the cells that were published, whatever the code is by now."""
+    found: dict[str, Any] = json.loads(published.read_text())["cells"]
+    return found
+
+
+def _read_cell(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def _write_cell(folder: Path, name: str, cell: Any) -> None:
+    _write_whole(folder / f"{name}.json", json.dumps(cell))
+
+
+def _publish(
+    path: Path, fingerprint: str, folder: Path, cells: Mapping[str, Any]
+) -> None:
+    with FileLock(folder / "published.lock"):
+        done = {
+            name: _rounded(_read_cell(folder, name))
+            for name in cells
+            if (folder / f"{name}.json").exists()
+        }
+        lines = ",\n".join(f'"{name}": {json.dumps(c)}' for name, c in done.items())
+        text = f'{{"fingerprint": "{fingerprint}", "cells": {{\n{lines}\n}}}}\n'
+        _write_whole(path, text)
+
+
+def _rounded(value: Any) -> Any:
+    """Return numbers to six digits, which no table shows."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def _write_whole(path: Path, text: str) -> None:
+    # Whole or not at all: a half-written cell must not count as done.
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def cells_folder() -> Path:

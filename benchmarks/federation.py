@@ -32,7 +32,7 @@ def main() -> None:
     with (
         TemporaryDirectory() as folder,
         rehearsal(Path(folder), SITES) as kits,
-        Administrator(kits.admin) as administrator,
+        Administrator(kits.lead) as administrator,
     ):
         timed = _job(
             administrator,

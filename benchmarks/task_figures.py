@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot as plt
 
+from benchmarks.contenders import AUTO
 from benchmarks.experiment import half_width, save_figure
-from benchmarks.task_list import METRICS as METRIC_OF
+from benchmarks.task_bounds import Results, ends_of, failed, figures_of, key_of
+from benchmarks.task_list import METRICS, Partition, partitions_of
+from fedbilevel.mathematics.power_iteration import PRODUCTS
 
-Results = dict[str, Any]
-COSTS = {"samples": "samples", "rounds": "rounds", "bytes": "bytes, both ways"}
-PARTITIONS = ("iid", "heterogeneous")
-CENTRALISED = "centralised"
+COSTS = {"samples": "samples", "exchanges": "exchanges", "bytes": "bytes, both ways"}
+ONE = "FedBiO, one device"
 HEADER = [
     "task",
     "partition",
@@ -20,99 +21,100 @@ HEADER = [
     "metric",
     "mean",
     "half_width",
+    "seeds",
     "failed",
     "retrained",
     "detection",
+    "steps",
     "samples",
-    "rounds",
+    "oracle_calls",
     "exchanges",
     "megabytes",
-    "upper_step",
-    "lower_step",
-    "terms",
-    "at_edge",
+    "setting",
+    "at_edges",
+    "full_runs",
 ]
 STYLES = ("-", "--", "-.", ":")
+DRAWN = Partition.RANDOM, Partition.HETEROGENEOUS
 
 
-def cell_of(results: Results, task: str, partition: str, method: str) -> Any:
-    """Return a contender's cell; a centralised one has no partition."""
-    if method == CENTRALISED:
-        return results[f"{task}.{CENTRALISED}"]
-    return results[f"{task}.{partition}.{method}"]
+def methods_of(task: str, partition: Partition, methods: tuple[str, ...]) -> Any:
+    """Return the methods on a partition, each with the key of its cell."""
+    keys = {method: key_of(task, partition, method) for method in methods}
+    return keys | {ONE: key_of(task, Partition.ONE, "FedBiO")}
+
+
+def oracle_calls(method: str, cell: Any) -> float:
+    """Return at how many points examples were evaluated, each time counted."""
+    samples = ends_of(cell)[0]["samples"]
+    if method == AUTO:
+        # In each exchange, of 4 batches in 5 steps: one is measured by powers, once by
+        # its loss, and once by two gradients.
+        return samples * (1 + (PRODUCTS + 3) / 20)
+    return samples * (2 if cell["two_gradients"] else 1)
 
 
 def table(
-    results: Results, tasks: tuple[str, ...], contenders: tuple[str, ...]
+    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...]
 ) -> tuple[list[str], list[list[object]]]:
     """Return one row a task, partition and method, with 95 % half-widths."""
     rows: list[list[object]] = []
     for task in tasks:
-        metric = METRIC_OF[task]
-        references = results[f"{task}.references"]
-        for name, value in references["metrics"].items():
-            rows.append([task, "pooled", name, metric, value, *[""] * 12])
-        start = references["start_loss"]
-        cell = results[f"{task}.{CENTRALISED}"]
-        rows.append(_row(task, "pooled", CENTRALISED, cell, start))
-        for partition in PARTITIONS:
-            for method in contenders:
-                cell = cell_of(results, task, partition, method)
-                rows.append(_row(task, partition, method, cell, start))
+        for name, value in results[f"{task}.references"]["metrics"].items():
+            blank = [""] * (len(HEADER) - 5)
+            rows.append([task, "pooled", name, METRICS[task], value, *blank])
+        for partition in partitions_of(task):
+            for method, key in methods_of(task, partition, methods).items():
+                if method != ONE or partition is Partition.RANDOM:
+                    where = "pooled" if method == ONE else partition
+                    rows.append(_row(task, where, method, results[key]))
     return HEADER, rows
 
 
-def _failed(cell: Any, start: float) -> int:
-    """Return how many seeds ended no better than where all began."""
-    ends = np.array([curve[-1]["selection_loss"] for curve in cell["curves"]])
-    return int((~(ends < start)).sum())
-
-
-def _row(
-    task: str, partition: str, method: str, cell: Any, start: float
-) -> list[object]:
-    metric = METRIC_OF[task]
-    ends = [curve[-1] for curve in cell["curves"]]
-    finals = np.array([end[metric] for end in ends])
-    again = cell["retrained"]
+def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
+    ends, finals = ends_of(cell), figures_of(cell, task)
     found = [end["detection"] for end in ends if "detection" in end]
+    setting = cell.get("setting", {})
     return [
         task,
         partition,
         method,
-        metric,
+        METRICS[task],
         float(finals.mean()),
         float(half_width(finals)),
-        _failed(cell, start),
-        float(np.mean(again)) if again else "",
+        " ".join(f"{one:.4f}" for one in finals),
+        failed(cell),
+        "" if cell["retrained"] is None else cell["retrained"],
         float(np.mean(found)) if found else "",
-        *(ends[0][cost] for cost in ("samples", "rounds", "exchanges")),
+        ends[0]["steps"],
+        ends[0]["samples"],
+        round(oracle_calls(method, cell)),
+        ends[0]["exchanges"],
         ends[0]["bytes"] / 1e6,
-        cell["upper_step"],
-        cell["lower_step"],
-        cell["terms"],
-        "yes" if cell["at_edge"] else "no",
+        " ".join(f"{name}={value:.3g}" for name, value in setting.items()),
+        " ".join(cell.get("at_edges", ())),
+        cell.get("full_runs", 0),
     ]
 
 
 def summary(
     results: Results,
     tasks: tuple[str, ...],
-    contenders: tuple[str, ...],
-    partition: str,
+    methods: tuple[str, ...],
+    partition: Partition,
 ) -> tuple[list[str], list[list[str]]]:
     """Return one row a method and one column a task, for reading."""
+    tasks = tuple(task for task in tasks if partition in partitions_of(task))
     found: dict[str, dict[str, str]] = {}
     for task in tasks:
         for name, value in results[f"{task}.references"]["metrics"].items():
             found.setdefault(name, {})[task] = f"{value:.3f}"
-    for method in (*contenders, CENTRALISED):
-        for task in tasks:
-            cell = cell_of(results, task, partition, method)
-            ends = np.array([curve[-1][METRIC_OF[task]] for curve in cell["curves"]])
-            text = f"{ends.mean():.3f} ± {float(half_width(ends)):.3f}"
-            failed = _failed(cell, results[f"{task}.references"]["start_loss"])
-            text += f" ({failed} of {len(ends)} failed)" if failed else ""
+    for task in tasks:
+        for method, key in methods_of(task, partition, methods).items():
+            figures = figures_of(results[key], task)
+            text = f"{figures.mean():.3f} ({figures.min():.3f}–{figures.max():.3f})"
+            many = failed(results[key])
+            text += f", {many} of {len(figures)} failed" if many else ""
             found.setdefault(method, {})[task] = text
     rows = [
         [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
@@ -120,26 +122,44 @@ def summary(
     return ["method", *tasks], rows
 
 
+def costs(
+    results: Results, task: str, methods: tuple[str, ...]
+) -> tuple[list[str], list[list[str]]]:
+    """Return what each method spent on a task that is dealt at random."""
+    rows = []
+    for method in methods:
+        cell = results[key_of(task, Partition.RANDOM, method)]
+        end = ends_of(cell)[0]
+        rows.append(
+            [
+                method,
+                f"{end['steps']:,}",
+                f"{end['samples']:,}",
+                f"{round(oracle_calls(method, cell)):,}",
+                f"{end['exchanges']:,}",
+                f"{end['bytes'] / 1e6:,.0f}",
+            ]
+        )
+    return ["method", "steps T", "samples", "oracle calls", "exchanges", "MB"], rows
+
+
 def draw(
-    results: Results,
-    tasks: tuple[str, ...],
-    contenders: tuple[str, ...],
-    folder: Path,
+    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], folder: Path
 ) -> None:
-    """Draw one figure a task: the metric against samples, rounds and bytes."""
+    """Draw one figure a task: the metric against samples, exchanges and bytes."""
     for task in tasks:
         figure, axes = plt.subplots(
             2, 3, figsize=(11, 6.5), sharey=True, layout="constrained"
         )
-        for row, partition in zip(axes, PARTITIONS, strict=True):
-            for axis, (cost, label) in zip(row, COSTS.items(), strict=True):
-                _panel(axis, results, task, partition, cost, contenders)
-                axis.set_xlabel(label)
-            row[0].set_ylabel(f"{partition}\n{METRIC_OF[task].replace('_', ' ')}, test")
-        axes[0, 0].set_ylim(_limits(results, task, contenders))
+        for row, partition in zip(axes, DRAWN, strict=True):
+            for axis, cost in zip(row, COSTS, strict=True):
+                _panel(axis, results, task, partition, cost, methods)
+                axis.set_xlabel(COSTS[cost])
+            row[0].set_ylabel(f"{partition}\n{METRICS[task].replace('_', ' ')}, test")
+        axes[0, 0].set_ylim(_limits(results, task, methods))
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
-        figure.suptitle(f"{task}: mean of seeds and its 95 % confidence band")
+        figure.suptitle(f"{task}: mean of five seeds, their lowest and highest")
         save_figure(figure, folder / f"tasks-{task}.svg")
 
 
@@ -147,38 +167,41 @@ def _panel(
     axis: Any,
     results: Results,
     task: str,
-    partition: str,
+    partition: Partition,
     cost: str,
-    contenders: tuple[str, ...],
+    methods: tuple[str, ...],
 ) -> None:
-    metric = METRIC_OF[task]
-    for number, method in enumerate((*contenders, CENTRALISED)):
-        curves = cell_of(results, task, partition, method)["curves"]
+    keys = methods_of(task, partition, methods)
+    for number, (method, key) in enumerate(keys.items()):
+        curves = results[key]["curves"]
         length = min(len(curve) for curve in curves)
         spent = [point[cost] for point in curves[0][:length]]
-        values = np.array([[p[metric] for p in curve[:length]] for curve in curves])
-        mean, width = values.mean(axis=0), half_width(values)
-        style, colour = STYLES[number % len(STYLES)], f"C{number}"
-        axis.plot(spent, mean, style, color=colour, label=method, linewidth=1.5)
-        axis.fill_between(spent, mean - width, mean + width, color=colour, alpha=0.15)
+        values = np.array(
+            [[point[METRICS[task]] for point in curve[:length]] for curve in curves]
+        )
+        style, colour = STYLES[number % len(STYLES)], f"C{number % 10}"
+        width = 2.5 if method == AUTO else 1.2
+        axis.plot(
+            spent, values.mean(axis=0), style, color=colour, label=method, lw=width
+        )
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(spent, low, high, color=colour, alpha=0.1)
     references = results[f"{task}.references"]["metrics"]
     for style, (name, value) in zip(STYLES, references.items(), strict=False):
         axis.axhline(value, color="black", linewidth=0.8, linestyle=style, label=name)
-    if cost == "bytes":  # all on one device sends next to nothing
+    if cost != "samples":  # one device sends next to nothing, FedNest very often
         axis.set_xscale("log")
     axis.grid(alpha=0.3)
 
 
 def _limits(
-    results: Results, task: str, contenders: tuple[str, ...]
+    results: Results, task: str, methods: tuple[str, ...]
 ) -> tuple[float, float]:
     """Return the range that holds the references and most of what is not a failure."""
-    metric = METRIC_OF[task]
     values = list(results[f"{task}.references"]["metrics"].values())
-    for partition in PARTITIONS:
-        for method in (*contenders, CENTRALISED):
-            curves = cell_of(results, task, partition, method)["curves"]
-            values += [float(np.mean([curve[-1][metric] for curve in curves]))]
+    for partition in DRAWN:
+        for key in methods_of(task, partition, methods).values():
+            values.append(float(figures_of(results[key], task).mean()))
     low, high = float(np.percentile(values, 10)), max(values)
     margin = 0.25 * (high - low)
     return low - margin, high + 0.5 * margin

@@ -1,35 +1,50 @@
-"""Every algorithm on real tasks, with the same tuning budget.
+"""Every algorithm on real tasks, searched alike, and "auto" that is not searched.
 
-    python -m benchmarks.tasks            # all; about 2 hours on 2 cores
+    python -m benchmarks.tasks            # about 4 hours on 2 cores, in two processes
     python -m benchmarks.tasks --only cleaning-mnist
     python -m benchmarks.tasks --fast     # small versions, as in CI
+    python -m benchmarks.tasks --kept     # tables of docs/results/tasks.json alone
 
-A contender is tuned on a grid of 12 settings with a fifth of the samples; the best
-three that survive a whole run with another seed are compared, and the best of these
-runs with three more. What is best is decided by the upper loss on a fifth of the
-validation examples that no device holds. A run ends when its devices have drawn the
-budget of samples together; all start at y*(x) of the untuned x. Needs the data of
+A run ends when its devices have drawn the budget of samples together; all begin at
+y*(x) of the untuned x. What is best is decided by the upper loss on a fifth of the
+validation examples that no device holds; `benchmarks.search` has the search. The best
+setting is run with five seeds that the search never sees, and a seed fails if its
+upper loss ends no lower than it began or wrong labels are found worse than by chance.
+Cells that are done are kept; several processes share the work. Needs the data of
 `python -m benchmarks.fetch_data`.
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import experiment, task_figures
-from benchmarks.contenders import CONTENDERS, Steps, grid
+from benchmarks import experiment
+from benchmarks.contenders import AUTO, SEARCHED, TWO_GRADIENTS, Scale
 from benchmarks.references import references, retrained
-from benchmarks.task_figures import CENTRALISED
-from benchmarks.task_list import CASES, Case
-from benchmarks.timing import Bound, conclude, print_table
-from fedbilevel import FederatedAlgorithm, NoUploadsError, Round, run
+from benchmarks.search import Effort, at_edges, search
+from benchmarks.task_list import CASES, Case, Partition, partitions_of
+from fedbilevel import (
+    AutoFedBiO,
+    Costs,
+    FederatedAlgorithm,
+    NoUploadsError,
+    predict_costs,
+    run,
+)
+from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.problems import Task
 
-PARTITIONS = {"iid": True, "heterogeneous": False}
+QUICK_COMPILATION = "--xla_llvm_disable_expensive_passes=true"
+"""Halves the time of compilation and leaves that of runs as it is."""
+KEPT = experiment.RESULTS / "tasks.json"
+ONE_DEVICE = "FedBiO"
+"""What is run with all rows on one device."""
 
 
 class Setting(NamedTuple):
@@ -37,200 +52,263 @@ class Setting(NamedTuple):
 
     fast: bool
     samples: int
-    tuning_share: float
-    finalists: int
-    seeds: int
+    effort: Effort
+    seeds: tuple[int, ...]
     total_batch: int
     evaluations: int
     tasks: tuple[str, ...]
     contenders: tuple[str, ...]
 
 
-FULL = Setting(False, 1_000_000, 0.2, 3, 3, 256, 10, tuple(CASES), tuple(CONTENDERS))
-FAST = Setting(
-    True, 20_000, 0.2, 2, 2, 32, 2, ("cleaning-mnist",), ("LocalBSGVRM", "FedBiO")
+FULL = Setting(
+    False,
+    1_000_000,
+    Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30),
+    (200, 201, 202, 203, 204),
+    256,
+    10,
+    tuple(CASES),
+    (*SEARCHED, AUTO),
 )
-TUNING_SEEDS = 1000, 1001
-"""Of the shortened runs and of the finalists; no reported run has them."""
+FAST = Setting(
+    True,
+    20_000,
+    Effort(draws=3, kept=1, finals=((1, 2),), runs=3),
+    (200, 201),
+    32,
+    2,
+    ("cleaning-mnist",),
+    ("LocalBSGVRM", "FedBiO", AUTO),
+)
 
 
-@cache
-def case_of(name: str, iid: bool, fast: bool) -> Case:
-    return CASES[name](iid, fast)
+class Race(NamedTuple):
+    """What all contenders of a task on a partition share.
+
+    Attributes:
+        case: the task with its data.
+        task: the same with devices, beginning at y*(x).
+        selection_loss: the upper loss of a point on the selection examples.
+        start_loss: that of where all begin.
+        curvature: L.
+        batch_size: of every batch.
+        spent: samples of the first round and of later ones, by what decides them.
+    """
+
+    case: Case
+    task: Task
+    selection_loss: Callable[[Any, Any], Any]
+    start_loss: float
+    curvature: float
+    batch_size: int
+    spent: dict[Any, tuple[int, int]]
 
 
 @cache
 def start_of(name: str, fast: bool) -> Any:
-    """Return y*(x) of the untuned x, where all contenders start, as the paper asks."""
-    case = case_of(name, True, fast)  # a partition leaves the pooled data alone
+    """Return y*(x) of the untuned x, where all contenders begin, as the paper asks."""
+    case = CASES[name](Partition.RANDOM, fast)  # pooled data are the same for all
     return retrained(case, case.task.x)
 
 
+@cache
+def race_of(name: str, partition: Partition, setting: Setting) -> Race:
+    case = CASES[name](partition, setting.fast)
+    task = case.task._replace(y=start_of(name, setting.fast))
+    size = max(1, setting.total_batch // task.devices.device_count)
+    selection = jax.tree.map(jnp.asarray, case.selection)
+    loss = jax.jit(lambda x, y: task.problem.upper_loss(x, y, selection))
+    curvature = batch_curvature(
+        task.problem,
+        task.devices,
+        task.x,
+        task.y,
+        batch_size=size,
+        rounds=200,
+        weights=task.devices.lower_sizes,
+    )
+    return Race(case, task, loss, float(loss(task.x, task.y)), curvature, size, {})
+
+
+def work_of(algorithm: Any, task: Task) -> float:
+    """Return the part of its local steps that devices make: ShroFBO's make fewer."""
+    per_step = getattr(algorithm, "examples_per_step", None)
+    if per_step is None:
+        return 1.0
+    made = np.ceil(task.devices.lower_sizes / per_step)
+    return float(np.minimum(made, algorithm.local_steps).mean() / algorithm.local_steps)
+
+
+def rounds_for(algorithm: FederatedAlgorithm, race: Race, samples: float) -> int:
+    """Return after how many rounds so many samples have been drawn."""
+    task, structure = race.task, jax.tree.structure(algorithm)
+    if structure not in race.spent:
+        what = task.problem, algorithm, task.devices, task.x, task.y
+        first, second = (predict_costs(*what, rounds=n).samples for n in (1, 2))
+        race.spent[structure] = first, second - first
+    share = work_of(algorithm, task)
+    first, later = race.spent[structure]
+    return 1 + max(0, int(np.ceil((samples / share - first) / later - 1e-9)))
+
+
 def follow(
-    case: Case,
-    task: Task,
-    algorithm: FederatedAlgorithm,
+    race: Race,
+    make: Callable[[int], FederatedAlgorithm],
     samples: float,
     evaluations: int,
     seed: int,
 ) -> tuple[list[dict[str, float]], Any]:
-    """Run until the samples are drawn; return what was seen on the way, and the end."""
-    upper_loss = jax.jit(task.problem.upper_loss)
+    """Run until the samples are drawn; return what was seen on the way, and the last x.
+
+    Args:
+        race: the task.
+        make: the algorithm of a run of so many rounds.
+        samples: to draw.
+        evaluations: how often to look.
+        seed: of the run.
+    """
+    task = race.task
+    rounds = rounds_for(make(1), race, samples)
+    algorithm = make(rounds)
+    share = work_of(algorithm, task)
+    inner: Any = getattr(algorithm, "algorithm", algorithm)
+    looks = {int(np.ceil((k + 1) * rounds / evaluations)) for k in range(evaluations)}
     seen: list[dict[str, float]] = []
 
-    def look(done: Round) -> None:
-        metrics = {n: float(m(done.x, done.y)) for n, m in task.metrics.items()}
+    def look(number: int, x: Any, y: Any, costs: Costs) -> None:
         seen.append(
             {
-                "samples": done.costs.samples,
-                "rounds": done.number + 1,
-                "exchanges": done.costs.exchanges,
-                "bytes": done.costs.bytes_up + done.costs.bytes_down,
-                "selection_loss": float(upper_loss(done.x, done.y, case.selection)),
-                **metrics,
+                "samples": round(share * costs.samples),
+                "rounds": number,
+                "steps": number * inner.local_steps,
+                "exchanges": costs.exchanges,
+                "bytes": costs.bytes,
+                "selection_loss": float(race.selection_loss(x, y)),
+                **{n: float(metric(x, y)) for n, metric in task.metrics.items()},
             }
         )
 
     # Weighed by their sizes, devices minimise what the references do: the pooled loss.
-    rounds = run(
-        task.problem,
-        algorithm,
-        task.devices,
-        task.x,
-        task.y,
-        rounds=10**9,
-        seed=seed,
-        weights=task.devices.lower_sizes,
-    )
+    number, x, y, costs = 0, task.x, task.y, Costs()
     try:
-        for done in rounds:
-            if done.costs.samples >= samples * (len(seen) + 1) / evaluations:
-                look(done)
-            if done.costs.samples >= samples:
-                break
-    except NoUploadsError:  # diverged: the state is that of the last good round
-        look(done)
+        for done in run(
+            task.problem,
+            algorithm,
+            task.devices,
+            task.x,
+            task.y,
+            rounds=rounds,
+            seed=seed,
+            weights=task.devices.lower_sizes,
+        ):
+            number, x, y, costs = done.number + 1, done.x, done.y, done.costs
+            if number in looks:
+                look(number, x, y, costs)
+    except NoUploadsError:  # diverged: the point is that of the last good round
+        look(number, x, y, costs)
         seen[-1]["selection_loss"] = float("nan")
-    return seen, done
+    return seen, x
 
 
-def compete(name: str, case: Case, start: Any, setting: Setting) -> dict[str, Any]:
-    """Tune one contender and run its best setting with every seed."""
-    task = case.task
-    make = CONTENDERS[name]
-    batch_size = max(1, setting.total_batch // task.devices.device_count)
-    settings = grid(name, task, case.upper_step, batch_size, case.headroom)
-    task = task._replace(y=start)
-    if setting.fast:
-        settings = settings[1::4]
+def loss_after(
+    race: Race, make: Callable[[int], FederatedAlgorithm], samples: float, seed: int
+) -> float:
+    """Return the upper loss at the end of a run, infinite if it diverged."""
+    seen, _ = follow(race, make, samples, 1, seed)
+    loss = seen[-1]["selection_loss"]
+    return loss if np.isfinite(loss) else float("inf")
 
-    def loss_of(steps: Steps, share: float, seed: int) -> float:
-        seen, _ = follow(case, task, make(steps), share * setting.samples, 1, seed)
-        loss = seen[-1]["selection_loss"]
-        return loss if np.isfinite(loss) else float("inf")
 
-    first, second = TUNING_SEEDS
-    losses = [loss_of(steps, setting.tuning_share, first) for steps in settings]
-    # Steps that win a short race may diverge in a long one: the next then takes part.
-    finals: dict[int, float] = {}
-    for place in np.argsort(losses):
-        loss = loss_of(settings[place], 1.0, second)
-        finals |= {int(place): loss} if np.isfinite(loss) else {}
-        if len(finals) == setting.finalists:
-            break
-    if not finals:
-        raise ArithmeticError(f"every setting of {name} diverged; widen its grid.")
-    best = settings[min(finals, key=finals.__getitem__)]
-    curves, retrainings = [], []
-    for seed in range(setting.seeds):
-        seen, done = follow(
-            case, task, make(best), setting.samples, setting.evaluations, seed
+def compete(contender: str, race: Race, setting: Setting) -> dict[str, Any]:
+    """Search a contender's settings, and run the best with every reporting seed."""
+    task = race.task
+    if contender == AUTO:
+
+        def make_auto(rounds: int) -> FederatedAlgorithm:
+            return AutoFedBiO(rounds, batch_size=race.batch_size)
+
+        return _reported(make_auto, race, setting)
+    chosen = SEARCHED[contender]
+
+    def make(values: Any, rounds: int) -> FederatedAlgorithm:
+        median = int(np.median(task.devices.lower_sizes))
+        scale = Scale(
+            race.case.upper_step, race.curvature, race.batch_size, median, rounds
         )
-        curves.append(seen)
-        if case.clean is not None:
-            y = retrained(case, done.x)
-            retrainings.append(task.metrics["accuracy"](done.x, y))
-    steps_tried = [steps.upper for steps in settings]
+        return chosen.make(values, scale)
+
+    def loss(values: Any, share: float, seed: int) -> float:
+        return loss_after(race, partial(make, values), share * setting.samples, seed)
+
+    found = search(chosen.names, loss, race.start_loss, setting.effort)
     return {
-        "upper_step": best.upper,
-        "lower_step": best.lower,
-        "terms": best.terms,
-        "at_edge": best.upper in (min(steps_tried), max(steps_tried)),
-        "tuning_losses": losses,
-        "final_losses": list(finals.values()),
-        "curves": curves,
-        "retrained": retrainings,
+        **_reported(partial(make, found.best), race, setting),
+        "setting": found.best,
+        "at_edges": at_edges(found.best),
+        "whole": found.whole,
+        "full_runs": found.runs,
+        "drawn": found.drawn,
+        "halfway": found.halfway,
+        "two_gradients": contender in TWO_GRADIENTS,
     }
 
 
+def _reported(
+    make: Callable[[int], FederatedAlgorithm], race: Race, setting: Setting
+) -> dict[str, Any]:
+    curves, again = [], None
+    for seed in setting.seeds:
+        seen, x = follow(race, make, setting.samples, setting.evaluations, seed)
+        curves.append(seen)
+        if race.case.clean is not None and again is None:
+            y = retrained(race.case, x)
+            again = float(race.task.metrics["accuracy"](x, y))
+    return {"curves": curves, "retrained": again, "start_loss": race.start_loss}
+
+
 def cells_of(name: str, setting: Setting) -> dict[str, Callable[[], Any]]:
-    cells: dict[str, Callable[[], Any]] = {}
-
     def refer() -> dict[str, Any]:
-        case = case_of(name, True, setting.fast)
-        task = case.task
-        untuned = task.x, start_of(name, setting.fast)
-        loss = float(task.problem.upper_loss(*untuned, case.selection))
-        return {"start_loss": loss, "metrics": references(name, case)}
+        case = CASES[name](Partition.RANDOM, setting.fast)
+        return {"metrics": references(name, case)}
 
-    def contend(contender: str, iid: bool) -> dict[str, Any]:
-        case = case_of(name, iid, setting.fast)
-        start = start_of(name, setting.fast)
-        if contender == CENTRALISED:
-            return compete("FedBiO", case.centralised, start, setting)
-        return compete(contender, case, start, setting)
+    def contend(contender: str, partition: Partition) -> dict[str, Any]:
+        return compete(contender, race_of(name, partition, setting), setting)
 
-    cells[f"{name}.references"] = refer
-    # The two partitions of a contender share its compiled programs: side by side.
-    for contender in setting.contenders:
-        for partition, iid in PARTITIONS.items():
-            cells[f"{name}.{partition}.{contender}"] = partial(contend, contender, iid)
-    cells[f"{name}.{CENTRALISED}"] = partial(contend, CENTRALISED, True)
-    return cells
+    cells: dict[str, Callable[[], Any]] = {f"{name}.references": refer}
+    for partition in partitions_of(name):
+        for contender in reversed(setting.contenders):
+            key = f"{name}.{partition}.{contender}"
+            cells[key] = partial(contend, contender, partition)
+    one = partial(contend, ONE_DEVICE, Partition.ONE)
+    return cells | {f"{name}.{Partition.ONE}.{ONE_DEVICE}": one}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="small, as in CI")
     parser.add_argument("--only", choices=list(CASES), help="a single task")
+    parser.add_argument("--kept", action="store_true", help="compute nothing")
     options = parser.parse_args()
+    os.environ["XLA_FLAGS"] = QUICK_COMPILATION
+    jax.devices()  # reads the flags
     setting = FAST if options.fast else FULL
     names = (options.only,) if options.only else setting.tasks
     cells = {k: v for name in names for k, v in cells_of(name, setting).items()}
-    results = experiment.run_cells("tasks", setting, cells)
-    if options.only:
+    kept = None if options.fast else KEPT
+    if options.kept:
+        results = experiment.kept_cells(KEPT)
+    else:
+        about = setting, QUICK_COMPILATION, jax.__version__
+        results = experiment.run_cells("tasks", about, cells, kept)
+    if missing := [name for name in cells if name not in results]:
+        print(f"{len(missing)} of {len(cells)} cells are missing, first {missing[0]}")
         return
-    folder = experiment.results_folder(setting.fast)
-    header, rows = task_figures.table(results, names, setting.contenders)
-    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
-    experiment.write_table(folder / "tasks.csv", header, rows)
-    for partition in PARTITIONS:
-        experiment.write_markdown(
-            folder / f"tasks-{partition}.md",
-            *task_figures.summary(results, names, setting.contenders, partition),
-        )
-    task_figures.draw(results, names, setting.contenders, folder)
-    conclude(bounds(results, setting))
+    if not options.only:
+        # Late, so that it is no part of the fingerprint of what was computed.
+        from benchmarks.task_report import report
 
-
-def bounds(results: dict[str, Any], setting: Setting) -> list[Bound]:
-    """Return the promise about cleaning MNIST, kept by one contender.
-
-    It is the one that the selection examples choose, not the test examples.
-    """
-    cells = [results[f"cleaning-mnist.iid.{name}"] for name in setting.contenders]
-    chosen = min(
-        cells,
-        key=lambda cell: np.mean([c[-1]["selection_loss"] for c in cell["curves"]]),
-    )
-    area = float(np.mean([curve[-1]["detection"] for curve in chosen["curves"]]))
-    if setting.fast:  # 600 examples cannot keep the promise, but must beat chance
-        return [Bound("AUC", area, 0.6, True)]
-    reference = dict(results["cleaning-mnist.references"]["metrics"])
-    clean = reference.pop("clean labels")
-    honest = max(reference.values())
-    share = (float(np.mean(chosen["retrained"])) - honest) / (clean - honest)
-    return [Bound("AUC", area, 0.9, True), Bound("gap", share, 0.5, True)]
+        folder = experiment.results_folder(setting.fast)
+        report(results, setting.tasks, setting.contenders, folder)
 
 
 if __name__ == "__main__":

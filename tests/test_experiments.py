@@ -30,7 +30,12 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
         ),
         pytest.param(
             "tasks",
-            ("tasks.csv", "tasks-cleaning-mnist.svg"),
+            (
+                "tasks.csv",
+                "tasks-random.md",
+                "tasks-costs.md",
+                "tasks-cleaning-mnist.svg",
+            ),
             marks=pytest.mark.skipif(
                 not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
             ),
@@ -75,6 +80,52 @@ def test_cells_that_are_done_are_not_computed_again(tmp_path, monkeypatch):
     assert calls == [1, 2]
     experiment.run_cells("e", "another setting", both)
     assert calls == [1, 2, 1, 2]
+
+
+@pytest.mark.slow
+def test_published_cells_are_taken_up_where_nothing_else_was_kept(
+    tmp_path, monkeypatch
+):
+    published = tmp_path / "published.json"
+    monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path / "here"))
+    cells = {"one": lambda: {"number": 1 / 3}, "two": lambda: [None, float("nan")]}
+    experiment.run_cells("e", "s", {"one": cells["one"]}, published)
+    found = experiment.run_cells("e", "s", cells, published)
+    assert found["one"] == {"number": pytest.approx(1 / 3, rel=1e-5)}
+
+    def broken():
+        raise AssertionError
+
+    monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path / "elsewhere"))
+    again = experiment.run_cells("e", "s", dict.fromkeys(cells, broken), published)
+    assert again["one"] == {"number": 0.333333}
+    assert again.keys() == experiment.kept_cells(published).keys() == cells.keys()
+    with pytest.raises(AssertionError):
+        experiment.run_cells("e", "another", dict.fromkeys(cells, broken), published)
+
+
+@pytest.mark.process
+def test_processes_share_the_cells_and_none_is_computed_twice(tmp_path):
+    program = """
+import sys, time
+from pathlib import Path
+from benchmarks import experiment
+
+def cell(number):
+    time.sleep(0.2)
+    with Path(sys.argv[1]).open("a") as file:
+        file.write(f"{number}\\n")
+    return number
+
+cells = {str(number): (lambda number=number: cell(number)) for number in range(6)}
+assert experiment.run_cells("e", "s", cells) == {str(n): n for n in range(6)}
+"""
+    log = tmp_path / "log"
+    environment = {**os.environ, "FEDBILEVEL_CELLS": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(log)]
+    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [one.wait(timeout=120) for one in both] == [0, 0]
+    assert sorted(log.read_text().split()) == [str(number) for number in range(6)]
 
 
 def test_a_slope_is_found_with_an_interval_that_holds_it():

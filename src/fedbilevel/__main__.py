@@ -26,6 +26,17 @@ EXTRA = ("cattrs", "filelock", "matplotlib", "optuna", "rich", "tomli_w", "tyro"
 """Modules that the command line needs and the library does not."""
 
 
+SYSTEM = (
+    OSError,
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""Errors of the system, which name a file; others of their kind have words."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command; return the exit code.
 
@@ -73,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _is_answer(error: Exception) -> bool:
     """Whether an error is to be read by the person at the keyboard."""
-    kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError
+    kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError
     # JAX raises the first where memory is short, the debug engine the second, a
     # federation the third.
     named = "JaxRuntimeError", "DeviceError", "FederationError"
@@ -83,6 +94,12 @@ def _is_answer(error: Exception) -> bool:
 def _words(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
         return f"{error.name} is missing; run: pip install 'fedbilevel[commands]'"
+    if isinstance(error, MemoryError):
+        return (
+            f"this asks for more memory than there is: {error or 'no more was said'}."
+        )
+    if isinstance(error, OSError) and type(error) in SYSTEM and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}."
     if "DebugSimulation" in str(error):
         return f"{error} (Here: engine:DebugSimulation.)"
     return str(error)

@@ -21,7 +21,23 @@ def replacing(file: Path) -> Iterator[Path]:
         'all of it'
     """
     unfinished = file.with_name(f"unfinished-{file.name}")
+    # What an earlier crash left; or a link, which would have another file overwritten.
+    unfinished.unlink(missing_ok=True)
     yield unfinished
-    with unfinished.open("rb") as written:
-        os.fsync(written.fileno())
+    synchronise(unfinished)
     unfinished.rename(file)
+    synchronise(file.parent)
+
+
+def synchronise(path: Path) -> None:
+    """Have the disk keep a file's content, or the names in a folder, for good.
+
+    Example:
+        >>> import tempfile
+        >>> synchronise(Path(tempfile.mkdtemp()))
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -66,7 +66,16 @@ def test_it_reaches_the_solution_for_devices_that_differ():
     assert 1e-2 < abs(float(drifted.x) - solution) < 0.1
 
 
-@pytest.mark.parametrize(("upper", "lower"), [(1e3, 1.0), (1.0, 1e6), (1e-6, 1e-4)])
+@pytest.mark.parametrize(
+    ("upper", "lower"),
+    [
+        (1e-6, 1e-4),
+        *(
+            pytest.param(*scales, marks=pytest.mark.nightly)
+            for scales in [(1e3, 1.0), (1.0, 1e6)]
+        ),
+    ],
+)
 def test_the_scales_of_the_losses_change_nothing(upper, lower):
     def scaled(upper, lower):
         return BilevelProblem(
@@ -128,7 +137,7 @@ def test_an_explosion_is_answered_by_stepping_back(caplog):
     jax.tree.map(np.testing.assert_array_equal, again.server, last.server)
 
 
-@pytest.mark.parametrize("rounds", [9, 20])
+@pytest.mark.parametrize("rounds", [9, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_short_run_recovers_from_an_explosion(rounds):
     # All rounds in which x warms up diverge: there is no loss yet to compare with.
     problem = BilevelProblem(
@@ -190,19 +199,26 @@ def test_a_loss_that_is_flat_where_it_begins_does_not_throw_it_about(y):
     assert abs(float(last.y - last.x)) < 0.05
 
 
-def test_a_device_whose_examples_are_not_finite_is_left_out_and_named():
-    good = np.ones((4, 1))
-    held = [
-        LocalExamples(good, np.full((4, 1), np.nan)),
-        *[LocalExamples(good, good)] * 3,
-    ]
+@pytest.mark.parametrize(
+    ("rows", "excluded"),
+    [
+        (slice(None), ROUNDS - 1),
+        # In some batches only: local steps break after the first, as if they diverged.
+        pytest.param(slice(1), ROUNDS // 2, id="one row of forty"),
+    ],
+)
+def test_a_device_whose_examples_are_not_finite_is_left_out_and_named(rows, excluded):
+    good = np.ones((40, 1))
+    bad = good.copy()
+    bad[rows] = np.nan
+    held = [LocalExamples(good, bad), *[LocalExamples(good, good)] * 3]
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((y - batch[:, 0]) ** 2),
         lower_loss=lambda x, y, batch: jnp.mean((y - x * batch[:, 0]) ** 2),
     )
     last = last_round(problem, InMemoryDevices(held), jnp.array(2.0), jnp.array(0.0))
     assert abs(float(last.x) - 1.0) < 0.02
-    assert last.exclusions.excluded >= ROUNDS - 1
+    assert last.exclusions.excluded >= excluded
     assert int(last.server.setbacks) == 0
 
 
@@ -243,7 +259,7 @@ def test_an_adjoint_in_negative_curvature_begins_again():
 
 @pytest.mark.parametrize(
     ("planned", "said"),
-    [(9, "ends while x still moves"), (1, "stays where it is"), (3, None)],
+    [(9, "ends while x still moves"), (2, "stays where it is"), (3, None)],
 )
 def test_a_run_of_another_length_than_planned_is_mentioned(planned, said, caplog):
     loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)  # noqa: E731
@@ -257,7 +273,7 @@ def test_a_run_of_another_length_than_planned_is_mentioned(planned, said, caplog
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds at least 1"),
+        ({"rounds": 0}, "rounds at least 2"),
         ({"rounds": 9, "momentum": 1.0}, "momentum from 0 to below 1"),
         ({"rounds": 9, "lower_rate": 0.0}, "lower_rate above 0"),
         ({"rounds": 9, "local_steps": 0}, "local_steps at least 1"),

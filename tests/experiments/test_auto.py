@@ -68,7 +68,9 @@ def test_the_command_line_names_it():
         ('algorithm = "automatic"', 'a table with a name is needed, or "auto"'),
         ('[algorithm]\nname = "auto"\nlearning_rate = 1', "learning_rate is not known"),
         ('[algorithm]\nname = "auto"\nlocal_steps = 0', "local_steps at least 1"),
-        ('[algorithm]\nname = "auto"\nrounds = 0', "rounds: give at least 1, not 0"),
+        ('[algorithm]\nname = "auto"\nrounds = 0', "rounds: give at least 2, not 0"),
+        ('algorithm = "auto"\nrounds = 1', "rounds: .* give at least 2, not 1"),
+        ('algorithm = "FedBiO"', '{ name = "FedBiO" }, with its settings'),
         (
             'algorithm = "auto"\nserver_optimiser = {name = "sgd", learning_rate = 1}',
             "server_optimiser: the algorithm is auto, which has an optimiser",

@@ -3,13 +3,16 @@
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
 from fedbilevel import UniformSample, run
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
 from fedbilevel.engines.federation.absence import Absences
+from fedbilevel.engines.federation.gathering import NOT_AWAITED
+from fedbilevel.engines.federation.in_process import InProcess
+from fedbilevel.engines.federation.site import Site
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
@@ -34,13 +37,38 @@ def test_a_device_is_skipped_for_longer_and_longer():
     assert list(pauses(Absences(), misses=10)) == expected
 
 
-def test_a_device_that_answers_is_asked_as_before():
+def test_a_device_that_answers_again_and_again_is_asked_as_before():
     absences = Absences()
     list(pauses(absences, misses=5))
-    absences.note([0, 1], missing=[])
-    assert absences.without_skipped([0, 1]) == [0, 1]
+    for _ in range(8):
+        absences.note([0, 1], missing=[])
+        assert absences.without_skipped([0, 1]) == [0, 1]
     absences.note([0, 1], missing=[1])
     assert absences.without_skipped([0, 1]) == [0, 1]
+
+
+def test_a_device_that_is_late_every_second_time_is_not_waited_for_every_second_time():
+    absences = Absences()
+    asked, late = 0, itertools.cycle([True, False])
+    waited = 0
+    for _ in range(1000):
+        if 1 not in absences.without_skipped([0, 1]):
+            absences.note([0], missing=[])
+            continue
+        asked += 1
+        is_late = next(late)
+        waited += is_late
+        absences.note([0, 1], missing=[1] if is_late else [])
+    # Before, 500: an answer made all good.
+    assert waited < 120
+    assert asked > 100
+
+
+def test_a_device_that_is_late_once_in_twenty_is_always_asked():
+    absences = Absences()
+    for number in range(200):
+        assert absences.without_skipped([0, 1]) == [0, 1]
+        absences.note([0, 1], missing=[1] if number % 20 == 0 else [])
 
 
 def test_where_all_would_be_skipped_all_are_asked_and_who_answers_is_back():
@@ -92,7 +120,7 @@ class Endless:
     """A transport that goes on sending what nobody asked for."""
 
     def exchange(
-        self, message: bytes, to: Sequence[str], timeout: float
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
     ) -> Iterator[Reply]:
         while True:
             time.sleep(0.001)
@@ -112,6 +140,51 @@ def test_a_transport_that_never_ends_is_left_when_time_is_up():
     with no_hang(), pytest.raises(NoQuorumError, match=refused):
         next(rounds)
     assert records[0].left_out["site-1"] == "did not answer in time"
+
+
+class Straggling:
+    """A transport to sites of which one answers long after the others, if at all."""
+
+    def __init__(self, among: Mapping[str, Site]) -> None:
+        self._inside = InProcess(among)
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        yield from self._inside.exchange(
+            message, [name for name in to if name != "site-3"], left
+        )
+        while left() > 0:
+            time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
+    monkeypatch.setattr("fedbilevel.engines.federation.engine.SHORTEST", 0.05)
+    among = sites(NAME)
+    records: list[Exchange] = []
+    engine = Federation(
+        Straggling(among),
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=3,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    with no_hang():
+        list(run(*what, *START, rounds=3, weights=WEIGHTS, engine=engine))
+    for record in records:
+        # It is asked again: it may be quicker next time.
+        assert record.skipped == []
+        assert record.left_out == {"site-3": NOT_AWAITED}
+        assert record.seconds < 30
+
+
+def test_patience_below_one_is_refused():
+    with pytest.raises(ValueError, match="patience must be at least 1"):
+        federation(sites(NAME), patience=0.5)
 
 
 def test_too_few_chosen_devices_are_no_quorum():

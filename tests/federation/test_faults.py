@@ -1,7 +1,7 @@
 """Whatever becomes of replies: the right mean of those that came, or a refusal."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +41,7 @@ class Skipping:
 
     def __init__(self, quorum: int) -> None:
         self._quorum, self._now = quorum, 0
-        self._missed: Counter[str] = Counter()
+        self._missed: dict[str, float] = defaultdict(float)
         self._back: Counter[str] = Counter()
 
     def asked(self) -> list[str]:
@@ -51,10 +51,9 @@ class Skipping:
     def happened(self, asked: list[str], counted: list[str]) -> None:
         self._now += 1
         for name in asked:
-            missed = self._missed[name] = (name not in counted) * (
-                self._missed[name] + 1
-            )
-            pause = min(64, (1 << missed) // 2 - 1) if missed else 0
+            late = name not in counted
+            self._missed[name] = self._missed[name] * (1 if late else 0.8) + late
+            pause = min(64, (1 << int(self._missed[name])) // 2 - 1) if late else 0
             self._back[name] = self._now + pause
 
 

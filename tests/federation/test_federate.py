@@ -111,7 +111,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
             assert second.process.wait(timeout=HANG) == 0, second.said
         with (
             rehearsal(folder / "kits", SITES),
-            federating(wrong, "--federation.kit", str(kits.admin)) as third,
+            federating(wrong, "--federation.kit", str(kits.lead)) as third,
         ):
             assert third.process.wait(timeout=HANG) == 2, third.said
         yield Told(folder, interrupted, code, left, before, second.said, third.said)

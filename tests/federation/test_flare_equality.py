@@ -83,14 +83,14 @@ def carried_out(home: Path, kits: Kits) -> Done:
             name,
             f"rounds = {rounds}\nevaluation.every = 1\n"
             f"weigh_by_size = {str(name == 'LocalBSGVRM').lower()}\n"
-            + (ADAM if name == "FedNest" else ""),
+            "size_limit = 1000\n" + (ADAM if name == "FedNest" else ""),
         )
         for name, rounds in ROUNDS.items()
     }
     with ExitStack() as stack:
         commands = {
             name: stack.enter_context(
-                federating(file, "--federation.kit", str(kits.admin))
+                federating(file, "--federation.kit", str(kits.lead))
             )
             for name, file in files.items()
         }

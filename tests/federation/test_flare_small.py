@@ -49,7 +49,7 @@ def live(kits: Kits) -> Iterator[Live]:
     settings = f"rounds = {ROUNDS}\nevaluation.every = 1"
     file = written(home, "LocalBSGM", settings)
     folder = home / "runs" / "LocalBSGM-federated"
-    with federating(file, "--federation.kit", str(kits.admin)) as command:
+    with federating(file, "--federation.kit", str(kits.lead)) as command:
         live = Live(command, folder, kits, home / "pace")
         command.until(lambda: (folder / "run").exists())
         command.until(lambda: bool(live.exchanges()))
@@ -58,6 +58,13 @@ def live(kits: Kits) -> Iterator[Live]:
         live.pace.unlink()
         command.until_its_end()
         yield live
+
+
+def test_who_has_the_documented_role_may_submit_and_ask(kits, live):
+    submitter = json.loads((kits.lead / "startup" / "fed_admin.json").read_text())
+    assert submitter["admin"]["username"].startswith("lead@")
+    policy = json.loads((kits.server / "local" / "authorization.json").read_text())
+    assert policy["permissions"]["lead"]["app_command"] == "n:submitter"
 
 
 def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):

@@ -90,6 +90,7 @@ class Work(NamedTuple):
         found: what it measured.
         first: the squared length of its first step on y.
         longest: that of its longest.
+        sound: whether all examples that it has drawn are finite.
     """
 
     point: AdjointPoint
@@ -99,6 +100,7 @@ class Work(NamedTuple):
     found: "Found"
     first: Float[Array, ""]
     longest: Float[Array, ""]
+    sound: Bool[Array, ""]
 
 
 class Shared(NamedTuple):
@@ -196,10 +198,20 @@ class AutoFedBiO:
     def __post_init__(self) -> None:
         check_counts(self)
         check_rates(self)
-        if not isinstance(self.rounds, Integral) or self.rounds < 1:
+        if not isinstance(self.rounds, Integral) or self.rounds < 2:
             raise ValueError(
-                f"AutoFedBiO needs rounds at least 1 and whole, but it is "
-                f"{self.rounds!r}."
+                f"AutoFedBiO needs rounds at least 2 and whole, as the first measures "
+                f"and moves nothing, but it is {self.rounds!r}."
+            )
+        if self.rounds * self.local_steps >= 2**31:
+            raise ValueError(
+                f"AutoFedBiO makes at most {2**31 - 1} local steps, since their "
+                f"numbers have 32 bits; rounds={self.rounds} are too many."
+            )
+        if tree.is_number(self.final_rate) and self.final_rate > 1:
+            raise ValueError(
+                f"AutoFedBiO needs final_rate at most 1, a part of the first rates, "
+                f"but it is {self.final_rate}."
             )
         if tree.is_number(self.momentum) and not 0 <= self.momentum < 1:
             raise ValueError(
@@ -267,7 +279,8 @@ class AutoFedBiO:
             probe = jax.random.fold_in(jax.random.key(1), t)
             found = _find(problem, point, samples, shared.curvature, probe)
             still, none = tree.scale(0.0, point.x), jnp.zeros_like(found.loss)
-            work = Work(point, still, t, shared, found, none, none)
+            sound = jnp.asarray(True)
+            work = Work(point, still, t, shared, found, none, none, sound)
             begun = self._advance(problem, work, samples)
             along = _along_step(problem, point, begun.point.y, samples)
             curvature = jnp.maximum(
@@ -286,9 +299,10 @@ class AutoFedBiO:
             received, _, _ = downlink
             reached = work.direction, work.point.y, work.point.adjoint
             stayed = tree.scale(0.0, received.x), received.y, received.adjoint
-            # Not finite before the first step: examples of this device are to blame,
-            # and the engine leaves it out and names it. Afterwards: the steps diverged.
-            sound = _all_finite((work.found.loss, work.first))
+            # Examples that are not finite, or a loss that is not where it begins: this
+            # device is to blame, and the engine leaves it out and names it. Otherwise
+            # the steps diverged.
+            sound = work.sound & _all_finite((work.found.loss, work.first))
             broken = sound & ~_all_finite((reached, work.found))
             # What cannot be measured where steps diverge leaves L as it was.
             found = work.found._replace(
@@ -351,6 +365,7 @@ class AutoFedBiO:
             found._replace(bend=_bend(problem, point, samples)),
             work.first,
             jnp.maximum(moved, work.longest),
+            work.sound & _all_finite(samples),
         )
 
     def _move(
@@ -473,7 +488,13 @@ def _either(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
 
 
 def _all_finite(values: PyTree) -> Bool[Array, ""]:
-    return jnp.stack([jnp.isfinite(a).all() for a in jax.tree.leaves(values)]).all()
+    floating = [
+        leaf
+        for leaf in map(jnp.asarray, jax.tree.leaves(values))
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    finite = [jnp.isfinite(leaf).all() for leaf in floating]
+    return jnp.stack([jnp.asarray(True), *finite]).all()
 
 
 def _number(value: Array | int) -> Float[Array, ""]:

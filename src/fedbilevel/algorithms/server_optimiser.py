@@ -143,8 +143,10 @@ def with_server_optimiser(
     """Return an algorithm with its step on x taken by an optimiser on the server.
 
     Args:
-        algorithm: any algorithm; its upper rate still scales how far devices move x
-            between two exchanges, and optimisers such as Adam do not notice its size.
+        algorithm: any algorithm. Its upper rate decides how far devices move x
+            between two exchanges, away from the x that the server goes on from: give a
+            small one, such as 0.01, since optimisers such as Adam make their own step
+            of whatever came; but not one below 1e-4, whose steps rounding swallows.
         optimiser: a transformation of optax, or one named by `optax_optimiser`.
 
     Example:

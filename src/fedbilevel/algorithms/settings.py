@@ -1,5 +1,6 @@
 """Checks of hyperparameters, at the moment a user writes them."""
 
+import math
 from dataclasses import fields
 from numbers import Integral
 from typing import Any
@@ -36,16 +37,26 @@ def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
     name = type(algorithm).__name__
     check_counts(algorithm)
     check_rates(algorithm)
-    estimator = getattr(algorithm, "hypergradient", None)
-    if isinstance(estimator, type):
-        raise TypeError(
-            f"{name} was given the class {estimator.__name__} for its hypergradient; "
-            "give it an object of that class."
-        )
+    check_switches(algorithm)
+    if any(field.name == "hypergradient" for field in fields(algorithm)):
+        _check_estimator(name, algorithm.hypergradient)
     if mixing_power:
         _check_mixing(algorithm, mixing_power)
     rate = schedules.as_tree(algorithm.learning_rate)
     object.__setattr__(algorithm, "learning_rate", rate)
+
+
+def _check_estimator(algorithm: str, estimator: Any) -> None:
+    if isinstance(estimator, type):
+        raise TypeError(
+            f"{algorithm} was given the class {estimator.__name__} for its "
+            "hypergradient; give it an object of that class."
+        )
+    if not hasattr(estimator, "curvature_draws"):
+        raise TypeError(
+            f"{algorithm} was given {estimator!r} for its hypergradient; give it an "
+            "estimator such as NeumannSeries(terms=10, scale=0.5)."
+        )
 
 
 def check_rates(settings: Any) -> None:
@@ -59,9 +70,29 @@ def check_rates(settings: Any) -> None:
         ValueError: AutoFedBiO needs lower_rate above 0, but it is -1.0.
     """
     for field in fields(settings):
-        if field.name.endswith(RATES):
-            value = getattr(settings, field.name)
+        value = getattr(settings, field.name)
+        if field.name.endswith(RATES) and not (value is None and field.default is None):
             _check_rate(type(settings).__name__, field.name, value)
+
+
+def check_switches(settings: Any) -> None:
+    """Refuse what is neither true nor false: any word would count as true.
+
+    Example:
+        >>> from dataclasses import make_dataclass
+        >>> Settings = make_dataclass("Settings", [("private", object, False)])
+        >>> check_switches(Settings("no"))
+        Traceback (most recent call last):
+        ...
+        TypeError: Settings needs true or false for private, but it was given 'no'.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(field.default, bool) and not isinstance(value, bool):
+            raise TypeError(
+                f"{type(settings).__name__} needs true or false for {field.name}, but "
+                f"it was given {value!r}."
+            )
 
 
 def check_counts(settings: Any) -> None:
@@ -76,9 +107,11 @@ def check_counts(settings: Any) -> None:
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if not field.name.endswith(COUNTS) or value is None:
+        left_out = value is None and field.default is None
+        if not field.name.endswith(COUNTS) or left_out:
             continue
-        if not isinstance(value, Integral) or value < 1:
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not whole or value < 1:
             raise ValueError(
                 f"{type(settings).__name__} needs {field.name} at least 1 and whole, "
                 f"but it is {value!r}."
@@ -86,7 +119,7 @@ def check_counts(settings: Any) -> None:
 
 
 def _check_rate(algorithm: str, name: str, value: Any) -> None:
-    if isinstance(value, str | tuple | type):
+    if value is None or isinstance(value, str | list | tuple | dict | bool | type):
         raise TypeError(
             f"{algorithm} needs a number for {name}"
             f"{' or a schedule' if name == 'learning_rate' else ''}, but it was "
@@ -94,6 +127,8 @@ def _check_rate(algorithm: str, name: str, value: Any) -> None:
         )
     if not tree.is_number(value):
         return
+    if not math.isfinite(value):
+        raise ValueError(f"{algorithm} needs {name} to be finite, but it is {value}.")
     if name == "upper_rate" and value < 0:
         raise ValueError(
             f"{algorithm} needs upper_rate above 0, or 0 to train y with x fixed, but "

@@ -1,6 +1,7 @@
 """SimFBO: one exchange a round, the server stepping along accumulated directions."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -188,7 +189,7 @@ def accumulation_phase(
         x, y, z = descend(point, lengths, along, settings.adjoint_radius)
         return SimFBOState(x, y, z, server.step + settings.local_steps)
 
-    return Phase(
+    phase = Phase(
         steps=settings.local_steps,
         broadcast=lambda server: server,
         start=start,
@@ -196,3 +197,17 @@ def accumulation_phase(
         finish=finish,
         server=server,
     )
+    return phase._replace(receive=partial(_bounded, settings)) if normalised else phase
+
+
+def _bounded(settings: SimFBO, uplink: Uplink) -> Decoded:
+    """Return an upload whose ‖a‖₁ is that of the most steps, if it claims more.
+
+    The server's step is multiplied by it, so that one device could decide all.
+    """
+    share, weight = uplink
+    steps = jnp.arange(settings.local_steps, dtype=weight.dtype)
+    # Not below what honest devices add up, in another order.
+    most = 1.000001 * jnp.sum(jnp.asarray(settings.discount, weight.dtype) ** steps)
+    kept = jnp.clip(weight, 0.0, most)
+    return share, jnp.where(jnp.isfinite(weight), kept, weight)

@@ -122,7 +122,7 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
     stop(kits.server, *kits.sites.values())
     with (
         rehearsal(folder / "kits", sites),
-        Administrator(kits.admin) as administrator,
+        Administrator(kits.lead) as administrator,
     ):
         try:
             yield administrator

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
     given = parser.parse_args(arguments)
     templates = {f"{given.ready}.toml.txt": "{}.toml"} if given.ready else FILES
-    if not given.ready:
+    if given.ready:
+        _check_file_name(given.name)
+    else:
         _check_importable(given.name)
     given.folder.mkdir(parents=True, exist_ok=True)
     written = {
@@ -64,6 +66,13 @@ def main(arguments: Sequence[str]) -> int:
         f"{quote(str(experiment))}"
     )
     return 0
+
+
+def _check_file_name(name: str) -> None:
+    if name != Path(name).name or not name or name.startswith("."):
+        raise ValueError(
+            f"{name!r} is no name of a file; give a word, and the folder by --folder."
+        )
 
 
 def _check_importable(name: str) -> None:

@@ -131,6 +131,8 @@ def _words(found: Tuned, goal: Goal, folder: Path) -> str:
         *values,
         f"of {len(found.trials)} settings {diverged} diverged",
         f"run the best with: fedbilevel run {quote(str(folder / BEST))}",
+        "(--evaluation.stationarity also says how far its y is from y*(x): a search "
+        "finds what a run ends with, which more training of y may change)",
         f"what mattered for the {title_of(goal.metric)}: {folder / PICTURE}",
     ]
     return "\n".join(lines)

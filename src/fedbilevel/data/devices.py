@@ -65,6 +65,8 @@ class InMemoryDevices:
     def __init__(self, devices: Sequence[LocalExamples]) -> None:
         if not devices:
             raise ValueError("no device was given; a federation needs at least one.")
+        for number, device in enumerate(devices):
+            _require_local(number, device)
         self._upper = _concatenate("upper", [device.upper for device in devices])
         self._lower = _concatenate("lower", [device.lower for device in devices])
 
@@ -80,6 +82,7 @@ class InMemoryDevices:
             >>> InMemoryDevices.sharing(examples, device_count=1000).device_count
             1000
         """
+        _check_count(device_count)
         devices = cls([examples])
         for stored in (devices._upper, devices._lower):
             stored.offsets = np.repeat(stored.offsets, device_count)
@@ -172,6 +175,14 @@ class OnDemandDevices:
     upper_capacity: int
     lower_capacity: int
 
+    def __post_init__(self) -> None:
+        _check_count(self.device_count)
+        if not callable(self.load):
+            raise TypeError(
+                f"load is {self.load!r}; give a function of a device's number that "
+                "returns LocalExamples."
+            )
+
     @property
     def in_memory(self) -> bool:
         """No: a cohort is loaded whenever it is asked for."""
@@ -189,10 +200,27 @@ class OnDemandDevices:
 
     def _load(self, device: int) -> LocalExamples:
         try:
-            return self.load(device)
+            loaded = self.load(device)
         except Exception as error:
             error.add_note(f"while the examples of device {device} were loaded")
             raise
+        _require_local(device, loaded)
+        return loaded
+
+
+def _check_count(device_count: int) -> None:
+    if not isinstance(device_count, int | np.integer) or device_count < 1:
+        raise ValueError(
+            f"device_count is {device_count!r}; give a whole number, at least 1."
+        )
+
+
+def _require_local(number: int, held: Any) -> None:
+    if not isinstance(held, LocalExamples):
+        raise TypeError(
+            f"device {number} is a {type(held).__name__}; wrap what it holds: "
+            "LocalExamples(upper=..., lower=...)."
+        )
 
 
 @dataclass
@@ -208,6 +236,7 @@ class _Stored:
 def _concatenate(level: str, batches: Sequence[Batch]) -> _Stored:
     counts = [_count(level, k, batch) for k, batch in enumerate(batches)]
     _require_alike(level, range(len(batches)), batches)
+    _require_in_range(level, range(len(batches)), batches)
     arrays = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *batches)
     ends = np.cumsum(counts)
     return _Stored(
@@ -223,6 +252,7 @@ def _stack(
 ) -> StoredExamples:
     counts = [_count(level, int(k), b) for k, b in zip(devices, batches, strict=True)]
     _require_alike(level, devices, batches)
+    _require_in_range(level, devices, batches)
     for device, count in zip(devices, counts, strict=True):
         if count > capacity:
             raise ValueError(
@@ -259,17 +289,54 @@ def _require_alike(
             )
 
 
+def _require_in_range(
+    level: str, devices: Sequence[int] | np.ndarray, batches: Sequence[Batch]
+) -> None:
+    """Refuse whole numbers that would wrap to others where JAX has 32 bits."""
+    for device, batch in zip(devices, batches, strict=True):
+        for leaf in jax.tree.leaves(batch):
+            array = np.asarray(leaf)
+            kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+            if array.dtype.kind not in "iu" or kept == array.dtype or not array.size:
+                continue
+            limits = np.iinfo(kept)
+            for wrong in (array.min(), array.max()):
+                if not limits.min <= int(wrong) <= limits.max:
+                    raise ValueError(
+                        f"the {level} examples of device {device} hold the whole "
+                        f"number {wrong}, which {kept} has not; number them from 0, or "
+                        'let JAX have 64 bits: jax.config.update("jax_enable_x64", '
+                        "True)."
+                    )
+
+
 def _dtype(leaf: Any) -> str:
     return str(np.asarray(leaf).dtype)
 
 
 def _count(level: str, device: int, batch: Batch) -> int:
     leaves = jax.tree.leaves(batch)
+    if not leaves:
+        raise ValueError(
+            f"the {level} examples of device {device} hold no array; give NumPy arrays "
+            "with one row an example."
+        )
     if not all(np.ndim(leaf) for leaf in leaves):
         raise ValueError(
             f"the {level} examples of device {device} hold single numbers where arrays "
             "are wanted; give NumPy arrays with one row an example."
         )
+    for leaf in leaves:
+        if np.asarray(leaf).dtype.kind not in "fiubV":
+            raise ValueError(
+                f"the {level} examples of device {device} hold {_dtype(leaf)}; losses "
+                "are made of real numbers: give words a number each, such as 0 and 1."
+            )
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise ValueError(
+                f"the {level} examples of device {device} are masked, and losses would "
+                "not notice; fill in what is missing, by .filled(...), or leave it out."
+            )
     lengths = {len(leaf) for leaf in leaves}
     if len(lengths) != 1:
         raise ValueError(

@@ -1,6 +1,5 @@
 """The arrays of a checkpoint, in NumPy's own format: one file of each process."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,7 +54,7 @@ def _in_a_type_of_numpy(part: np.ndarray) -> np.ndarray:
 
 
 def write_parts(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
-    """Write this process's parts, and have them put on the disk.
+    """Write this process's parts.
 
     Example:
         >>> import tempfile
@@ -66,8 +65,6 @@ def write_parts(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
     """
     with (folder / f"{jax.process_index()}.npz").open("wb") as file:
         np.savez(file, **parts)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_arrays(folder: Path) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from fedbilevel.engines.checkpoint_arrays import parts_of, write_parts
+from fedbilevel.replacing import synchronise
 
 
 class ArraysHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
@@ -60,11 +61,14 @@ _Temporary: Any = ocp.path.atomicity.AtomicRenameTemporaryPath
 
 
 class TemporaryFolder(_Temporary):  # type: ignore[misc]
-    """A temporary checkpoint directory that has its metadata file once it is created.
+    """A temporary checkpoint directory: whole once it is created, and on the disk.
 
-    Orbax writes that file in another thread and reads it at once. If the reader comes
-    first, Orbax logs "Metadata file does not exist" or "Failed to json parse Metadata
-    file", though nothing is wrong.
+    Orbax writes its metadata file in another thread and reads it at once. If the reader
+    comes first, Orbax logs "Metadata file does not exist" or "Failed to json parse
+    Metadata file", though nothing is wrong.
+
+    Orbax leaves it to the system when files reach the disk. Older checkpoints are
+    deleted once this one has its name: if power is lost then, neither may be there.
 
     Example:
         >>> TemporaryFolder.__name__
@@ -77,6 +81,17 @@ class TemporaryFolder(_Temporary):  # type: ignore[misc]
         if self._checkpoint_metadata_store is not None:
             await asyncio.to_thread(self._checkpoint_metadata_store.wait_until_finished)
         return folder
+
+    async def finalize(self) -> None:
+        """Have all files put on the disk, give the directory its name, and that too."""
+        await asyncio.to_thread(_synchronise_all, Path(self.get()))
+        await super().finalize()
+        await asyncio.to_thread(synchronise, Path(self.get_final()).parent)
+
+
+def _synchronise_all(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        synchronise(path)
 
 
 async def _write(folder: Path, parts: Mapping[str, np.ndarray]) -> None:

@@ -44,7 +44,7 @@ class Checkpoints:
     best: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.folder, str | Path):
+        if not isinstance(self.folder, str | Path) or not str(self.folder):
             raise TypeError(f"Checkpoints needs a folder, but got {self.folder!r}.")
         for name in ("every", "keep"):
             value = getattr(self, name)

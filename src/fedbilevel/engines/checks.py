@@ -32,6 +32,11 @@ def check_problem(
         ValueError: upper_loss returned an array of shape (7,) for a batch of 7; return
         the mean over the batch, a scalar.
     """
+    if not isinstance(problem, BilevelProblem):
+        raise TypeError(
+            f"{problem!r} was given for a problem; give "
+            "BilevelProblem(upper_loss, lower_loss)."
+        )
     for name, variable in (("x", x), ("y", y)):
         leaves = jax.tree_util.tree_leaves_with_path(variable)
         if not leaves:
@@ -41,6 +46,12 @@ def check_problem(
                 raise ValueError(
                     f"{name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which "
                     "cannot be differentiated; make it floating point."
+                )
+            traced = isinstance(leaf, jax.core.Tracer)
+            if not traced and not bool(jnp.isfinite(leaf).all()):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} is not finite where the run "
+                    "begins; begin at finite numbers."
                 )
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
@@ -55,9 +66,16 @@ def check_problem(
         except Exception as error:
             raise ValueError(
                 f"{name}(x, y, batch) failed on a batch {_shapes(batch)} with x "
-                f"{_shapes(x)} and y {_shapes(y)}: {type(error).__name__}: {error}"
+                f"{_shapes(x)} and y {_shapes(y)}: {_said(error)}"
             ) from error
+        if value is None:
+            raise ValueError(f"{name} returned nothing; return the mean of the batch.")
         shape = getattr(value, "shape", None)
+        if shape == () and not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(
+                f"{name} returned a number of {value.dtype}, which cannot be "
+                "differentiated; return a real number."
+            )
         if shape != ():
             raise ValueError(
                 f"{name} returned an array of shape {shape} for a batch of {ROWS}; "
@@ -65,11 +83,65 @@ def check_problem(
             )
 
 
+def _said(error: Exception) -> str:
+    """Return what a loss raised, in its first line, and what to do about it."""
+    kind = type(error).__name__
+    said = next(iter(str(error).splitlines()), "").rstrip(". ")
+    traced = "Tracer" in kind or "Concretization" in kind
+    cure = (
+        "write it with jax.numpy, without NumPy, float() and if"
+        if traced
+        else "let it take arrays of these shapes"
+    )
+    return f"{kind}{': ' * bool(said)}{said}; {cure}."
+
+
 def _shapes(variable: PyTree) -> str:
     def short(leaf: Array | jax.ShapeDtypeStruct) -> str:
         return f"{leaf.dtype}{list(leaf.shape)}"
 
     return str(jax.tree.map(short, variable)).replace("'", "")
+
+
+def _is_whole(value: object) -> bool:
+    # Python takes True for 1; whoever gives it means something else.
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_variable(name: str, variable: PyTree) -> None:
+    """Refuse what holds anything but numbers.
+
+    Example:
+        >>> check_variable("x", {"rate": "0.1"})
+        Traceback (most recent call last):
+        ...
+        TypeError: x['rate'] is a str; give arrays of numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variable):
+        numbers = isinstance(leaf, bool | int | float | complex)
+        kind = getattr(getattr(leaf, "dtype", None), "kind", "f" if numbers else "O")
+        if kind in "SUOM":
+            raise TypeError(
+                f"{name}{jax.tree_util.keystr(path)} is a {type(leaf).__name__}; give "
+                "arrays of numbers."
+            )
+
+
+def check_participation(participation: object) -> None:
+    """Refuse what cannot choose devices.
+
+    Example:
+        >>> check_participation("all")
+        Traceback (most recent call last):
+        ...
+        TypeError: participation is 'all'; give Everyone(), UniformSample(10), or a
+        function of a seed, a round's number and a number of devices.
+    """
+    if isinstance(participation, type) or not callable(participation):
+        raise TypeError(
+            f"participation is {participation!r}; give Everyone(), UniformSample(10), "
+            "or a function of a seed, a round's number and a number of devices."
+        )
 
 
 def check_rounds(rounds: int) -> None:
@@ -81,10 +153,15 @@ def check_rounds(rounds: int) -> None:
         ...
         ValueError: a run needs a whole number of rounds, at least 1, but rounds is 0.
     """
-    if not isinstance(rounds, int | np.integer) or rounds < 1:
+    if not _is_whole(rounds) or rounds < 1:
         raise ValueError(
             "a run needs a whole number of rounds, at least 1, but rounds is "
             f"{rounds!r}."
+        )
+    if rounds >= 2**31:
+        raise ValueError(
+            f"a run has at most {2**31 - 1} rounds, since their numbers have 32 bits; "
+            f"rounds is {rounds}."
         )
 
 
@@ -99,19 +176,39 @@ def check_run(seed: int, engine: Engine, norm_limit: float | None) -> None:
         ValueError: norm_limit is 0.0; give a number above zero, or None to welcome any
         finite upload.
     """
-    if not isinstance(seed, int | np.integer):
-        raise TypeError(f"a run needs a whole number for seed, but it is {seed!r}.")
+    check_seed(seed)
     if isinstance(engine, type) or not isinstance(engine, Engine):
         raise TypeError(
             f"engine is {engine!r}; give an engine: Simulation(), Sharded() or "
             "DebugSimulation()."
         )
     if norm_limit is not None and not (
-        isinstance(norm_limit, int | float | np.number) and norm_limit > 0
+        isinstance(norm_limit, int | float | np.number)
+        and not isinstance(norm_limit, bool)
+        and norm_limit > 0
     ):
         raise ValueError(
             f"norm_limit is {norm_limit!r}; give a number above zero, or None to "
             "welcome any finite upload."
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed.
+
+    Example:
+        >>> check_seed(2**32)
+        Traceback (most recent call last):
+        ...
+        ValueError: a run needs a seed from 0 to 4294967295, but it is 4294967296:
+        random draws begin from 32 bits, and such seeds would repeat those of others.
+    """
+    if not _is_whole(seed):
+        raise TypeError(f"a run needs a whole number for seed, but it is {seed!r}.")
+    if not 0 <= seed < 2**32:
+        raise ValueError(
+            f"a run needs a seed from 0 to {2**32 - 1}, but it is {seed}: random draws "
+            "begin from 32 bits, and such seeds would repeat those of others."
         )
 
 
@@ -150,7 +247,13 @@ def check_weights(
     """
     if weights is None:
         return np.ones(device_count)
-    array = np.asarray(weights, float)
+    try:
+        array = np.asarray(weights, float)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"weights are {weights!r}; give a number for each of {device_count} "
+            "devices."
+        ) from None
     if array.shape != (device_count,):
         raise ValueError(
             f"weights has shape {array.shape}, but {device_count} devices are "
@@ -160,5 +263,12 @@ def check_weights(
         raise ValueError(
             f"the weight of device {device} is {array[device]}; weights must be finite "
             "and at least zero."
+        )
+    with np.errstate(over="ignore"):
+        total = array.sum()
+    if not np.isfinite(total):
+        raise ValueError(
+            f"the sum of all weights is beyond the range of numbers; divide them by "
+            f"the largest, {array.max():g}: only their ratios matter."
         )
     return array

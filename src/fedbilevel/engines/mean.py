@@ -91,7 +91,9 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     share = second.weight / _divisor(weight)
 
     def average(a: Array, b: Array) -> Array:
-        return a + share.astype(a.dtype) * (b - a)
+        # Not a + share · (b − a): a difference of two finite numbers may be infinite.
+        part = share.astype(a.dtype)
+        return (1 - part) * a + part * b
 
     def deviate(
         a: Float[Array, ""], b: Float[Array, ""], mean_a: Array, mean_b: Array

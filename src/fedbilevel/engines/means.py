@@ -113,7 +113,7 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
                 "variance, the mean of (value − c)² with the centre c a part of y; for "
                 "a worst group, the mean of loss² or of exp(c · loss) over examples, "
                 "in which large losses count more."
-                f"{_column(rows, count)}"
+                f"{_column(point[1], rows, count)}"
             )
 
 
@@ -130,11 +130,18 @@ def _not_finite(name: str, together: float, apart: Float[np.ndarray, "rows"]) ->
     )
 
 
-def _column(rows: Batch, count: int) -> str:
+def _column(y: Lower, rows: Batch, count: int) -> str:
     """Return a hint where an array is a column, as labels often are by mistake."""
     shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(rows)]
     if [count, 1] not in shapes:
-        return ""
+        columns = [jnp.shape(leaf) for leaf in jax.tree.leaves(y)]
+        columns = [shape for shape in columns if len(shape) == 2 and shape[1] == 1]
+        if not columns:
+            return ""
+        return (
+            f" Or y of shape {list(columns[0])} makes predictions of shape [n, 1], "
+            "which beside labels of [n] broadcast to [n, n]; give y one axis."
+        )
     return (
         f" The arrays of the batch have shapes {', '.join(map(str, shapes))}: an array "
         "of shape [n, 1] beside one of [n] broadcasts to [n, n]; give labels as [n]."

@@ -58,6 +58,12 @@ class UniformSample:
 
     devices: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.devices, int | np.integer):
+            raise TypeError(
+                f"UniformSample needs a whole number of devices, not {self.devices!r}."
+            )
+
     def __call__(
         self, seed: int, round_number: int, device_count: int, /
     ) -> Int[np.ndarray, "cohort"]:

@@ -1,5 +1,7 @@
 """What a run will cost, known before it begins."""
 
+import numpy as np
+
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
@@ -49,6 +51,10 @@ def predict_costs(
     prepared = prepare(problem, algorithm, devices, x, y, 0, Everyone(), None)
     job = prepared.job
     count = devices.device_count if participants is None else participants
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise ValueError(
+            f"participants is {count!r}; give a whole number of devices, at least 1."
+        )
     spent = Costs()
     for references, times in ((job.opening, 1), (job.phases, rounds - 1)):
         for reference in references:

@@ -13,7 +13,13 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import device_costs
-from fedbilevel.engines.checks import check_problem, check_weights
+from fedbilevel.engines.checks import (
+    check_participation,
+    check_problem,
+    check_seed,
+    check_variable,
+    check_weights,
+)
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.configuration import describe, describe_arrays
 from fedbilevel.engines.means import check_means
@@ -81,11 +87,20 @@ def prepare(
             f"the class {algorithm.__name__} was given for an algorithm; give one with "
             "its hyperparameters: that class called with them."
         )
-    if not isinstance(devices, Devices):
+    if not isinstance(algorithm, FederatedAlgorithm):
+        raise TypeError(
+            f"{algorithm!r} was given for an algorithm; give an object such as "
+            "AutoFedBiO(rounds=300)."
+        )
+    if isinstance(devices, type) or not isinstance(devices, Devices):
         raise TypeError(
             f"a {type(devices).__name__} was given for devices; wrap what each device "
             "holds in InMemoryDevices or OnDemandDevices."
         )
+    check_seed(seed)
+    check_participation(participation)
+    check_variable("x", x)
+    check_variable("y", y)
     x, y = canonical(x), canonical(y)
     enrolled = check_weights(weights, devices.device_count)
     one = one_device(devices.cohort(np.array([example_device(devices.device_count)])))
@@ -174,6 +189,16 @@ def participants_of(
         >>> participants_of(0, np.array([0, 2]), np.array([1.0, 5.0, 3.0])).weights
         array([0.25, 0.75])
     """
+    if not len(chosen):
+        raise ValueError(
+            f"no device was chosen for round {number}; let participation return at "
+            "least one."
+        )
+    if not np.issubdtype(chosen.dtype, np.integer):
+        raise TypeError(
+            f"participation returned {chosen.dtype} for round {number}; let it return "
+            "the numbers of devices, which are whole."
+        )
     wrong = chosen[(chosen < 0) | (chosen >= len(weights))]
     if len(wrong):
         raise ValueError(

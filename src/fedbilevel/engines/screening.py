@@ -182,6 +182,8 @@ def inspect(
     if norm_limit is not None:
         reason = f"not finite, or of a norm above norm_limit={float(norm_limit):g}"
         cure = "raise the limit, "
+    if not round_number:
+        cure += "look for examples that are not finite, "
     excluded: dict[int, tuple[int, str | None]] = {}
     for exchange, report in enumerate(reports):
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):

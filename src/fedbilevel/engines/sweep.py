@@ -14,6 +14,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
@@ -106,6 +107,8 @@ def sweep(
             f"a sweep needs at least 1 round, 1 setting and 1 seed, but was given "
             f"rounds={rounds}, {len(algorithms)} settings and {len(seeds)} seeds."
         )
+    for seed in seeds:
+        check_seed(seed)
     job, _, enrolled = prepare(
         problem, algorithms[0], devices, x, y, seeds[0], participation, weights
     )

@@ -74,4 +74,7 @@ def weights_of(
         >>> weights_of(asked, task_of(asked).devices).sum()
         np.int64(1150)
     """
-    return devices.lower_sizes if experiment.weigh_by_size else None
+    if not experiment.weigh_by_size:
+        return None
+    sizes, limit = devices.lower_sizes, experiment.size_limit
+    return sizes if limit is None else np.asarray(np.minimum(sizes, limit))

@@ -60,7 +60,7 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook(str, _only(str, "text"))
     made.register_structure_hook(bool, _only(bool, "true or false"))
     made.register_structure_hook(float, lambda value, _: _number(value))
-    made.register_structure_hook(Path, lambda value, _: Path(value))
+    made.register_structure_hook(Path, lambda value, _: _path(value))
 
     def register(kinds: tuple[Any, ...], hook: Callable[[Any, Any], Any]) -> None:
         made.register_structure_hook_func(lambda kind: kind in kinds, hook)
@@ -85,6 +85,12 @@ def converter() -> cattrs.Converter:
     return made
 
 
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"the path of a file or folder is needed, not {value!r}.")
+    return Path(value)
+
+
 def _named(made: cattrs.Converter, union: Any) -> Callable[[Any, Any], Any]:
     """Return how to make one of several classes, by the `name` in its table."""
     classes = {name_of(one): one for one in get_args(union)}
@@ -94,8 +100,11 @@ def _named(made: cattrs.Converter, union: Any) -> Callable[[Any, Any], Any]:
             return Auto()
         if not isinstance(value, dict):
             word = f', or "{AUTO}"' if AUTO in classes else ""
+            known = isinstance(value, str) and value in classes
+            named = value if known else next(iter(classes))
             raise ValueError(
-                f"a table with a name is needed{word}, but it is {value!r}."
+                f"a table with a name is needed{word}, but it is {value!r}; write "
+                f'{{ name = "{named}" }}, with its settings beside the name.'
             )
         given = dict(value)
         if "name" not in given:

@@ -47,6 +47,11 @@ def _quorate(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
             f"federation.quorum is {experiment.federation.quorum}, but there are "
             f"{len(named)} sites; give at most that."
         )
+    if experiment.weigh_by_size and experiment.size_limit is None:
+        raise ValueError(
+            "weigh_by_size lets a site claim how much it counts; give size_limit, the "
+            "most examples that any site counts for."
+        )
     return named
 
 

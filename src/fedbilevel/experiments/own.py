@@ -74,7 +74,7 @@ def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
         raise ValueError(f"problem.file: there is no {file}.")
     try:
         make, made = _result(str(file), file.read_bytes(), name, arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
     call = f"{name}({'site' if arguments else ''})"
     if not callable(make):
@@ -109,7 +109,7 @@ def _result(
         sys.path.remove(str(Path(file).parent))
 
 
-def _place(error: Exception, file: Path) -> str:
+def _place(error: BaseException, file: Path) -> str:
     """Return what went wrong in a file, and in which line of it."""
     if isinstance(error, SyntaxError):
         return f"{file}, line {error.lineno}: {error.msg}."
@@ -119,4 +119,6 @@ def _place(error: Exception, file: Path) -> str:
         if one.filename == str(file)
     ]
     where = f", line {lines[-1]}" if lines else ""
+    if isinstance(error, SystemExit):
+        return f"{file}{where} ends the program; let it return, or raise an error."
     return f"{file}{where}: {type(error).__name__}: {error}"

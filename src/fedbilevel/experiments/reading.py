@@ -62,6 +62,10 @@ def read_experiment(file: Path) -> Experiment:
         asked = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{file} is no TOML: {error}.") from error
+    except RecursionError:
+        raise ExperimentError(
+            f"{file} is nested too deeply; no experiment has more than three levels."
+        ) from None
     try:
         found: Experiment = converter().structure(asked, Experiment)
     except BaseValidationError as error:

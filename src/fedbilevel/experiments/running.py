@@ -142,6 +142,15 @@ def carry_out(
         if begun and finished(experiment, folder):
             yield from (Step(done, None) for done in rounds)
             return
+        # Between two checkpoints, a run that was killed has done no more than this.
+        most = 2 * experiment.checkpoints.every
+        lost = (one.rounds >= most for one in read_records(folder))
+        if goes_on and not begun and any(lost):
+            raise ValueError(
+                f"{folder} has records of a run, but its checkpoints are gone, so that "
+                "it would begin anew and replace them; put its folder "
+                f"{CHECKPOINTS!r} back, or run the experiment in another --folder."
+            )
         start = None if begun else measured_start(work.measure, work.x, work.y)
         keep(experiment, folder)
         tracking = tracked(

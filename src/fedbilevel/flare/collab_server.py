@@ -103,6 +103,7 @@ def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Wor
         timeout=experiment.federation.timeout,
         seed=experiment.seed,
         quorum=experiment.federation.quorum,
+        patience=experiment.federation.patience,
         note=note,
     )
     weights = weights_of(experiment, devices)

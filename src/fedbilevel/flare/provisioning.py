@@ -13,6 +13,7 @@ from fedbilevel.flare.settings import prepare
 PROJECT = "rehearsal"
 SERVER = "localhost"
 ADMIN = "admin@rehearsal.org"
+LEAD = "lead@rehearsal.org"
 
 
 class Kits(NamedTuple):
@@ -21,16 +22,19 @@ class Kits(NamedTuple):
     Attributes:
         server: Kit of the server.
         sites: Kit of each site, by name.
-        admin: Kit of the administrator.
+        admin: Kit of the project's administrator.
+        lead: Kit of whoever submits jobs.
 
     Example:
-        >>> Kits(Path("server"), {"site-1": Path("site-1")}, Path("admin")).admin.name
+        >>> sites = {"site-1": Path("site-1")}
+        >>> Kits(Path("server"), sites, Path("admin"), Path("lead")).admin.name
         'admin'
     """
 
     server: Path
     sites: Mapping[str, Path]
     admin: Path
+    lead: Path
 
 
 def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
@@ -58,9 +62,10 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
         True
     """
     made = folder.absolute() / PROJECT / "prod_00"
-    kits = Kits(made / SERVER, {name: made / name for name in sites}, made / ADMIN)
+    own = {name: made / name for name in sites}
+    kits = Kits(made / SERVER, own, made / ADMIN, made / LEAD)
     if made.exists():
-        found = {kit.name for kit in made.iterdir()} - {SERVER, ADMIN}
+        found = {kit.name for kit in made.iterdir()} - {SERVER, ADMIN, LEAD}
         if found != set(sites):
             raise ValueError(
                 f"{folder} holds the kits of {', '.join(sorted(found))}, not of "
@@ -126,6 +131,7 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
         {"name": SERVER, "type": "server", "org": PROJECT, "fed_learn_port": port},
         *({"name": name, "type": "client", "org": PROJECT} for name in sites),
         {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
+        {"name": LEAD, "type": "admin", "org": PROJECT, "role": "lead"},
     ]
     return {
         "api_version": 3,

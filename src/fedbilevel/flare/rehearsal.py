@@ -73,7 +73,8 @@ def session(kits: Kits) -> Iterator[Any]:
         ConnectionError: No server answers.
 
     Example:
-        >>> with session(Kits(Path("server"), {}, Path("no"))) as administrator:
+        >>> nobody = Kits(Path("server"), {}, Path("no"), Path("no"))
+        >>> with session(nobody) as administrator:
         ...     administrator.list_jobs()
         Traceback (most recent call last):
         ConnectionError: no server answers to kit no: no is no startup kit of an
@@ -104,7 +105,7 @@ def connected(kits: Kits) -> set[str]:
         ConnectionError: No server answers.
 
     Example:
-        >>> connected(Kits(Path("server"), {}, Path("no")))
+        >>> connected(Kits(Path("server"), {}, Path("no"), Path("no")))
         Traceback (most recent call last):
         ConnectionError: no server answers to kit no: no is no startup kit of an
         administrator: it has no startup/fed_admin.json.

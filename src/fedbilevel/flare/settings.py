@@ -17,12 +17,12 @@ CLASSES = (
 
 
 def prepare(kit: Path) -> None:
-    """Write a kit's `local/resources.json`, on the machine where it is to run.
+    """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
     Server and sites allow the classes that jobs of this package name. A server keeps
-    jobs and snapshots in its kit, not in `/tmp/nvflare`, and notices a dead site
-    after 30 s, not 10 minutes. A site keeps its error log to itself. All else stays as
-    it was set.
+    jobs and snapshots in its kit, not in `/tmp/nvflare`, notices a dead site after
+    30 s, not 10 minutes, and lets who has the role `lead` ask their own jobs how they
+    are getting on. A site keeps its error log to itself. All else stays as it was set.
 
     Args:
         kit: Startup kit of a server or site.
@@ -37,17 +37,16 @@ def prepare(kit: Path) -> None:
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]
         30
     """
-    own = kit / "local" / "resources.json"
-    found = own if own.exists() else kit / "local" / "resources.json.default"
-    resources = json.loads(found.read_text())
+    resources = _settings(kit / "local", "resources.json")
     allowed = resources.setdefault("class_allow_list", [])
     allowed += [name for name in CLASSES if name not in allowed]
     if "servers" in resources:
         _keep_to_the_kit(resources, kit.absolute())
+        _let_submitters_ask(kit / "local")
     else:
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
-    own.write_text(json.dumps(resources, indent=2))
+    _write(kit / "local", "resources.json", resources)
 
 
 def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
@@ -57,3 +56,25 @@ def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(kit / "jobs")
+
+
+def _let_submitters_ask(local: Path) -> None:
+    """Grant what nvflare's policy gives to project administrators alone."""
+    policy = _settings(local, "authorization.json")
+    rights = policy["permissions"].get("lead")
+    # In place of a table there may be one word for all rights.
+    if isinstance(rights, dict):
+        rights.setdefault("app_command", "n:submitter")
+        _write(local, "authorization.json", policy)
+
+
+def _settings(local: Path, name: str) -> dict[str, Any]:
+    """Return the settings of a kit: its own, or those that it was provisioned with."""
+    own = local / name
+    found = own if own.exists() else local / f"{name}.default"
+    settings: dict[str, Any] = json.loads(found.read_text())
+    return settings
+
+
+def _write(local: Path, name: str, settings: dict[str, Any]) -> None:
+    (local / name).write_text(json.dumps(settings, indent=2))

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -131,18 +132,20 @@ class Supervision:
         except ConnectionError as error:
             time.sleep(POLL)
             return _Ended(str(error))
-        yield News(words=f"a job with {', '.join(present)} begins")
         round_seconds = EXCHANGES_A_ROUND * self._experiment.federation.timeout
         watch = Watch(self._administrator, number, set(self._sites), round_seconds)
         try:
+            yield News(words=f"a job with {', '.join(present)} begins")
             while not watch.over():
                 if self._is_to_stop:
                     watch.stop()
                 time.sleep(POLL)
                 told = watch.ask({"after": self._measured})
                 yield from self._told(told or {"records": [], "exchange": None})
-        except (GeneratorExit, KeyboardInterrupt):
-            self._administrator.abort(number)
+        except BaseException:
+            # Whatever ends the command, a job that nobody follows would go on.
+            with suppress(Exception):
+                self._administrator.abort(number)
             raise
         yield from self._told({"records": self._fetch(number), "exchange": None})
         learnt = self._folder / LEARNT

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,7 +32,7 @@ class Collab:
     """
 
     def exchange(
-        self, message: bytes, to: Sequence[str], timeout: float
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
     ) -> Iterator[Reply]:
         """Send a message, and yield replies as they arrive, until time is up.
 
@@ -47,17 +47,20 @@ class Collab:
         if not asked:
             return
         # As they arrive, and none is kept here.
-        group = collab.get_clients(asked)(blocking=False, timeout=timeout)
+        group = collab.get_clients(asked)(blocking=False, timeout=left())
         arrived: SimpleQueue[Reply | list[Reply]] = SimpleQueue()
         threading.Thread(
             target=_drain, args=(group.answer(message), arrived), daemon=True
         ).start()
         # Its own clock begins anew with every piece of a message, however slow.
-        until = time.monotonic() + timeout + GRACE
+        until = time.monotonic() + left()
         unreached: list[Reply] = []
         while True:
+            closes = time.monotonic() + left()
+            # Not where it closes early, as enough have answered.
+            grace = GRACE if closes >= until - LOOKS_EVERY else 0.0
             try:
-                reply = arrived.get(timeout=max(0.0, until - time.monotonic()))
+                reply = arrived.get(timeout=max(0.0, closes + grace - time.monotonic()))
             except Empty:
                 break
             if isinstance(reply, list):
@@ -66,7 +69,7 @@ class Collab:
             yield reply
         # The end of a job is told to its sites first; at the server it then ends calls
         # as if sites had been late. So who cannot be reached is waited for as well.
-        while unreached and not collab.is_aborted and time.monotonic() < until - GRACE:
+        while unreached and not collab.is_aborted and left() > 0:
             time.sleep(LOOKS_EVERY)
         if collab.is_aborted:
             raise RunAborted("the job was aborted during an exchange")

@@ -30,6 +30,7 @@ def travelling(experiment: Experiment) -> Experiment:
             sites=sites_of(experiment),
             timeout=settings.timeout,
             quorum=settings.quorum,
+            patience=settings.patience,
         ),
     )
     if isinstance(experiment.problem, Own):

@@ -6,6 +6,7 @@ device's own hypergradient: its mean over devices is the global hypergradient on
 the devices are homogeneous, as the paper assumes.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
@@ -100,7 +101,12 @@ class NeumannSeries:
                 f"NeumannSeries needs terms at least 1 and whole, but it is "
                 f"{self.terms!r}."
             )
-        if tree.is_number(self.scale) and self.scale <= 0:
+        if self.scale is None or isinstance(self.scale, str | list | tuple | dict):
+            raise TypeError(
+                f"NeumannSeries needs a number for scale, but it was given "
+                f"{self.scale!r}."
+            )
+        if tree.is_number(self.scale) and not 0 < self.scale < math.inf:
             raise ValueError(
                 f"NeumannSeries needs a scale above 0, but scale={self.scale}; "
                 "take it a little below 1 / L_1, the inverse of the largest curvature "

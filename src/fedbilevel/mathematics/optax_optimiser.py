@@ -158,7 +158,7 @@ def as_tree(optimiser: Any) -> Any:
     """
     # Within a transformation of JAX a tree may hold anything in place of its leaves.
     if not callable(getattr(optimiser, "init", None)):
-        if isinstance(optimiser, float | int | str | type):
+        if optimiser is None or isinstance(optimiser, float | int | str | type):
             raise TypeError(
                 f"a {type(optimiser).__name__} was given for the server's optimiser; "
                 "give one of optax, such as optax.adam(0.01)."

@@ -1,5 +1,6 @@
 """Learning rates: a number, or a function of the global step t."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -46,6 +47,14 @@ class CubeRootDecay:
 
     scale: Rate
     plateau: Rate = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "plateau"):
+            value = getattr(self, name)
+            if tree.is_number(value) and not 0 < value < math.inf:
+                raise ValueError(
+                    f"CubeRootDecay needs {name} above 0 and finite, but it is {value}."
+                )
 
     def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
         """Return η_t."""

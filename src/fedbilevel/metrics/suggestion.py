@@ -17,6 +17,7 @@ from fedbilevel.algorithms.soundings import (
 )
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
@@ -120,6 +121,7 @@ def suggest(
         >>> 0.22 < found.lower_rate <= 0.25, found.algorithm.batch_size
         (True, 64)
     """
+    check_rounds(rounds)
     size = batch_size
     if size is None:
         size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))

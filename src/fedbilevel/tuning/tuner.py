@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
+from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.configuration import describe
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import configuration_of, prepare
@@ -381,8 +382,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _check(rounds: int, trials: int, seeds: Sequence[int]) -> None:
-    if rounds < 1:
-        raise ValueError(f"a run needs at least 1 round, but rounds={rounds}.")
+    check_rounds(rounds)
     if trials < 1 or not seeds:
         raise ValueError(
             f"a search needs at least 1 trial and 1 seed, but trials={trials} and "

@@ -4,14 +4,17 @@ from collections.abc import Collection, Sequence
 
 LONGEST = 64
 """The most exchanges that a device is skipped for."""
+FORGIVEN = 0.2
+"""The part of a device's misses that an answer makes good."""
 
 
 class Absences:
-    """Who missed how many exchanges in a row, and how long they are skipped for.
+    """Who missed how many exchanges of late, and how long they are skipped for.
 
-    After k misses in a row a device is skipped for 2ᵏ⁻¹ − 1 exchanges, at most 64:
-    none after the first, one after the second. Once it answers it is asked as before.
-    Counted in exchanges and not in seconds, so that a clock that jumps changes nothing.
+    After k misses a device is skipped for 2ᵏ⁻¹ − 1 exchanges, at most 64: none after
+    the first, one after the second. An answer makes a fifth of them good, so that one
+    that is late every second time is not waited for every second time. Counted in
+    exchanges and not in seconds, so that a clock that jumps changes nothing.
 
     Example:
         >>> absences = Absences()
@@ -22,7 +25,7 @@ class Absences:
     """
 
     def __init__(self) -> None:
-        self._misses: dict[int, int] = {}
+        self._misses: dict[int, float] = {}
         self._skips: dict[int, int] = {}
 
     def without_skipped(self, devices: Sequence[int], at_least: int = 1) -> list[int]:
@@ -42,9 +45,10 @@ class Absences:
     def note(self, asked: Sequence[int], missing: Collection[int]) -> None:
         """Remember who answered and who did not."""
         for device in asked:
+            misses = self._misses.get(device, 0.0)
             if device not in missing:
-                self._misses.pop(device, None)
+                self._misses[device] = (1 - FORGIVEN) * misses
                 self._skips.pop(device, None)
                 continue
-            misses = self._misses[device] = self._misses.get(device, 0) + 1
-            self._skips[device] = min(LONGEST, 2 ** (misses - 1) - 1)
+            self._misses[device] = misses + 1
+            self._skips[device] = min(LONGEST, 2 ** int(misses) - 1)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
 from fedbilevel.engines.federation.folding import concluded
 from fedbilevel.engines.federation.gathering import Form, Gathering
+from fedbilevel.engines.federation.kept import AFRESH
 from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
@@ -29,6 +31,9 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.engines.screening import MOST_NAMED, reason_for_exclusion
 from fedbilevel.mathematics import tree
+
+SHORTEST = 1.0
+"""Seconds that late answers are waited for at least, however quick the others were."""
 
 
 class NoQuorumError(RuntimeError):
@@ -53,6 +58,9 @@ class Federation:
         seed: that `run` is given too.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
+        patience: how many times as long as half of those who have answered took the
+            others are waited for, once there is a quorum; none to wait for all until
+            the timeout.
         note: is told of every exchange.
 
     Example:
@@ -85,6 +93,7 @@ class Federation:
         timeout: float,
         seed: int = 0,
         quorum: int = 1,
+        patience: float | None = None,
         note: Callable[[Exchange], None] = lambda exchange: None,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
@@ -99,9 +108,12 @@ class Federation:
             )
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, but it is {timeout}.")
+        if patience is not None and not patience >= 1:
+            raise ValueError(f"patience must be at least 1, but it is {patience}.")
         self._transport, self._devices = transport, devices
         self._run, self._seed = run, seed
         self._timeout, self._quorum, self._note = timeout, quorum, note
+        self._patience = patience
         self._absences = Absences()
         self._forms: dict[PhaseReference, Form] = {}
 
@@ -156,12 +168,27 @@ class Federation:
         gathering = Gathering(job, reference, form, self._run, moment, asked, weights)
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
-        for reply in self._transport.exchange(message, list(asked), self._timeout):
+        took: list[float] = []
+
+        def left() -> float:
+            passed, until = time.monotonic() - sent, self._timeout
+            if self._patience is not None and len(took) >= self._quorum:
+                usual = max(SHORTEST, self._patience * median(took))
+                until = min(until, usual)
+            return until - passed
+
+        for reply in self._transport.exchange(message, list(asked), left):
+            before = len(gathering.missing)
             gathering.take(reply)
-            if not gathering.missing or time.monotonic() - sent > self._timeout:
+            if len(gathering.missing) < before:
+                took.append(time.monotonic() - sent)
+            if not gathering.missing or left() <= 0:
                 break
+        closed = left() <= 0 and time.monotonic() - sent < self._timeout
+        unheard = gathering.close() if closed else []
         missing, counted = gathering.missing, gathering.counted
-        self._absences.note(list(asked.values()), missing)
+        heard = [device for device in asked.values() if device not in unheard]
+        self._absences.note(heard, missing)
         self._note(
             Exchange(
                 int(moment[0]),
@@ -191,8 +218,13 @@ class Federation:
             reference=reference,
         )
         now = np.array([moment[0], moment[1] + 1], np.int32)
+        # A device without a state to go on from would refuse for ever.
+        lost = [device for device, why in missing.items() if AFRESH in why]
         private = jax.tree.map(
-            lambda last: last.at[np.array(counted)].set(now), state.private
+            lambda last: (
+                last.at[np.array(counted)].set(now).at[np.array(lost, int)].set(0)
+            ),
+            state.private,
         )
         return RunState(server, private), Report(
             participants.devices,

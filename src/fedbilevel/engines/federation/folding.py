@@ -58,11 +58,17 @@ class RunningMean:
         share = weight / together
         for place, leaf in enumerate(jax.tree.leaves((received, info))):
             mean, away = self._means[place], self._scratch[place]
-            np.subtract(np.asarray(leaf, mean.dtype), mean, out=away)
-            squares = float(np.dot(away.ravel(), away.ravel()))
+            leaf = np.asarray(leaf, mean.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.subtract(leaf, mean, out=away)
+                squares = float(np.dot(away.ravel(), away.ravel()))
             self._deviations[place] += self._weight * share * squares
-            away *= share
-            mean += away
+            if np.isfinite(squares):
+                away *= share
+                mean += away
+            else:  # a difference of two finite numbers may be infinite
+                mean *= 1 - share
+                mean += np.multiply(leaf, share, out=away)
         self._weight = together
 
     @property

@@ -13,6 +13,7 @@ from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.engines.screening import is_acceptable, reason_for_exclusion
 
 NO_ANSWER = "did not answer in time"
+NOT_AWAITED = "was not waited for, as enough others had answered"
 OTHER_ANSWER = "did not answer in time, but sent an answer to another exchange"
 
 
@@ -98,3 +99,9 @@ class Gathering:
             return
         self.mean.add(received, info, float(self._weights[device]))
         del self.missing[device]
+
+    def close(self) -> list[int]:
+        """End early; return the devices that might have answered yet."""
+        waited_for = [one for one, why in self.missing.items() if why == NO_ANSWER]
+        self.missing.update(dict.fromkeys(waited_for, NOT_AWAITED))
+        return waited_for

@@ -15,7 +15,7 @@ class InProcess:
         fault: what becomes of an exchange's replies on their way.
 
     Example:
-        >>> list(InProcess({}).exchange(b"", [], timeout=1.0))
+        >>> list(InProcess({}).exchange(b"", [], left=lambda: 1.0))
         []
     """
 
@@ -27,7 +27,7 @@ class InProcess:
         self._sites, self._fault = dict(sites), fault
 
     def exchange(
-        self, message: bytes, to: Sequence[str], timeout: float
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
     ) -> Iterator[Reply]:
         """Yield the replies, as the faults leave them."""
         yield from self._fault(self._reply(name, message) for name in to)

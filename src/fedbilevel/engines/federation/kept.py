@@ -19,6 +19,8 @@ from fedbilevel.replacing import replacing
 
 MOST = 64
 """States that a device keeps: the server may go back to its last checkpoint."""
+AFRESH = "it can only begin afresh"
+"""Words by which the server knows a device that has no state to go on from."""
 
 
 class KeptStates:
@@ -59,14 +61,11 @@ class KeptStates:
             reason = f"{what} cannot be read: {error.strerror}"
             raise RefusedError(reason) from error
         if message is None:
-            raise RefusedError(
-                f"{what} is lost; begin the run anew, with a checkpoint at least every "
-                f"{MOST} exchanges"
-            )
+            raise RefusedError(f"{what} is lost; {AFRESH}")
         try:
             return unpacked(decode(message), self._first)
         except RefusedError as error:
-            raise RefusedError(f"{what} is damaged; begin the run anew") from error
+            raise RefusedError(f"{what} is damaged; {AFRESH}") from error
 
     def put(self, run: str, after: Moment, state: Private) -> None:
         """Keep a state; of too many, the one used longest ago is forgotten.

@@ -1,6 +1,6 @@
 """What a transport is: it carries a message to devices and brings their replies."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -27,9 +27,14 @@ class Transport(Protocol):
     """Carries messages; how, and with which identities, is its own affair."""
 
     def exchange(
-        self, message: bytes, to: Sequence[str], timeout: float
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
     ) -> Iterator[Reply]:
         """Send a message, and yield replies as they arrive, until time is up.
 
         Failures are replies too. What comes late may be yielded in a later exchange.
+
+        Args:
+            message: for each of them.
+            to: their names.
+            left: returns the seconds that are left, which a reply may make fewer.
         """

@@ -31,8 +31,8 @@ class Auto:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, self, "rounds")
-        self.over(1)  # refuses what is impossible
+        at_least(2, self, "rounds")
+        self.over(2)  # refuses what is impossible
 
     def over(self, rounds: int) -> AutoFedBiO:
         """Return the algorithm of a run of so many rounds.

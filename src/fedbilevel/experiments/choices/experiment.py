@@ -62,6 +62,8 @@ class Experiment:
         participants: devices that take part in a round; all by default.
         weigh_by_size: whether a device counts by the number of its training examples;
             all count alike by default, as in the paper.
+        size_limit: the most examples that a device counts for where it counts by
+            them; a federation asks for it, as sites claim how many they hold.
         norm_limit: the largest upload that counts.
         folder: where everything about the run is kept; by default one named after the
             file.
@@ -85,6 +87,7 @@ class Experiment:
     seed: int = 0
     participants: int | None = None
     weigh_by_size: bool = False
+    size_limit: int | None = None
     norm_limit: float | None = None
     folder: Path | None = None
     federation: Federated = field(default_factory=Federated)
@@ -93,8 +96,14 @@ class Experiment:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        at_least(1, self, "rounds", "participants")
+        at_least(1, self, "rounds", "participants", "size_limit")
         above_zero(self, "norm_limit")
+        if isinstance(self.algorithm, Auto) and self.rounds < 2:
+            raise ImpossibleValueError(
+                "rounds",
+                "the algorithm is auto, whose first round measures and moves nothing; "
+                f"give at least 2, not {self.rounds}.",
+            )
         if isinstance(self.algorithm, Auto) and self.server_optimiser is not None:
             raise ImpossibleValueError(
                 "server_optimiser",

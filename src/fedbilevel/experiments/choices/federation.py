@@ -20,6 +20,8 @@ class Federated:
             processes on this machine.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
+        patience: how many times as long as half of those who have answered took the
+            others are waited for, once there is a quorum; by default until the timeout.
         attempts: how many times a job may fail without progress before giving up.
 
     Example:
@@ -31,10 +33,11 @@ class Federated:
     kit: Path | None = None
     timeout: float = 60.0
     quorum: int = 1
+    patience: float | None = None
     attempts: int = 5
 
     def __post_init__(self) -> None:
         above_zero(self, "timeout")
-        at_least(1, self, "quorum", "attempts")
+        at_least(1, self, "quorum", "patience", "attempts")
         if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
             raise ImpossibleValueError("sites", "name at least one, and none twice.")

@@ -1,0 +1,27 @@
+"""Writes what the comparison on real tasks found, and checks what it promises."""
+
+from pathlib import Path
+
+from benchmarks import task_figures
+from benchmarks.experiment import short, write_markdown, write_table
+from benchmarks.task_bounds import Results, bounds
+from benchmarks.task_list import Partition
+from benchmarks.timing import conclude, print_table
+
+SHOWN = Partition.RANDOM, Partition.HETEROGENEOUS, Partition.SHARED
+
+
+def report(
+    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], folder: Path
+) -> None:
+    """Write the tables and figures, and check the bounds."""
+    header, rows = task_figures.table(results, tasks, methods)
+    print_table(header, [[short(cell) for cell in row] for row in rows])
+    write_table(folder / "tasks.csv", header, rows)
+    for partition in SHOWN:
+        readable = task_figures.summary(results, tasks, methods, partition)
+        write_markdown(folder / f"tasks-{partition}.md", *readable)
+    costs = task_figures.costs(results, tasks[0], methods)
+    write_markdown(folder / "tasks-costs.md", *costs)
+    task_figures.draw(results, tasks, methods, folder)
+    conclude(bounds(results, tasks))

@@ -1,0 +1,419 @@
+"""Hostile inputs of the Python API, each with words that its answer must have.
+
+They are given as a user's program would, without the checks of types that tests have.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import fedbilevel
+from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+from fedbilevel.metrics import diagnose, newton_reference
+
+ACCEPTED = None
+"""In place of words: the input is right, if odd, and is taken."""
+fb: Any = fedbilevel
+nan, inf = np.nan, np.inf
+
+
+class Case(NamedTuple):
+    """An input and what is to become of it.
+
+    Attributes:
+        what: is given.
+        call: gives it.
+        words: of the one sentence or two that answer it; `ACCEPTED` if it is taken.
+    """
+
+    what: str
+    call: Callable[[], Any]
+    words: str | None
+
+
+def loss(x: Any, y: Any, batch: Any) -> Any:
+    return jnp.mean((y - x * batch) ** 2)
+
+
+PROBLEM = BilevelProblem(loss, loss)
+ONES = np.ones(4, np.float32)
+HELD = LocalExamples(ONES, ONES)
+DEVICES = InMemoryDevices([HELD] * 2)
+SERIES = fb.NeumannSeries(2, 0.5)
+
+
+def runs(**options: Any) -> Any:
+    """Run a round, with some of the arguments replaced."""
+    given: dict[str, Any] = {
+        "problem": PROBLEM,
+        "algorithm": fb.FedBiO(0.1),
+        "devices": DEVICES,
+        "x": 1.0,
+        "y": 0.0,
+        "rounds": 1,
+        **options,
+    }
+    return list(fb.run(**given))
+
+
+def each(name: str, values: Iterable[Any], words: str | None) -> list[Case]:
+    """Return a case for every value of an argument of `run`."""
+    return [Case(f"{name}={v!r}", partial(runs, **{name: v}), words) for v in values]
+
+
+def made(
+    kind: str, settings: Iterable[dict[str, Any]], words: str | None
+) -> list[Case]:
+    """Return a case for an object of every setting."""
+    make = getattr(fb, kind)
+    return [Case(f"{kind}({s})", partial(make, **s), words) for s in settings]
+
+
+def arguments() -> list[Case]:
+    return [
+        *each(
+            "rounds", [0, -1, 1.5, "3", None, True, nan, inf, [1]], "at least 1, but"
+        ),
+        *each("seed", [2**32, 2**32 + 3, 2**64, -1], "4294967295, but it is"),
+        *each("seed", [True, 1.0, "1", None, [1]], "a whole number for seed"),
+        *each("seed", [2**32 - 1, np.int64(7)], ACCEPTED),
+        *each("weights", [[1], [1, 2, 3], 5, [[1, 2]]], "give one weight a device"),
+        *each("weights", [[0, 0]], "give more of them a weight"),
+        *each("weights", [[-1, 1], [nan, 1], [inf, 1]], "finite and at least zero"),
+        *each("weights", [["a", "b"], "ab", {0: 1}], "give a number for each of 2"),
+        *each("weights", [[1e308, 1e308], [1.7e308, 1.7e308]], "divide them by"),
+        *each("weights", [[1e-320, 1e-320], [True, False], (1, 2)], ACCEPTED),
+        *each("norm_limit", [0, -1, "1", nan, True, [1]], "give a number above zero"),
+        *each("norm_limit", [1e-320], "raise the limit"),
+        *each("norm_limit", [inf, None, np.float32(9)], ACCEPTED),
+        *each("engine", [None, "Simulation", fb.Simulation, 3], "give an engine"),
+        *each("devices", [None, [], [HELD], {}, InMemoryDevices, 3], "wrap what each"),
+        *each("problem", [None, "x", 3, BilevelProblem], "give BilevelProblem("),
+        *each("algorithm", ["auto", None, 0.1, {"name": 3}], "such as AutoFedBiO("),
+        *each("algorithm", [fb.FedBiO], "the class FedBiO was given"),
+    ]
+
+
+def choices() -> list[Case]:
+    def returning(chosen: Any) -> Callable[..., Any]:
+        return lambda seed, number, count: chosen
+
+    def case(what: str, chosen: Any, words: str | None) -> Case:
+        call = partial(runs, participation=returning(chosen))
+        return Case(f"participation that returns {what}", call, words)
+
+    return [
+        *each("participation", [None, "all", 3, fb.UniformSample], "give Everyone()"),
+        case("a list", [0], ACCEPTED),
+        case("a stranger", np.array([5]), "devices are numbered 0 to 1"),
+        case("somebody twice", np.array([0, 0]), "a device was chosen twice"),
+        case("nobody", np.array([]), "let participation return at least one"),
+        case("halves", np.array([0.5]), "the numbers of devices, which are whole"),
+        *made("UniformSample", [{"devices": d} for d in (1.5, "2", None)], "a whole"),
+        *(
+            Case(
+                f"a sample of {count}",
+                partial(runs, participation=fb.UniformSample(count)),
+                "ask for 1 to 2",
+            )
+            for count in (0, -1, 3)
+        ),
+    ]
+
+
+def variables() -> list[Case]:
+    words, wrong = np.array("a"), jnp.ones((2, 2))
+    return [
+        *(
+            case
+            for name in ("x", "y")
+            for case in (
+                *each(name, [None, [], {}, (), {"a": None}], f"{name} holds no array"),
+                *each(name, ["a", words, [1.0, "b"]], "give arrays of numbers"),
+                *each(name, [1, True, 1 + 2j, np.arange(2)], "make it floating point"),
+                *each(name, [nan, inf, -inf], "begin at finite numbers"),
+                Case(
+                    f"an object for {name}", partial(runs, **{name: object()}), "give"
+                ),
+                Case(
+                    f"another shape of {name}", partial(runs, **{name: wrong}), "batch"
+                ),
+                *each(name, [0.5, np.float64(2), jnp.ones(())], ACCEPTED),
+            )
+        )
+    ]
+
+
+def holdings() -> list[Case]:
+    def held(what: str, upper: Any, words: str | None) -> Case:
+        one = LocalExamples(upper, ONES)
+        return Case(f"upper examples: {what}", lambda: InMemoryDevices([one]), words)
+
+    def number(value: int, words: str | None) -> Case:
+        one = LocalExamples(np.ones(2), np.array([0, 1]))
+        other = LocalExamples(np.ones(2), np.array([0, value]))
+        return Case(f"the number {value}", lambda: InMemoryDevices([one, other]), words)
+
+    wraps = "device 1 hold the whole number"
+    masked = np.ma.masked_array(ONES, mask=[True, False, False, False])
+    return [
+        held("none", np.ones((0, 2)), "device 0 has no upper examples"),
+        held("a number", 1.0, "hold single numbers where arrays are wanted"),
+        held("a list", [1.0, 2.0], "hold single numbers where arrays are wanted"),
+        held("a word", "abc", "hold single numbers where arrays are wanted"),
+        held("nothing", None, "hold no array"),
+        held("an empty table", {}, "hold no array"),
+        held("words", np.array(["spam", "ham"]), "made of real numbers"),
+        held("objects", np.array([None, 1]), "made of real numbers"),
+        held("days", np.array(["2020-01-01"], "datetime64[D]"), "made of real"),
+        held("complex", ONES + 1j, "made of real numbers"),
+        held("masked", masked, "fill in what is missing"),
+        held("rows that differ", (ONES, ONES[:2]), "give every array one row"),
+        held("truth values", ONES > 0, ACCEPTED),
+        held("bytes", ONES.astype(np.uint8), ACCEPTED),
+        held("a range", range(4), ACCEPTED),
+        *(number(value, wraps) for value in (2**31, -(2**31) - 1, 2**40)),
+        *(number(value, ACCEPTED) for value in (2**31 - 1, -(2**31))),
+        *(
+            Case(
+                f"a device that is {w!r}", partial(fb.InMemoryDevices, [w]), "wrap what"
+            )
+            for w in ((1.0, 2.0), [1.0], None, {"upper": 1})
+        ),
+        Case("no device", partial(fb.InMemoryDevices, []), "needs at least one"),
+        *(
+            Case(
+                f"{count!r} sharing devices",
+                partial(fb.InMemoryDevices.sharing, HELD, count),
+                "device_count is",
+            )
+            for count in (0, -1, 1.5, "2", None)
+        ),
+        Case(
+            "examples that are not finite",
+            lambda: runs(devices=InMemoryDevices([LocalExamples(ONES * nan, ONES)])),
+            "look for examples that are not finite",
+        ),
+        Case(
+            "examples whose loss is infinite",
+            lambda: runs(devices=InMemoryDevices([LocalExamples(ONES * 1e38, ONES)])),
+            "upper_loss is not finite at the x and y given",
+        ),
+    ]
+
+
+def loaders() -> list[Case]:
+    def case(what: str, words: str | None, **changes: Any) -> Case:
+        given = {
+            "device_count": 2,
+            "load": lambda device: HELD,
+            "upper_capacity": 4,
+            "lower_capacity": 4,
+            **changes,
+        }
+        return Case(
+            f"on demand: {what}",
+            lambda: runs(devices=fb.OnDemandDevices(**given)),
+            words,
+        )
+
+    return [
+        case("as it should be", ACCEPTED),
+        *(
+            case(f"{count!r} devices", "device_count is", device_count=count)
+            for count in (0, -1, 2.5, None)
+        ),
+        case("no loader", "give a function of a device's number", load=None),
+        case("a loader of nothing", "wrap what it holds", load=lambda device: None),
+        case("no room", "raise the capacity", upper_capacity=0),
+        case("too little room", "raise the capacity", lower_capacity=1),
+    ]
+
+
+def settings() -> list[Case]:
+    def fedbio(name: str, values: Iterable[Any], words: str) -> list[Case]:
+        given = [{"learning_rate": 0.1, name: value} for value in values]
+        return made("FedBiO", given, words)
+
+    rates = ("lower_rate", "adjoint_rate")
+    switches = ["no", "false", 0, 1, None]
+    return [
+        *fedbio("learning_rate", [0, -1.0], "learning_rate above 0"),
+        *fedbio("learning_rate", [nan, inf], "learning_rate to be finite"),
+        *fedbio("learning_rate", ["0.1", None, True, [0.1], {}], "or a schedule"),
+        *fedbio("upper_rate", [-1.0], "or 0 to train y with x fixed"),
+        *fedbio("upper_rate", [nan, inf], "upper_rate to be finite"),
+        *(one for name in rates for one in fedbio(name, [0.0, -1.0], "above 0")),
+        *(one for name in rates for one in fedbio(name, [nan, inf], "be finite")),
+        *fedbio("adjoint_radius", [0.0, -1.0], "adjoint_radius above 0"),
+        *fedbio("adjoint_radius", [nan], "adjoint_radius to be finite"),
+        *fedbio("local_steps", [0, 1.5, True, "3", None], "at least 1 and whole"),
+        *fedbio("batch_size", [0, -1, 2.0, None], "at least 1 and whole"),
+        *fedbio("private_lower", switches, "needs true or false for private_lower"),
+        *made("FedBiO", [{"learning_rate": 0.1, "adjoint_radius": None}], ACCEPTED),
+        *made(
+            "AutoFedBiO", [{"rounds": n} for n in (1, 0, -3, 2.5, "9")], "at least 2"
+        ),
+        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": -1.0}], "upper_rate above 0"),
+        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": nan}], "to be finite"),
+        *made(
+            "AutoFedBiO", [{"rounds": 9, "momentum": m} for m in (1.0, -0.1)], "below"
+        ),
+        *made("AutoFedBiO", [{"rounds": 9, "final_rate": 2.0}], "at most 1"),
+        *made("AutoFedBiO", [{"rounds": 9, "final_rate": -1.0}], "final_rate above 0"),
+        *made("AutoFedBiO", [{"rounds": 9, "batch_size": 1.5}], "at least 1 and whole"),
+    ]
+
+
+def estimators() -> list[Case]:
+    def series(name: str, values: Iterable[Any], words: str) -> list[Case]:
+        usual = {"terms": 3, "scale": 0.5}
+        return made("NeumannSeries", [{**usual, name: v} for v in values], words)
+
+    def bsgm(name: str, values: Iterable[Any], words: str) -> list[Case]:
+        usual = {"learning_rate": 1.0, "hypergradient": SERIES}
+        return made("LocalBSGM", [{**usual, name: v} for v in values], words)
+
+    warm = [{"learning_rate": 0.1, "exchanges": 0}]
+    return [
+        *series("terms", [0, -1, 2.5, "3", None], "terms at least 1 and whole"),
+        *series("scale", [0, -1.0, nan, inf], "a scale above 0"),
+        *series("scale", ["a", None, [0.5]], "a number for scale"),
+        *bsgm("hypergradient", [None, "series", 3, 0.5], "such as NeumannSeries("),
+        *bsgm("hypergradient", [fb.NeumannSeries], "an object of that class"),
+        *bsgm("upper_mixing", [2.0], "at most 1"),
+        *bsgm("upper_mixing", [0.0, -1.0], "upper_mixing above 0"),
+        *bsgm("lower_mixing", [nan], "lower_mixing to be finite"),
+        *made("WarmStart", warm, "exchanges at least 1 and whole"),
+        *made("WarmStart", [{"learning_rate": nan}], "learning_rate to be finite"),
+        *made("CubeRootDecay", [{"scale": s} for s in (0.0, -1.0, nan)], "above 0 and"),
+        *(
+            Case(
+                f"server optimiser {given!r}",
+                partial(fb.with_server_optimiser, fb.FedBiO(0.1), given),
+                "give one of optax",
+            )
+            for given in (None, "adam", 0.1, 3)
+        ),
+        Case("an unknown schedule", partial(fb.optax_schedule, "nope"), "optax has no"),
+        Case(
+            "an unknown optimiser", partial(fb.optax_optimiser, "nope"), "optax has no"
+        ),
+    ]
+
+
+def losses() -> list[Case]:
+    def case(what: str, lower: Any, words: str) -> Case:
+        given = lambda: runs(problem=BilevelProblem(loss, lower))  # noqa: E731
+        return Case(f"a lower loss that {what}", given, words)
+
+    return [
+        case("is a vector", lambda x, y, b: (y - b) ** 2, "a scalar"),
+        case("returns nothing", lambda x, y, b: None, "returned nothing"),
+        case("returns a word", lambda x, y, b: "a", "lower_loss(x, y, batch) failed"),
+        case("divides by zero", lambda x, y, b: 1 / 0, "ZeroDivisionError"),
+        case(
+            "is complex", lambda x, y, b: jnp.mean(y - b) + 1j, "return a real number"
+        ),
+        case("is whole", lambda x, y, b: jnp.array(3), "return a real number"),
+        case("is not a number", lambda x, y, b: nan * jnp.mean(y - b), "is not finite"),
+        case("is a sum", lambda x, y, b: jnp.sum((y - b) ** 2), "is no mean"),
+        case("takes two", lambda x, y: 0.0, "takes 2 positional arguments"),
+        case("uses NumPy", lambda x, y, b: np.mean(np.asarray(b)), "failed on a batch"),
+        case(
+            "asks for a float", lambda x, y, b: float(jnp.mean(b)), "failed on a batch"
+        ),
+        case("branches", lambda x, y, b: jnp.mean(b) if y > 0 else 0.0, "failed on"),
+        *(
+            Case(f"upper_loss={f!r}", partial(fb.BilevelProblem, f, loss), "a function")
+            for f in (None, 3, "a")
+        ),
+    ]
+
+
+def columns() -> list[Case]:
+    def error(x: Any, y: Any, batch: Any) -> Any:
+        rows, labels = batch
+        return jnp.mean((rows @ y - labels) ** 2) + x * jnp.sum(y**2)
+
+    rows = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    labelled = rows, rows[:, 0]
+    given = {
+        "problem": BilevelProblem(error, error),
+        "devices": InMemoryDevices([LocalExamples(labelled, labelled)]),
+        "y": np.zeros((3, 1), np.float32),
+    }
+    return [Case("y of shape [3, 1]", partial(runs, **given), "which beside labels of")]
+
+
+def questions() -> list[Case]:
+    what = PROBLEM, DEVICES, 1.0, 0.0
+    costs = partial(fb.predict_costs, PROBLEM, fb.FedBiO(0.1), DEVICES, 1.0, 0.0)
+    tuned = partial(fb.tune, PROBLEM, fb.FedBiO(0.1), DEVICES, 1.0, 0.0)
+
+    def checkpoints(**options: Any) -> Case:
+        make = partial(fb.Checkpoints, **options)
+        words = "Checkpoints needs" if "best" not in options else "without measure"
+        return Case(f"Checkpoints({options})", make, words)
+
+    return [
+        *(
+            Case(
+                f"suggest for {n!r} rounds", partial(fb.suggest, *what, rounds=n), "at"
+            )
+            for n in (0, -1, "3", 1.5)
+        ),
+        Case(
+            "a seed for suggest", partial(fb.suggest, *what, rounds=9, seed=-1), "seed"
+        ),
+        Case(
+            "batches of 0", partial(fb.suggest, *what, rounds=9, batch_size=0), "whole"
+        ),
+        Case("costs of 0 rounds", partial(costs, rounds=0), "at least 1"),
+        *(
+            Case(
+                f"costs of {n!r} participants",
+                partial(costs, rounds=1, participants=n),
+                "give a whole number of devices",
+            )
+            for n in (0, -1, 1.5, "2")
+        ),
+        Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1, but"),
+        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "at least 1 trial"),
+        Case("tune without seeds", partial(tuned, rounds=2, seeds=[]), "0 seeds"),
+        checkpoints(folder=None),
+        checkpoints(folder=3),
+        checkpoints(folder=""),
+        checkpoints(folder="a", every=0),
+        checkpoints(folder="a", every=1.5),
+        checkpoints(folder="a", keep=0),
+        checkpoints(folder="a", best="loss"),
+        Case("diagnose nowhere", partial(diagnose, *what[:2], nan, 0.0), "begin at"),
+        Case(
+            "a reference of one weight",
+            partial(newton_reference, PROBLEM, DEVICES, weights=[1]),
+            "give one weight a device",
+        ),
+        Case(
+            "no devices to rescale from",
+            lambda: fb.rescale(fb.LocalBSGM(0.1, SERIES), devices_from=0, devices_to=2),
+            "devices_from at least 1",
+        ),
+    ]
+
+
+CASES = [
+    *arguments(),
+    *choices(),
+    *variables(),
+    *holdings(),
+    *loaders(),
+    *settings(),
+    *estimators(),
+    *losses(),
+    *columns(),
+    *questions(),
+]

@@ -1,0 +1,133 @@
+"""Hostile words on the command line and in experiment files: a sentence, and code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.__main__ import main
+
+AUTO = 'rounds = 2\nalgorithm = "auto"\n'
+FEDBIO = 'rounds = 2\n[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
+FILES = {
+    "empty": ("", "algorithm is missing"),
+    "no text": ("\x00\x01", "is no TOML"),
+    "nested": ("a=" + "[" * 3000 + "]" * 3000, "is nested too deeply"),
+    "twice": ("rounds = 1\nrounds = 2", "Cannot overwrite a value"),
+    "an unknown key": (f"{AUTO}foo = 1", "foo is not known; there are"),
+    "a slip": (f"{AUTO}roundz = 3", "did you mean rounds?"),
+    "after many spaces": (
+        "rounds =" + " " * 20_000 + '1\nalgorithm = "auto"\nfoo = 1',
+        "foo is not known",
+    ),
+    "rounds that are a word": ('rounds = "3"', "a whole number is needed"),
+    "rounds that are a half": ("rounds = 3.5", "a whole number is needed"),
+    "rounds that are true": ("rounds = true", "a whole number is needed"),
+    "rounds that are a date": ("rounds = 2020-01-01", "a whole number is needed"),
+    "rounds that are a table": ("rounds = {a = 1}", "a whole number is needed"),
+    "rounds below zero": (AUTO.replace("2", "-3"), "give at least 1, not -3"),
+    "one round of auto": (AUTO.replace("2", "1"), "give at least 2, not 1"),
+    "too many rounds": (AUTO.replace("2", "9" * 23), "32 bits"),
+    "a seed of 33 bits": (f"{AUTO}seed = {2**32}", "from 0 to 4294967295"),
+    "a seed below zero": (f"{AUTO}seed = -1", "from 0 to 4294967295"),
+    "no algorithm": ("rounds = 2", "algorithm is missing"),
+    "a number for an algorithm": ("algorithm = 3", 'write { name = "auto" }'),
+    "a list for an algorithm": ("algorithm = [1]", 'write { name = "auto" }'),
+    "a name for an algorithm": ('algorithm = "FedBiO"', '{ name = "FedBiO" }'),
+    "an unknown algorithm": ('[algorithm]\nname = "FedBio"', "did you mean FedBiO?"),
+    "an algorithm without name": ("[algorithm]\nx = 1", "its name is missing"),
+    "a rate that is a word": (FEDBIO.replace("0.1", '"a"'), "a number is needed"),
+    "a rate below zero": (FEDBIO.replace("0.1", "-1"), "learning_rate above 0"),
+    "a rate that is no number": (FEDBIO.replace("0.1", "nan"), "a finite number"),
+    "an infinite rate": (FEDBIO.replace("0.1", "inf"), "a finite number"),
+    "a switch that is a word": (f'{FEDBIO}private_lower = "no"', "true or false is"),
+    "an unknown problem": (f'{AUTO}[problem]\nname = "x"', "which is not known"),
+    "no file": (f'{AUTO}[problem]\nname = "Own"', "problem.file is missing"),
+    "a file that is not there": (
+        f'{AUTO}[problem]\nname = "Own"\nfile = "nope.py"',
+        "problem.file: there is no",
+    ),
+    "a layer of a trillion": (
+        f'{AUTO}[problem]\nname = "Representation"\nunits = [1000000000000]',
+        "more memory than there is",
+    ),
+    "no layer": (
+        f'{AUTO}[problem]\nname = "Representation"\nunits = []',
+        "give at least one layer",
+    ),
+    "unknown data": (f'{AUTO}[data]\nname = "x"', "which is not known"),
+    "more examples than there are": (f"{AUTO}[data]\ntraining = 100000000", "has 1437"),
+    "examples below zero": (f"{AUTO}[data]\ntraining = -1", "give at least 1"),
+    "no device": (f"{AUTO}[partition]\ndevices = 0", "give at least 1"),
+    "too many devices": (
+        f"{AUTO}[partition]\ndevices = 10000",
+        "ask for fewer devices",
+    ),
+    "too many participants": (f"{AUTO}participants = 999", "ask for 1 to 8"),
+    "a limit below zero": (f"{AUTO}norm_limit = -1", "give a number above 0"),
+    "no size": (f"{AUTO}size_limit = 0", "give at least 1"),
+    "a folder that is a number": (f"{AUTO}folder = 3", "of a file or folder is needed"),
+    "a folder without a name": (f'{AUTO}folder = ""', "of a file or folder is needed"),
+    "no checkpoint": (f"{AUTO}checkpoints.every = 0", "give at least 1"),
+    "no timeout": (f"{AUTO}federation.timeout = 0", "give a number above 0"),
+    "no patience": (f"{AUTO}federation.patience = 0.5", "give at least 1"),
+    "a site twice": (f'{AUTO}federation.sites = ["a", "a"]', "none twice"),
+    "an unknown optimiser": (
+        f'server_optimiser = {{name = "x"}}\n{FEDBIO}',
+        "optax has no optimiser 'x'",
+    ),
+}
+WORDS = {
+    "a file that is not there": (("run", "nope.toml"), "cannot be read: No such file"),
+    "a folder for a file": (("run", "."), "cannot be read: Is a directory"),
+    "a file for a folder": (("run", "a.toml", "--folder", "a.toml"), "cannot be used"),
+    "a folder nobody can make": (("run", "a.toml", "--folder", "/proc/x"), "cannot be"),
+    "an unknown kind": (("run", "a.toml", "algorithm:Nope"), "there are Auto"),
+    "no run": (("resume", "nope"), "is no folder of a run"),
+    "a file for a run": (("plot", "a.toml"), "is no folder of a run"),
+    "no file to compare": (("compare", "nope"), "cannot be read"),
+    "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
+    "nothing to tune": (("tune", "nope.toml"), "cannot be read"),
+    "no trial": (("tune", "a.toml", "--trials", "0"), "give at least 1, not 0"),
+    "no seed": (("compare", "a.toml", "--seeds", "0"), "give at least 1, not 0"),
+    "no job": (("compare", "a.toml", "--jobs", "0"), "give at least 1, not 0"),
+    "nothing to federate": (("federate", "nope.toml"), "cannot be read"),
+    "a keyword": (("new", "class"), "choose letters, digits and underscores"),
+    "a module": (("new", "json"), "choose another name"),
+    "a path": (("new", "../x", "--ready", "cleaning"), "is no name of a file"),
+}
+
+
+def refusal(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(list(words)) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "Errno" not in said
+    return said
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text(AUTO)
+
+
+@pytest.mark.slow
+@pytest.mark.single_precision
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_is_answered_in_a_sentence(what, capsys):
+    text, words = FILES[what]
+    Path("asked.toml").write_text(text)
+    assert words in refusal(("run", "asked.toml"), capsys)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WORDS)
+def test_words_are_answered_in_a_sentence(what, capsys):
+    given, words = WORDS[what]
+    assert words in refusal(given, capsys)
+
+
+def test_bytes_that_are_no_text_are_told(capsys):
+    Path("asked.toml").write_bytes(b"rounds=\xff\xfe")
+    assert "no text in UTF-8" in refusal(("run", "asked.toml"), capsys)

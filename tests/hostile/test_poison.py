@@ -1,0 +1,65 @@
+"""Finite numbers that a device may send, and what they cannot do."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import BilevelProblem, FedBiO, ShroFBO
+from fedbilevel.engines.federation.folding import RunningMean, received_of
+from fedbilevel.engines.mean import merge, stacked_mean
+from fedbilevel.experiments.building import weights_of
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.federating import sites_of
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize("pair", [(LARGEST, -LARGEST), (-LARGEST, LARGEST)])
+def test_a_mean_of_finite_numbers_is_finite(pair):
+    uploads = np.array(pair, np.float32)
+    means = {
+        "stacked": stacked_mean(jnp.asarray(uploads), {}, jnp.array([0.75, 0.25])),
+        "merged": merge(
+            stacked_mean(jnp.asarray(uploads[:1]), {}, jnp.array([0.75])),
+            stacked_mean(jnp.asarray(uploads[1:]), {}, jnp.array([0.25])),
+        ),
+    }
+    running = RunningMean(uploads[0], {})
+    for upload, weight in zip(uploads, (0.75, 0.25), strict=True):
+        running.add(upload, {}, weight)
+    means["running"] = running.found
+    for mean in means.values():
+        np.testing.assert_allclose(mean.uplink, pair[0] / 2, rtol=1e-6)
+
+
+def loss(x, y, batch):
+    return jnp.mean((y - x * batch) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "counts"),
+    [(0.0, 0.0), (1.0, 1.0), (3.0, 3.0), (9e5, 3.0), (-9e5, 0.0), (np.nan, np.nan)],
+)
+def test_a_device_cannot_claim_more_steps_than_there_are(claimed, counts):
+    (phase,) = ShroFBO(0.1, local_steps=3).phases(BilevelProblem(loss, loss))
+    share = tuple(np.ones(2) for _ in range(3))
+    received, weight = received_of(phase, (share, np.array(claimed)))
+    np.testing.assert_allclose(weight, counts, rtol=1e-5)
+    np.testing.assert_array_equal(received, share)
+
+
+class Claiming:
+    """A site that claims two thousand million examples, among two honest ones."""
+
+    lower_sizes = np.array([20, 2**31 - 1, 30], np.int32)
+
+
+def test_a_site_that_lies_about_its_size_counts_for_no_more_than_allowed():
+    asked = Experiment(FedBiO(0.1), weigh_by_size=True, size_limit=40)
+    np.testing.assert_array_equal(weights_of(asked, Claiming()), [20, 40, 30])
+
+
+def test_a_federation_that_counts_by_size_asks_for_a_limit():
+    with pytest.raises(ValueError, match="give size_limit"):
+        sites_of(Experiment(FedBiO(0.1), weigh_by_size=True))
+    assert sites_of(Experiment(FedBiO(0.1), weigh_by_size=True, size_limit=40))

@@ -1,0 +1,118 @@
+"""What was once taken in silence, and is wrong: each is answered with its cure."""
+
+import shutil
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    BilevelProblem,
+    FedBiO,
+    InMemoryDevices,
+    LocalExamples,
+    OnDemandDevices,
+    sweep,
+)
+from fedbilevel.__main__ import main
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.choices.keeping import Keeping
+from fedbilevel.experiments.folders import CHECKPOINTS
+from fedbilevel.experiments.own import own_task
+from fedbilevel.experiments.running import carry_out
+from fedbilevel.replacing import replacing
+from fedbilevel.tracking.records import RECORDS
+
+
+def loss(x, y, batch):
+    return jnp.mean((y - x * batch) ** 2)
+
+
+ONES = np.ones(4)
+DEVICES = InMemoryDevices([LocalExamples(ONES, ONES)] * 2)
+
+
+def test_every_seed_of_a_sweep_is_looked_at():
+    with pytest.raises(ValueError, match="from 0 to 4294967295"):
+        sweep(
+            BilevelProblem(loss, loss),
+            [FedBiO(0.1)],
+            DEVICES,
+            1.0,
+            0.0,
+            rounds=1,
+            seeds=[0, 2**32],
+            measure=lambda server: server.x,
+        )
+
+
+@pytest.mark.single_precision
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**40])
+def test_whole_numbers_that_would_wrap_are_refused(number):
+    numbers = np.array([0, number])
+    with pytest.raises(
+        ValueError, match=rf"lower .* device 1 .* {number}, which int32"
+    ):
+        InMemoryDevices(
+            [
+                LocalExamples(np.ones(2), np.array([0, 1])),
+                LocalExamples(np.ones(2), numbers),
+            ]
+        )
+    devices = OnDemandDevices(
+        3, lambda device: LocalExamples(numbers, np.ones(1)), 2, 1
+    )
+    with pytest.raises(
+        ValueError, match=rf"upper .* device 2 .* {number}, which int32"
+    ):
+        devices.cohort(np.array([2]))
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "..", ".hidden", ""])
+def test_a_new_experiment_is_written_where_it_was_asked_for(name, tmp_path, capsys):
+    inside = tmp_path / "inside"
+    code = main(["new", name, "--ready", "cleaning", "--folder", str(inside)])
+    assert code == 2
+    assert "is no name of a file; give a word" in capsys.readouterr().err
+    assert not [*tmp_path.rglob("*.toml")]
+
+
+@pytest.mark.parametrize(
+    "ends", ["sys.exit()", "sys.exit(3)", "raise SystemExit", "quit()"]
+)
+def test_a_problem_that_ends_the_program_is_named(ends, tmp_path):
+    file = tmp_path / "ends.py"
+    file.write_text(f"import sys\n\n{ends}\n")
+    with pytest.raises(ValueError, match=r"ends.py, line 3 ends the program"):
+        own_task(file)
+    file.write_text(f"import sys\n\ndef task():\n    {ends}\n")
+    with pytest.raises(ValueError, match=r"ends.py, line 4 ends the program"):
+        own_task(file)
+    assert sys.path[0] != str(tmp_path)
+
+
+def test_a_link_that_awaits_a_file_is_not_followed(tmp_path):
+    precious, file = tmp_path / "precious", tmp_path / "notes"
+    precious.write_text("mine")
+    (tmp_path / "unfinished-notes").symlink_to(precious)
+    with replacing(file) as unfinished:
+        unfinished.write_text("new")
+    assert precious.read_text() == "mine"
+    assert file.read_text() == "new"
+    assert not file.is_symlink()
+
+
+@pytest.mark.single_precision
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
+    experiment = Experiment(
+        FedBiO(0.1),
+        rounds=4,
+        checkpoints=Keeping(every=2),
+    )
+    list(carry_out(experiment, tmp_path, goes_on=False))
+    records = (tmp_path / RECORDS).read_text()
+    shutil.rmtree(tmp_path / CHECKPOINTS)
+    with pytest.raises(ValueError, match="its checkpoints are gone"):
+        list(carry_out(experiment, tmp_path, goes_on=True))
+    assert (tmp_path / RECORDS).read_text() == records
