@@ -168,7 +168,8 @@ def follow(
         seed: of the run.
     """
     task = race.task
-    rounds = rounds_for(make(1), race, samples)
+    # Of two rounds, as the first of AutoFedBiO moves nothing and it needs another.
+    rounds = rounds_for(make(2), race, samples)
     algorithm = make(rounds)
     share = work_of(algorithm, task)
     inner: Any = getattr(algorithm, "algorithm", algorithm)
