@@ -21,6 +21,7 @@ from nvflare.collab import collab
 
 import fedbilevel as fb
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, Federation, Site
+from fedbilevel.engines.limits import Limits
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.worker import Worker
 
@@ -167,7 +168,7 @@ def ours(names: list[str], size: int) -> Iterator[None]:
         0.0,
         rounds=10**6,
         engine=engine,
-        norm_limit=1e9,
+        limits=Limits(norm=1e9),
     )
     for done in rounds:
         assert len(done.participants) == len(names)

@@ -24,6 +24,7 @@ from .data.devices import (
 from .engines.accounting import Costs
 from .engines.checkpoints import CheckpointError, Checkpoints
 from .engines.debug import DebugSimulation, DeviceError
+from .engines.limits import Limits
 from .engines.participation import Everyone, Participation, UniformSample
 from .engines.prediction import predict_costs
 from .engines.protocol import Engine
@@ -68,6 +69,7 @@ __all__ = [
     "Hypergradient",
     "InMemoryDevices",
     "LFedNest",
+    "Limits",
     "LocalBSGM",
     "LocalBSGVRM",
     "LocalExamples",

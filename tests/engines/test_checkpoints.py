@@ -17,6 +17,7 @@ from fedbilevel import (
     CheckpointError,
     Checkpoints,
     FedBiO,
+    Limits,
     LocalBSGM,
     NeumannSeries,
     Sharded,
@@ -210,7 +211,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         ({"participation": UniformSample(3)}, "participation.devices was 4 and is 3"),
         ({"weights": np.ones(5)}, "weights"),
         ({"x": np.zeros(quadratic.X_SIZE)}, "x.array was float64 3"),
-        ({"norm_limit": 10.0}, r"norm_limit was None and is 10\.0"),
+        ({"limits": Limits(norm=10.0)}, r"norm_limit was None and is 10\.0"),
         (
             {
                 "problem": BilevelProblem(

@@ -6,7 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, InMemoryDevices, NoUploadsError, UniformSample, run
+from fedbilevel import (
+    FedBiO,
+    InMemoryDevices,
+    Limits,
+    NoUploadsError,
+    UniformSample,
+    run,
+)
 from fedbilevel.engines.final_points import final_points
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
@@ -50,7 +57,7 @@ def test_the_numbers_are_those_of_runs(name):
 
 def test_large_uploads_are_left_out_as_in_a_run():
     algorithm = FedBiO(0.1, local_steps=3)
-    common: Any = {"norm_limit": 1.5}
+    common: Any = {"limits": Limits(norm=1.5)}
     args = quadratic.problem(), algorithm, devices(), *START
     *_, last = run(*args, rounds=2, **common)
     *_, free = run(*args, rounds=2)

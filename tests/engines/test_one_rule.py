@@ -17,6 +17,7 @@ from fedbilevel import (
     FedBiO,
     FederatedAlgorithm,
     InMemoryDevices,
+    Limits,
     LocalExamples,
     NoUploadsError,
     Phase,
@@ -85,8 +86,8 @@ def test_both_array_libraries_follow_the_rule(dtype, size):
     uploads = random_uploads(generator, dtype, size or 8.0, count=150)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *uploads)
     everyone = jnp.ones(len(uploads), bool)
-    in_jax = acceptable(stacked[0], stacked[1], everyone, size)
-    in_numpy = [is_acceptable(*upload, size) for upload in uploads]
+    in_jax = acceptable(stacked[0], stacked[1], everyone, Limits(size))
+    in_numpy = [is_acceptable(*upload, Limits(size)) for upload in uploads]
     # Norms were drawn no closer to the limit than 1e-6, where single precision rounds.
     clear = [
         dtype == np.float64
@@ -122,8 +123,8 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
 
     found = [
         (
-            is_acceptable(upload, {}, limit),
-            bool(acceptable(stacked(upload), {}, everyone, limit)[0]),
+            is_acceptable(upload, {}, Limits(limit)),
+            bool(acceptable(stacked(upload), {}, everyone, Limits(limit))[0]),
         )
         for upload, limit in cases
     ]
@@ -144,7 +145,7 @@ class Federations(NamedTuple):
         """Return whose uploads an engine counts in the first exchange."""
         engine = self.engines[name]
         devices = self.enrolled if name == "federation" else self.job.devices
-        job = replace(self.job, norm_limit=limit, devices=devices)
+        job = replace(self.job, limits=Limits(limit), devices=devices)
         private = engine.private_states(self.private, DEVICES)
         job, state = engine.begin(job, RunState(self.server, private))
         everyone = participants_of(0, np.arange(DEVICES), np.ones(DEVICES))
@@ -172,7 +173,7 @@ def federations(
         phases=phases,
         cohort_size=DEVICES,
         loaded_bytes=0,
-        norm_limit=None,
+        limits=Limits(),
         costs={},  # chunk sizes are given
     )
     shards = Mesh(np.array(jax.devices()[:DEVICES]), ("shards",))
@@ -283,15 +284,15 @@ def test_errors_of_both_kinds_of_engines_name_the_limit():
     algorithm = SimFBO(0.01, local_steps=9)
     runs = federations(algorithm, GENTLE)
     given = (GENTLE, algorithm)
-    rest: dict[str, Any] = {"rounds": 1, "norm_limit": 0.001}
+    rest: dict[str, Any] = {"rounds": 1, "limits": Limits(norm=0.001)}
     engine = runs.engines["federation"]
     with pytest.raises(NoQuorumError) as refused:
         list(run(*given, runs.enrolled, *START, engine=engine, **rest))
-    reason = "upload is not finite or exceeds norm_limit=0.001."
+    reason = "upload is not finite or exceeds the norm limit of 0.001."
     sites = " ".join(f'Site "site-{number}": {reason}' for number in range(DEVICES))
     assert str(refused.value) == (
         f"Round 0: 0 of 1 required uploads were accepted. {sites} "
-        "Raise norm_limit or lower the learning rate."
+        "Raise the norm limit or lower the learning rate."
     )
-    with pytest.raises(NoUploadsError, match=r"norm above norm_limit=0\.001; raise"):
+    with pytest.raises(NoUploadsError, match=r"limit of 0\.001; raise the norm limit"):
         list(run(*given, InMemoryDevices(HELD), *START, **rest))

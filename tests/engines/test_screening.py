@@ -16,6 +16,7 @@ from fedbilevel import (
     Engine,
     FedBiO,
     InMemoryDevices,
+    Limits,
     LocalBSGVRM,
     LocalExamples,
     NeumannSeries,
@@ -126,7 +127,7 @@ ENGINES: dict[str, Engine] = {
 def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, caplog):
     added = poison()
     algorithm = Poisoned(ALGORITHMS[name])
-    settings: dict[str, Any] = {"rounds": ROUNDS, "norm_limit": 1e6}
+    settings: dict[str, Any] = {"rounds": ROUNDS, "limits": Limits(norm=1e6)}
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         poisoned = list(
             run(
@@ -266,16 +267,16 @@ def test_the_norm_is_that_of_the_whole_upload(dtype):
     limit = float(np.median(norms))
     everyone = jnp.ones(5, bool)
     uploads = tuple(map(jnp.asarray, parts))
-    found = acceptable(uploads, {}, everyone, norm_limit=limit * (1 + 1e-3))
+    found = acceptable(uploads, {}, everyone, Limits(limit * (1 + 1e-3)))
     assert found.sum() == 3
     np.testing.assert_array_equal(found, np.array(norms) <= limit * (1 + 1e-3))
-    assert acceptable(uploads, {}, everyone, norm_limit=None).all()
+    assert acceptable(uploads, {}, everyone, Limits()).all()
 
 
 @pytest.mark.single_precision
 def test_squares_beyond_the_range_do_not_hide_the_norm():
     uploads = jnp.array([[1e30, 1e30], [1e-30, 1e-30], [0.0, 0.0]], jnp.float32)
     everyone = jnp.ones(3, bool)
-    assert acceptable(uploads, {}, everyone, 2e30).tolist() == [True, True, True]
-    assert acceptable(uploads, {}, everyone, 1.4e30).tolist() == [False, True, True]
-    assert acceptable(uploads, {}, everyone, None).tolist() == [True, True, True]
+    for limit, first in ((2e30, True), (1.4e30, False), (None, True)):
+        found = acceptable(uploads, {}, everyone, Limits(limit))
+        assert found.tolist() == [first, True, True]

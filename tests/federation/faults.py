@@ -162,7 +162,7 @@ def without_header(reply: Reply, generator: np.random.Generator) -> Fate:
     return Fate((bare,), counts=False, words="does not say its run")
 
 
-BAD_NUMBERS = r"upload is not finite or exceeds norm_limit=1e\+06"
+BAD_NUMBERS = r"upload is not finite or exceeds the norm limit of 1e\+06"
 FATES: dict[str, Callable[[Reply, np.random.Generator], Fate]] = {
     "intact": intact,
     "dropped": dropped,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Everyone
+from fedbilevel import Everyone, Limits
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Site
 from fedbilevel.engines.preparation import Prepared, participants_of, prepare
 from fedbilevel.engines.protocol import Moment, Report, RunState
@@ -134,7 +134,7 @@ def prepared(name: str, among: dict[str, Site]) -> Prepared:
         seed=0,
         participation=Everyone(),
         weights=WEIGHTS,
-        norm_limit=1e6,
+        limits=Limits(norm=1e6),
         private_states=federation(among).private_states,
     )
 

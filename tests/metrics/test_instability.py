@@ -14,6 +14,7 @@ from fedbilevel import (
     FedBiO,
     FedNest,
     InMemoryDevices,
+    Limits,
     LocalBSGM,
     LocalBSGVRM,
     LocalExamples,
@@ -243,7 +244,7 @@ def cause_at_the_best_point(problem: BilevelProblem) -> str:
         participation=Everyone(),
         weights=None,
         engine=Simulation(),
-        norm_limit=None,
+        limits=Limits(),
     )
     assert cause is not None
     return cause

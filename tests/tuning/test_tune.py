@@ -14,6 +14,7 @@ from fedbilevel import (
     BilevelProblem,
     FedBiO,
     InMemoryDevices,
+    Limits,
     LocalExamples,
     Setting,
     Space,
@@ -240,7 +241,7 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     with pytest.raises(ArithmeticError, match="all 2 settings diverged"):
         tune(*arguments, rounds=2, trials=2, seeds=[0])
     # Where large uploads are to be left out, such a setting is as good as any.
-    limited = tune(*arguments, rounds=2, trials=2, seeds=[0], norm_limit=1e6)
+    limited = tune(*arguments, rounds=2, trials=2, seeds=[0], limits=Limits(norm=1e6))
     assert isfinite(limited.best.score)
 
 

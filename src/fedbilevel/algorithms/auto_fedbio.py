@@ -342,8 +342,21 @@ class AutoFedBiO:
             following: AutoState = _either(exploded, back, moved._replace(guard=guard))
             return following
 
+        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
+            (along, y, z), found, steps, _ = sent
+            here, _, _ = downlink
+            # Not the loss: where the others' are small, an honest one may be large.
+            return (
+                along,
+                tree.subtract(y, here.y),
+                tree.subtract(z, here.adjoint),
+                found.curvature**0.25,
+                steps,
+            )
+
         steps = self.local_steps - 1  # the first is taken by `start`
-        return (Phase(steps, broadcast, start, step, finish, server),)
+        phase = Phase(steps, broadcast, start, step, finish, server, travel=travel)
+        return (phase,)
 
     def _advance(self, problem: BilevelProblem, work: Work, samples: Samples) -> Work:
         point, direction, t, shared, found = work[:5]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jaxtyping import PyTree
+
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
     descend,
@@ -141,4 +143,11 @@ class FedBiO:
                 return server._replace(x=x, step=step)
             return FedBiOState(x, mean.y, mean.adjoint, step)
 
-        return (Phase(self.local_steps, broadcast, start, step, finish, server),)
+        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
+            here, _ = downlink
+            if self.private_lower:
+                return (tree.subtract(sent, here),)
+            return tuple(map(tree.subtract, sent, here))
+
+        phase = Phase(self.local_steps, broadcast, start, step, finish, server)
+        return (phase._replace(travel=travel),)

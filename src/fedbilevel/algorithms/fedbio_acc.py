@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
@@ -148,7 +148,14 @@ class FedBiOAcc:
             along = directions(problem, work.point, samples)
             return work._replace(along=along, begun=jnp.ones_like(work.begun))
 
-        return (phase._replace(start=start),)
+        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
+            assert phase.travel is not None
+            # The estimates are the first: their way begins at 0.
+            variables = len(downlink[0]) if not self.private_lower else 1
+            ways = phase.travel(sent, downlink)[:variables]
+            return *ways, *(sent[1:] if self.private_lower else sent.directions)
+
+        return (phase._replace(start=start, travel=travel),)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the local steps and one average."""
@@ -213,4 +220,12 @@ class FedBiOAcc:
             others = mean.y, mean.adjoint, mean.directions
             return FedBiOAccState(x, *others, step, origin)
 
-        return (Phase(self.local_steps, broadcast, start, step, finish, server),)
+        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
+            if self.private_lower:
+                return tuple(map(tree.subtract, sent, downlink[:2]))
+            point, along, *_ = downlink
+            ways = tuple(map(tree.subtract, sent[:3], point))
+            return *ways, *map(tree.subtract, sent.directions, along)
+
+        phase = Phase(self.local_steps, broadcast, start, step, finish, server)
+        return (phase._replace(travel=travel),)

@@ -117,21 +117,25 @@ class FedNest:
             lambda server: (server.x, server.y),
             questions.lower_gradient(problem, size),
             lambda server, mean: server._replace(lower_gradient=mean),
+            alike=True,
         )
         right_side = questions.ask(
             lambda server: (server.x, server.y),
             questions.upper_gradient(problem, size),
             self._begin_series,
+            alike=True,
         )
         product = questions.ask(
             lambda server: (server.x, server.y, server.power),
             questions.next_power(problem, size, scale),
             self._next_power,
+            alike=True,
         )
         hypergradient = questions.ask(
             lambda server: (server.x, server.y, self._inverse_product(server)),
             questions.hypergradient(problem, size),
             lambda server, mean: server._replace(hypergradient=mean),
+            alike=True,
         )
         return (
             *(gradient, self._lower_steps(problem)) * self.lower_rounds,
@@ -158,6 +162,7 @@ class FedNest:
             step=step,
             finish=lambda carry, downlink, key: (carry[0], (), {}),
             server=lambda server, mean: server._replace(y=mean),
+            travel=lambda sent, downlink: (tree.subtract(sent, downlink[1]),),
         )
 
     def _upper_steps(self, problem: BilevelProblem) -> Phase:
@@ -180,6 +185,7 @@ class FedNest:
                 x=tree.moved(self.upper_rate, server.x, mean),
                 step=server.step + self.local_steps,
             ),
+            travel=lambda sent, downlink: (tree.subtract(sent, downlink[0]),),
         )
 
     def _begin_series(self, server: FedNestState, mean: Lower) -> FedNestState:

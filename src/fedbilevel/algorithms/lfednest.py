@@ -110,11 +110,13 @@ class LFedNest:
             step=lower_step,
             finish=lambda carry, downlink, key: (carry.y, (), {}),
             server=lambda server, mean: server._replace(y=mean),
+            travel=lambda sent, downlink: (tree.subtract(sent, downlink.y),),
         )
         upper = lower._replace(
             steps=self.local_steps,
             step=upper_step,
             finish=lambda carry, downlink, key: (carry.x, (), {}),
+            travel=lambda sent, downlink: (tree.subtract(sent, downlink.x),),
             server=lambda server, mean: server._replace(
                 x=tree.moved(self.upper_rate, server.x, mean),
                 step=server.step + self.local_steps,

@@ -163,6 +163,7 @@ def local_phase(
         step=step,
         finish=finish,
         server=server,
+        travel=lambda sent, downlink: tuple(map(tree.subtract, sent[:4], downlink[:4])),
     )
 
 
@@ -188,6 +189,13 @@ def opening_phase(
         x, y, step = downlink
         return MomentumState(x, y, *first(x, y, draw(data, key)), step=step)
 
+    def travel(sent: MomentumUplink, downlink: Point) -> tuple[PyTree, ...]:
+        # The estimates are the first: their way begins at 0.
+        x, y = tree.subtract(sent.x, downlink.x), tree.subtract(sent.y, downlink.y)
+        return x, y, *sent[2:]
+
     return phase._replace(
-        broadcast=lambda server: Point(server.x, server.y, server.step), start=start
+        broadcast=lambda server: Point(server.x, server.y, server.step),
+        start=start,
+        travel=travel,
     )

@@ -38,6 +38,9 @@ class Phase(NamedTuple):
         finish: what the device uploads, what it keeps, and what it reports.
         server: the server's next state, from the weighted mean of the uploads.
         receive: what the server averages of one upload; decodes what `finish` encoded.
+        travel: the way that each variable of such an upload has gone from what was
+            sent, by which one that goes too far is known. None where honest devices may
+            send numbers of any size.
 
     Example:
         An exchange that averages one number of every device:
@@ -61,6 +64,7 @@ class Phase(NamedTuple):
     finish: Callable[[Carry, Downlink, RandomKey], tuple[Uplink, Private, Info]]
     server: Callable[[Server, Decoded], Server]
     receive: Callable[[Uplink], Decoded] = lambda uplink: uplink
+    travel: Callable[[Decoded, Downlink], tuple[PyTree, ...]] | None = None
 
 
 @runtime_checkable

@@ -18,8 +18,16 @@ def ask(
     broadcast: Callable[[Server], Downlink],
     answer: Answer,
     server: Callable[[Server, Decoded], Server],
+    alike: bool = False,
 ) -> Phase:
     """Return the exchange that asks every device and averages the answers.
+
+    Args:
+        broadcast: the question.
+        answer: of one device.
+        server: what becomes of the mean answer.
+        alike: whether answers of honest devices are of about one size, as gradients
+            are, so that one of quite another size is not to be trusted.
 
     Example:
         >>> phase = ask(
@@ -43,6 +51,7 @@ def ask(
         step=lambda carry, data, key: carry,
         finish=lambda carry, downlink, key: (*carry, {}),
         server=server,
+        travel=(lambda sent, downlink: (sent,)) if alike else None,
     )
 
 

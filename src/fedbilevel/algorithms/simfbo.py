@@ -196,6 +196,8 @@ def accumulation_phase(
         step=step,
         finish=finish,
         server=server,
+        # Directions begin at 0. The weight beside them is bounded by itself.
+        travel=lambda sent, downlink: sent[0] if normalised else sent,
     )
     return phase._replace(receive=partial(_bounded, settings)) if normalised else phase
 

@@ -70,6 +70,7 @@ class WarmStart:
             step=step,
             finish=lambda carry, downlink, key: (carry[1], (), {}),
             server=server,
+            travel=lambda sent, downlink: (tree.subtract(sent, downlink[1]),),
         )
         if not counts:
             return (phase,) * self.exchanges

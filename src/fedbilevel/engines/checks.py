@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.examples import StoredData
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -165,16 +166,16 @@ def check_rounds(rounds: int) -> None:
         )
 
 
-def check_run(seed: int, engine: Engine, norm_limit: float | None) -> None:
+def check_run(seed: int, engine: Engine, limits: Limits) -> None:
     """Refuse seeds, engines and limits that no run can have.
 
     Example:
         >>> from fedbilevel import Simulation
-        >>> check_run(seed=0, engine=Simulation(), norm_limit=0.0)
+        >>> check_run(seed=0, engine=Simulation(), limits=1e6)
         Traceback (most recent call last):
         ...
-        ValueError: norm_limit is 0.0; give a number above zero, or None to welcome any
-        finite upload.
+        TypeError: limits is 1000000.0; give Limits(norm=1000000.0), or leave it out to
+        let any finite upload count.
     """
     check_seed(seed)
     if isinstance(engine, type) or not isinstance(engine, Engine):
@@ -182,14 +183,12 @@ def check_run(seed: int, engine: Engine, norm_limit: float | None) -> None:
             f"engine is {engine!r}; give an engine: Simulation(), Sharded() or "
             "DebugSimulation()."
         )
-    if norm_limit is not None and not (
-        isinstance(norm_limit, int | float | np.number)
-        and not isinstance(norm_limit, bool)
-        and norm_limit > 0
-    ):
-        raise ValueError(
-            f"norm_limit is {norm_limit!r}; give a number above zero, or None to "
-            "welcome any finite upload."
+    if not isinstance(limits, Limits):
+        number = isinstance(limits, int | float) and not isinstance(limits, bool)
+        such = repr(limits) if number else "1e6"
+        raise TypeError(
+            f"limits is {limits!r}; give Limits(norm={such}), or leave it out to let "
+            "any finite upload count."
         )
 
 

@@ -1,26 +1,52 @@
 """The work of some devices at once: what compiled engines have in common."""
 
+from typing import Any, NamedTuple, TypeAlias
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import (
     Carry,
+    Decoded,
+    Downlink,
     FederatedAlgorithm,
+    Info,
+    Phase,
     Private,
     Server,
 )
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
+from fedbilevel.engines.limits import Limits, reach_of
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
-from fedbilevel.engines.screening import acceptable
+from fedbilevel.engines.screening import acceptable, distances
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
 """What a chunk's devices hold at once: about a core's cache, where it ran fastest."""
+Reach: TypeAlias = Float[Array | np.ndarray, "variables"]
+"""How far uploads may go in each variable."""
 LOADED_BYTES = 256_000_000
 """The most that is loaded at once of devices whose data come on demand."""
+
+
+class Travel(NamedTuple):
+    """How far some devices' uploads go.
+
+    Attributes:
+        distances: of each variable and device.
+        allowed: whose uploads are finite, and within the norm limit.
+
+    Example:
+        >>> Travel._fields
+        ('distances', 'allowed')
+    """
+
+    distances: Float[Array, "variables devices"]
+    allowed: Bool[Array, "devices"]
 
 
 def chunk_size(
@@ -57,20 +83,101 @@ def work_of_chunk(
     weights: Float[Array, "chunk"],
     key: RandomKey,
     moment: Moment,
-    norm_limit: tree.Rate | None,
+    limits: Limits,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
+    reach: Reach | None = None,
+    axis: str | None = None,
 ) -> tuple[WeightedMean, Private, Bool[Array, "chunk"]]:
     """Carry out one exchange with a chunk of devices, all of them at once.
 
-    Returns the mean of the uploads, what devices keep, and whose uploads counted.
+    Returns the mean of the uploads, what devices keep, and whose uploads counted. How
+    far uploads may go is found from this chunk where it is not given; from those of all
+    shards where there is an axis of them.
 
     Example:
         >>> from fedbilevel.engines.chunk import work_of_chunk
         >>> work_of_chunk.__name__
         'work_of_chunk'
     """
+    uploads = _uploads(
+        algorithm, server, private, data, devices, key, moment, problem, reference
+    )
+    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
+    gone = _distances(uploads, counted)
+    if gone is not None and limits.distance is not None:
+        if reach is None:
+            reach = _reach(gone, counted, limits.distance, axis)
+        counted &= jnp.all(gone <= reach[:, None], axis=0)
+    shares = jnp.where(counted, weights, 0)
+    mean = stacked_mean(uploads.received, uploads.infos, shares)
+    return mean, uploads.kept, counted
+
+
+def travel_of_chunk(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    private: Private,
+    data: StoredData,
+    devices: Int[Array, "chunk"],
+    weights: Float[Array, "chunk"],
+    key: RandomKey,
+    moment: Moment,
+    limits: Limits,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> Travel:
+    """Return how far the uploads of a chunk go, and which of them are acceptable.
+
+    The work is done for that alone. Where devices come in several chunks, how far is
+    too far is known when all have been seen, and no upload is kept until then.
+
+    Example:
+        >>> travel_of_chunk.__name__
+        'travel_of_chunk'
+    """
+    uploads = _uploads(
+        algorithm, server, private, data, devices, key, moment, problem, reference
+    )
+    allowed = acceptable(uploads.received, uploads.infos, weights > 0, limits)
+    gone = _distances(uploads, allowed)
+    assert gone is not None, "asked of phases whose uploads have gone a way"
+    return Travel(gone, allowed)
+
+
+def travel_limit(job: Job, reference: PhaseReference) -> float | None:
+    """Return how many times as far as the median the uploads of a phase may go.
+
+    Example:
+        >>> travel_limit.__name__
+        'travel_limit'
+    """
+    if reference.of(job.algorithm, job.problem).travel is None:
+        return None
+    return None if job.limits.distance is None else float(job.limits.distance)
+
+
+class _Uploads(NamedTuple):
+    phase: Phase
+    downlink: Downlink
+    received: Decoded
+    kept: Private
+    infos: Info
+
+
+def _uploads(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    private: Private,
+    data: StoredData,
+    devices: Int[Array, "chunk"],
+    key: RandomKey,
+    moment: Moment,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> _Uploads:
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
@@ -89,8 +196,30 @@ def work_of_chunk(
         carry, downlink, fold(keys, phase.steps + 1)
     )
     received = jax.vmap(phase.receive)(uplinks)
-    counted = acceptable(received, infos, weights > 0, norm_limit)
-    return stacked_mean(received, infos, jnp.where(counted, weights, 0)), kept, counted
+    return _Uploads(phase, downlink, received, kept, infos)
+
+
+def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
+    """Return how far uploads go in each variable; none where they have no such way."""
+    if uploads.phase.travel is None:
+        return None
+    ways = jax.vmap(uploads.phase.travel, in_axes=(0, None))(
+        uploads.received, uploads.downlink
+    )
+    return distances(jnp, ways, allowed)
+
+
+def _reach(
+    gone: Float[Array, "variables chunk"],
+    allowed: Bool[Array, "chunk"],
+    limit: tree.Rate,
+    axis: str | None,
+) -> Reach:
+    if axis is not None:
+        gone = jax.lax.all_gather(gone, axis, axis=1, tiled=True)
+        allowed = jax.lax.all_gather(allowed, axis, tiled=True)
+    furthest: Reach = reach_of(jnp, gone, allowed, limit)
+    return furthest
 
 
 def replicate(private: Private, device_count: int) -> Private:

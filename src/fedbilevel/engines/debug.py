@@ -4,15 +4,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Info, Phase, Private, Server, Uplink
+from fedbilevel.algorithms.protocol import (
+    Decoded,
+    Info,
+    Phase,
+    Private,
+    Server,
+    Uplink,
+)
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.chunk import replicate
+from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
     Job,
@@ -23,7 +32,7 @@ from fedbilevel.engines.protocol import (
     RunState,
     device_key,
 )
-from fedbilevel.engines.screening import acceptable
+from fedbilevel.engines.screening import acceptable, distances
 
 
 class DeviceError(RuntimeError):
@@ -71,12 +80,12 @@ class DebugSimulation:
         """Return the state after the exchange, and its report."""
         phase = reference.of(job.algorithm, job.problem)
         server, private = state
-        means: list[WeightedMean] = []
+        sent: list[_Sent] = []
         counted = np.zeros(len(participants.devices), bool)
+        downlink = phase.broadcast(server)
         with jax.disable_jit():
             for place, device in enumerate(participants.devices):
-                weight = participants.weights[place]
-                if not weight:
+                if not participants.weights[place]:
                     continue
                 number, exchange = moment
                 where = f"device {device}, round {number}, phase {exchange}"
@@ -88,13 +97,29 @@ class DebugSimulation:
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
                 )
-                (fine,) = acceptable(received, infos, jnp.array([True]), job.norm_limit)
+                (fine,) = acceptable(received, infos, jnp.array([True]), job.limits)
                 counted[place] = fine
-                if fine:
+                sent.append(_Sent(place, received, infos, kept))
+            if phase.travel is not None and job.limits.distance is not None:
+                ways = [
+                    jax.vmap(phase.travel, in_axes=(0, None))(one.received, downlink)
+                    for one in sent
+                ]
+                fine = counted[[one.place for one in sent]]
+                gone = np.concatenate(
+                    [distances(jnp, way, jnp.array([True])) for way in ways], axis=1
+                )
+                reach = reach_of(np, gone, fine, job.limits.distance)
+                near = np.all(gone <= reach[:, None], axis=0)
+                counted[[one.place for one in sent]] = fine & near
+            means: list[WeightedMean] = []
+            for place, received, infos, kept in sent:
+                device = participants.devices[place]
+                if counted[place]:
                     private = jax.tree.map(
                         lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
                     )
-                share = jnp.array([weight * counted[place]])
+                share = jnp.array([participants.weights[place] * counted[place]])
                 means.append(stacked_mean(received, infos, share))
             total = reduce(merge, means)
             server, dispersion = conclude(phase, server, total)
@@ -105,6 +130,13 @@ class DebugSimulation:
             total.info,
             dispersion,
         )
+
+
+class _Sent(NamedTuple):
+    place: int
+    received: Decoded
+    infos: Info
+    kept: Private
 
 
 def _work(

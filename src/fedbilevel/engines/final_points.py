@@ -14,13 +14,13 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.chunk import replicate
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import canonical, prepare
 from fedbilevel.engines.protocol import PhaseReference, RunState
 from fedbilevel.engines.sweep import shares_of, stacked
 from fedbilevel.engines.swept_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.tree import Rate
 
 COPIES = 8
 """Working states of a device that a compiled step may hold at once; an estimate."""
@@ -67,7 +67,7 @@ def final_points(
     longest: int,
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
     every_upload: bool = False,
 ) -> RunToEnd:
     """Return a function that runs settings of an algorithm and returns their last x, y.
@@ -85,7 +85,7 @@ def final_points(
         longest: the most rounds that a run will have.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
-        norm_limit: the largest upload that counts.
+        limits: that uploads are held to.
         every_upload: whether a run is NaN from the first upload that is excluded; by
             default from where it would have stopped.
 
@@ -110,7 +110,7 @@ def final_points(
     )
     start = canonical((x, y))
     cohort = devices.cohort(np.arange(devices.device_count))
-    limit = None if norm_limit is None else jnp.asarray(norm_limit, float)
+    limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), limits)
 
     @cache
     def shares(seed: int) -> Float[np.ndarray, "rounds devices"]:
@@ -136,7 +136,7 @@ def final_points(
             jnp.stack([jax.random.key(seed) for seed in seeds]),
             np.stack([shares(seed) for seed in seeds]),
             np.asarray(rounds),
-            limit,
+            limits,
         )
         return found
 
@@ -194,10 +194,10 @@ def _points(
     keys: PyTree,
     shares: Float[Array, "runs rounds devices"],
     rounds: Int[Array, ""],
-    norm_limit: Rate | None,
+    limits: Limits,
 ) -> Points:
     count = shares.shape[-1]
-    one_round = round_program(problem, cohort, count, norm_limit, every_upload)
+    one_round = round_program(problem, cohort, count, limits, every_upload)
 
     def one_run(
         algorithm: FederatedAlgorithm,

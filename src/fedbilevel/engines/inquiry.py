@@ -10,6 +10,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checks import check_run
+from fedbilevel.engines.limits import NO_LIMITS
 from fedbilevel.engines.participation import Everyone
 from fedbilevel.engines.preparation import participants_of, prepare
 from fedbilevel.engines.protocol import Engine, Moment, RunState
@@ -63,7 +64,7 @@ class Inquiry:
         weights: ArrayLike | None,
         engine: Engine,
     ) -> None:
-        check_run(seed, engine, None)
+        check_run(seed, engine, NO_LIMITS)
         everyone = Everyone()
         prepared = prepare(
             problem,
@@ -74,7 +75,7 @@ class Inquiry:
             seed,
             everyone,
             weights,
-            None,
+            NO_LIMITS,
             engine.example_device,
             engine.private_states,
         )

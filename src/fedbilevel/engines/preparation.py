@@ -22,6 +22,7 @@ from fedbilevel.engines.checks import (
 )
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.configuration import describe, describe_arrays
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.means import check_means
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
@@ -56,7 +57,7 @@ def prepare(
     seed: int,
     participation: Participation,
     weights: ArrayLike | None,
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
     example_device: Callable[[int], int] = lambda device_count: 0,
     private_states: Callable[[Private, int], PyTree] = replicate,
 ) -> Prepared:
@@ -128,7 +129,7 @@ def prepare(
         phases=phases,
         cohort_size=usual,
         loaded_bytes=tree.number_of_bytes(arrays),
-        norm_limit=norm_limit,
+        limits=limits,
         costs=costs,
     )
     state = RunState(server, private_states(private, devices.device_count))
@@ -162,9 +163,14 @@ def configuration_of(
         "seed": int(seed),
         "participation": describe(participation),
         "weights": "equal" if equal else describe(prepared.weights),
-        "norm_limit": None if job.norm_limit is None else float(job.norm_limit),
+        "norm_limit": _number(job.limits.norm),
+        "distance_limit": _number(job.limits.distance),
         "double_precision": bool(jax.config.read("jax_enable_x64")),
     }
+
+
+def _number(limit: tree.Rate | None) -> float | None:
+    return None if limit is None else float(limit)
 
 
 def _describe_data(job: Job) -> Any:

@@ -19,7 +19,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.accounting import DeviceCosts
-from fedbilevel.mathematics import tree
+from fedbilevel.engines.limits import Limits
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -163,7 +163,7 @@ class Job:
         phases: the phases of every later round.
         cohort_size: how many devices a round usually asks.
         loaded_bytes: what a device's data add to memory when it takes part.
-        norm_limit: the largest upload that counts; none if any finite one does.
+        limits: that uploads are held to.
         costs: what a device spends in each phase.
         placed: the data where an engine has laid them for good; none if it loads them.
 
@@ -182,7 +182,7 @@ class Job:
     phases: tuple[PhaseReference, ...]
     cohort_size: int
     loaded_bytes: int
-    norm_limit: tree.Rate | None
+    limits: Limits
     costs: Mapping[PhaseReference, DeviceCosts]
     placed: StoredData | None = None
 

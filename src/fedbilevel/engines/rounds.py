@@ -13,6 +13,7 @@ from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
 from fedbilevel.engines.checks import check_rounds, check_run
 from fedbilevel.engines.exclusions import ExclusionCounts
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
@@ -42,7 +43,7 @@ def run(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
     checkpoints: Checkpoints | None = None,
 ) -> Generator[Round, None, None]:
     """Run an algorithm and yield each round as it is done.
@@ -61,9 +62,9 @@ def run(
             devices, uneven weights are those of the sample: its mean is then a ratio,
             whose expectation is not the mean over all devices.
         engine: where the devices' work is done.
-        norm_limit: the largest Euclidean norm of an upload; what is larger, or not
-            finite, is left out of the mean as if its device were absent, and a warning
-            names it. None to welcome any finite upload.
+        limits: how large uploads may be, and how far from what was sent. What exceeds
+            them, or is not finite, is left out of the mean as if its device were
+            absent, and a warning names it. By default any finite upload counts.
         checkpoints: where to keep what `resume` needs; nowhere by default.
 
     Returns:
@@ -107,7 +108,7 @@ def run(
         participation,
         weights,
         engine,
-        norm_limit,
+        limits,
         checkpoints,
     )
     if store is not None and store.rounds:
@@ -133,7 +134,7 @@ def resume(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Generator[Round, None, None]:
     """Go on with a run from its newest checkpoint, to the same bits.
 
@@ -153,7 +154,7 @@ def resume(
         participation: as for `run`.
         weights: as for `run`.
         engine: as for `run`.
-        norm_limit: as for `run`.
+        limits: as for `run`.
 
     Returns:
         An iterator of the rounds that were missing.
@@ -190,7 +191,7 @@ def resume(
         participation,
         weights,
         engine,
-        norm_limit,
+        limits,
         checkpoints,
     )
     assert store is not None, "resume has checkpoints"
@@ -219,7 +220,7 @@ def best_round(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Round:
     """Return the round whose checkpoint was kept as the best.
 
@@ -234,7 +235,7 @@ def best_round(
         participation: as for `run`.
         weights: as for `run`.
         engine: as for `run`.
-        norm_limit: as for `run`.
+        limits: as for `run`.
 
     Raises:
         CheckpointError: if there is none, or it is of another run.
@@ -271,7 +272,7 @@ def best_round(
         participation,
         weights,
         engine,
-        norm_limit,
+        limits,
         checkpoints,
     )
     assert store is not None, "best_round has checkpoints"
@@ -311,10 +312,10 @@ def _ready(
     participation: Participation,
     weights: ArrayLike | None,
     engine: Engine,
-    norm_limit: float | None,
+    limits: Limits,
     checkpoints: Checkpoints | None,
 ) -> tuple[Prepared, Store | None]:
-    check_run(seed, engine, norm_limit)
+    check_run(seed, engine, limits)
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise TypeError(
             f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
@@ -328,7 +329,7 @@ def _ready(
         seed,
         participation,
         weights,
-        norm_limit,
+        limits,
         engine.example_device,
         engine.private_states,
     )
@@ -357,7 +358,7 @@ def _rounds(
         nonlocal setbacks
         while len(unseen) > at_most:
             number, reports, chosen, server = unseen.popleft()
-            limit = prepared.job.norm_limit
+            limit = prepared.job.limits
             inspect(number, reports, chosen.present, counts, limit)
             setbacks = _announced(number, setbacks, server)
 

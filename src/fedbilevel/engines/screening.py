@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Decoded, Info
 from fedbilevel.engines.exclusions import ExclusionCounts
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.mean import accumulator
 from fedbilevel.engines.protocol import Report
 from fedbilevel.mathematics import tree
@@ -34,9 +35,9 @@ def acceptable(
     uploads: Decoded,
     infos: Info,
     present: Bool[Array, "devices"],
-    norm_limit: tree.Rate | None,
+    limits: Limits,
 ) -> Bool[Array, "devices"]:
-    """Return which of the stacked uploads may enter the mean.
+    """Return which of the stacked uploads may enter the mean, however far they went.
 
     A device counts if it is present, if its upload and its info are finite, and if the
     Euclidean norm of its upload is at most the limit. The limit does not apply to info:
@@ -47,36 +48,37 @@ def acceptable(
         uploads: along a leading axis, as the server averages them.
         infos: what the devices report, along a leading axis.
         present: which devices are not absent.
-        norm_limit: the largest norm allowed; none to accept any finite upload.
+        limits: of which the norm's is applied here.
 
     Example:
         >>> import jax.numpy as jnp
         >>> uploads = jnp.array([[1.0, 2.0], [jnp.nan, 0.0], [1e30, 0.0]])
-        >>> acceptable(uploads, {}, jnp.array([True] * 3), norm_limit=1e6)
+        >>> acceptable(uploads, {}, jnp.array([True] * 3), Limits(norm=1e6))
         Array([ True, False, False], dtype=bool)
     """
     allowed: Bool[Array, "devices"] = _acceptable(
-        jnp, uploads, infos, present, norm_limit
+        jnp, uploads, infos, present, limits.norm
     )
     return allowed
 
 
-def is_acceptable(upload: Decoded, info: Info, norm_limit: tree.Rate | None) -> bool:
+def is_acceptable(upload: Decoded, info: Info, limits: Limits) -> bool:
     """Return whether one device's upload may enter the mean: `acceptable` in NumPy.
 
     Args:
         upload: arrays of the host, as the server averages them.
         info: what the device reports.
-        norm_limit: the largest norm allowed; none to accept any finite upload.
+        limits: of which the norm's is applied here.
 
     Example:
-        >>> is_acceptable(np.array([3.0, 4.0]), {"steps": 9}, norm_limit=8.0)
+        >>> is_acceptable(np.array([3.0, 4.0]), {"steps": 9}, Limits(norm=8.0))
         True
-        >>> is_acceptable(np.array([1.0, np.nan]), {}, norm_limit=None)
+        >>> is_acceptable(np.array([1.0, np.nan]), {}, Limits())
         False
     """
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(info)):
         return False
+    norm_limit = limits.norm
     # One pass over the numbers, where the rule takes several: a sum of squares is
     # finite only if all of them are, and each may have lost less than the smallest
     # normal number to underflow. What is near the limit, or has squares beyond the
@@ -94,16 +96,30 @@ def is_acceptable(upload: Decoded, info: Info, norm_limit: tree.Rate | None) -> 
         return bool(_acceptable(np, stacked, {}, np.array([True]), norm_limit)[0])
 
 
-def reason_for_exclusion(norm_limit: tree.Rate | None) -> str:
-    """Return what is wrong with an upload that is not acceptable.
+def distances(
+    library: Any,
+    travel: tuple[PyTree, ...],
+    allowed: Bool[Array | np.ndarray, "devices"],
+) -> Any:
+    """Return how far each device has gone in each variable.
+
+    Args:
+        library: NumPy, or JAX's.
+        travel: the way of each variable, of all devices along a leading axis.
+        allowed: whose uploads are finite.
 
     Example:
-        >>> reason_for_exclusion(norm_limit=8.0)
-        'upload is not finite or exceeds norm_limit=8'
+        >>> way = np.array([[3.0, 4.0], [0.0, 0.0]]), np.ones((2, 1))
+        >>> distances(np, way, np.array([True, True]))
+        array([[5., 0.],
+               [1., 1.]])
     """
-    if norm_limit is None:
-        return "upload is not finite"
-    return f"upload is not finite or exceeds norm_limit={float(norm_limit):g}"
+    lengths = []
+    for variable in travel:
+        rows = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(variable)]
+        lengths.append(_norms(library, rows, allowed))
+    widest = np.result_type(*(row.dtype for row in lengths))
+    return library.stack([row.astype(widest) for row in lengths])
 
 
 def _acceptable(
@@ -150,7 +166,7 @@ def inspect(
     reports: tuple[Report, ...],
     participants: Int[np.ndarray, "participants"],
     counts: ExclusionCounts,
-    norm_limit: tree.Rate | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> None:
     """Count the devices that a round excluded, and stop a run that has no others.
 
@@ -162,7 +178,7 @@ def inspect(
         reports: of its exchanges.
         participants: the devices that the round was to have.
         counts: of the run; the round is added.
-        norm_limit: that uploads were held to, if any.
+        limits: that uploads were held to.
 
     Raises:
         NoUploadsError: if every device of an exchange was excluded.
@@ -174,14 +190,11 @@ def inspect(
         Traceback (most recent call last):
         ...
         fedbilevel.engines.screening.NoUploadsError: round 3, exchange 0: the uploads of
-        all 2 devices were not finite; lower the step that was too large
-        (fedbilevel.metrics.find_instabilities names it), or let DebugSimulation find
-        the first number that is not finite.
+        all 2 devices were left out: upload is not finite; lower the step that was too
+        large (fedbilevel.metrics.find_instabilities names it), or let DebugSimulation
+        find the first number that is not finite.
     """
-    reason, cure = "not finite", ""
-    if norm_limit is not None:
-        reason = f"not finite, or of a norm above norm_limit={float(norm_limit):g}"
-        cure = "raise the limit, "
+    cure = f"{limits.cure}, " if limits.cure else ""
     if not round_number:
         cure += "look for examples that are not finite, "
     excluded: dict[int, tuple[int, str | None]] = {}
@@ -199,9 +212,9 @@ def inspect(
         if len(left_out) == asked:
             raise NoUploadsError(
                 f"round {round_number}, exchange {exchange}: the uploads of all "
-                f"{asked} devices were {reason}; {cure}lower the step that was too "
-                "large (fedbilevel.metrics.find_instabilities names it), or let "
-                "DebugSimulation find the first number that is not finite."
+                f"{asked} devices were left out: {limits.broken}; {cure}lower the step "
+                "that was too large (fedbilevel.metrics.find_instabilities names it), "
+                "or let DebugSimulation find the first number that is not finite."
             )
         for device in left_out.tolist():
             excluded.setdefault(device, (exchange, report.reasons.get(device)))
@@ -209,23 +222,22 @@ def inspect(
     for exchange in sorted({excluded[device][0] for device in grown}):
         here = [device for device in grown if excluded[device][0] == exchange]
         where = f"round {round_number}, exchange {exchange}"
-        _warn(where, {one: excluded[one][1] for one in here}, counts, norm_limit)
+        _warn(where, {one: excluded[one][1] for one in here}, counts, limits)
 
 
 def _warn(
     where: str,
     devices: Mapping[int, str | None],
     counts: ExclusionCounts,
-    norm_limit: tree.Rate | None,
+    limits: Limits,
 ) -> None:
-    bad_numbers = reason_for_exclusion(norm_limit)
     more = len(devices) - MOST_NAMED
     others = f" and {more} more" if more > 0 else ""
     by_reason: dict[str, list[str]] = {}
     for device, reason in sorted(devices.items())[:MOST_NAMED]:
         count = counts.of(device)
         name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
-        by_reason.setdefault(reason or bad_numbers, []).append(name)
+        by_reason.setdefault(reason or limits.broken, []).append(name)
     named = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()
     )

@@ -15,12 +15,19 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.data.examples import RandomKey, StoredData, StoredExamples
-from fedbilevel.engines.chunk import rows_of, with_rows, work_of_chunk
+from fedbilevel.engines.chunk import (
+    Reach,
+    Travel,
+    rows_of,
+    travel_of_chunk,
+    with_rows,
+    work_of_chunk,
+)
 from fedbilevel.engines.dealing import Group
 from fedbilevel.engines.layout import AXIS, EVERYWHERE, SPLIT, Layout
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
 from fedbilevel.engines.protocol import Moment, PhaseReference
-from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -32,10 +39,12 @@ class Work(NamedTuple):
         server: the server's state.
         key: the run's.
         moment: when it is, in one array: every argument from the host costs time.
-        norm_limit: the largest upload that counts.
+        limits: that uploads are held to.
         data: the devices' examples, one entry a shard.
         group: the devices, one entry a shard.
         total: each shard's mean over earlier groups; none before the first.
+        reach: how far uploads may go; none if there is no limit, or if the group is
+            the only chunk of every shard, so that it is found on the way.
 
     Example:
         >>> Work._fields[-2:]
@@ -46,10 +55,11 @@ class Work(NamedTuple):
     server: Server
     key: RandomKey
     moment: Int[Array | np.ndarray, "2"]
-    norm_limit: tree.Rate | None
+    limits: Limits
     data: StoredData
     group: Group
     total: WeightedMean | None
+    reach: Reach | None
 
     def of_a_shard(self) -> "Work":
         """Return it without the axis that data, devices and total have."""
@@ -61,7 +71,7 @@ class Work(NamedTuple):
         )
 
 
-_PLACES: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3])
+_PLACES: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, EVERYWHERE])
 
 
 class Program(NamedTuple):
@@ -184,36 +194,84 @@ def exchange(private: Private, work: Work, program: Program) -> Exchanged:
     return exchanged
 
 
-def _group(private: Private, work: Work, program: Program) -> Collected:
-    """Return one shard's mean over all its chunks so far."""
-    first = jax.lax.axis_index(AXIS) * program.layout.block
-    moment = Moment(*work.moment)
-    chunks, size = work.group.rows.shape
-    in_order = jnp.arange(size, dtype=jnp.int32)
+@partial(jax.jit, static_argnames="program")
+def measure(private: Private, work: Work, program: Program) -> Travel:
+    """Return how far the uploads of a group go. Nothing else comes of the work.
 
-    def chunk(number: Int[Array, ""] | int, private: Private) -> Collected:
-        rows, weights = (array[number] for array in work.group)
-        places = number * size + in_order if program.loaded else rows
+    Example:
+        >>> measure.__name__
+        'measure'
+    """
 
-        def own(stored: StoredExamples) -> StoredExamples:
-            return stored._replace(
-                offset=stored.offset[places], size=stored.size[places]
+    def on_a_shard(private: Private, work: Work) -> Travel:
+        own = work.of_a_shard()
+
+        def chunk(number: Int[Array, ""]) -> Travel:
+            return travel_of_chunk(
+                *_of_chunk(private, own, program, number),
+                problem=program.problem,
+                reference=program.reference,
             )
 
-        upper, lower = work.data
+        found = jax.lax.map(chunk, jnp.arange(len(own.group.rows), dtype=jnp.int32))
+        together = jnp.concatenate(list(found.distances), axis=1), found.allowed.ravel()
+        return Travel(
+            jax.lax.all_gather(together[0], AXIS, axis=1, tiled=True),
+            jax.lax.all_gather(together[1], AXIS, tiled=True),
+        )
+
+    mapped = jax.shard_map(
+        on_a_shard,
+        mesh=program.layout.mesh,
+        in_specs=(SPLIT, _PLACES),
+        out_specs=EVERYWHERE,
+        check_vma=False,
+    )
+    found: Travel = mapped(private, work)
+    return found
+
+
+def _of_chunk(
+    private: Private, work: Work, program: Program, number: Int[Array, ""] | int
+) -> tuple[Any, ...]:
+    """Return what the work of a chunk of one shard needs."""
+    first = jax.lax.axis_index(AXIS) * program.layout.block
+    rows, weights = (array[number] for array in work.group)
+    in_order = jnp.arange(rows.size, dtype=jnp.int32)
+    places = number * rows.size + in_order if program.loaded else rows
+
+    def own(stored: StoredExamples) -> StoredExamples:
+        return stored._replace(offset=stored.offset[places], size=stored.size[places])
+
+    upper, lower = work.data
+    return (
+        work.algorithm,
+        work.server,
+        rows_of(private, rows),
+        StoredData(own(upper), own(lower)),
+        first + rows,
+        weights,
+        work.key,
+        Moment(*work.moment),
+        work.limits,
+    )
+
+
+def _group(private: Private, work: Work, program: Program) -> Collected:
+    """Return one shard's mean over all its chunks so far."""
+    chunks, _ = work.group.rows.shape
+    # Inside a loop there is no communication.
+    axis = AXIS if chunks == 1 and work.reach is None else None
+
+    def chunk(number: Int[Array, ""] | int, private: Private) -> Collected:
         mean, kept, counted = work_of_chunk(
-            work.algorithm,
-            work.server,
-            rows_of(private, rows),
-            StoredData(own(upper), own(lower)),
-            first + rows,
-            weights,
-            work.key,
-            moment,
-            work.norm_limit,
+            *_of_chunk(private, work, program, number),
+            reach=work.reach,
             problem=program.problem,
             reference=program.reference,
+            axis=axis,
         )
+        rows = work.group.rows[number]
         return Collected(with_rows(private, rows, counted, kept), mean, counted)
 
     def following(number: Int[Array, ""], so_far: Collected) -> Collected:

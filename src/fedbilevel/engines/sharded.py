@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,10 +12,16 @@ from jaxtyping import Array, PyTree
 from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines import agreement
 from fedbilevel.engines.checks import check_chunk_size
-from fedbilevel.engines.chunk import LOADED_BYTES, chunk_size, replicate
+from fedbilevel.engines.chunk import (
+    LOADED_BYTES,
+    chunk_size,
+    replicate,
+    travel_limit,
+)
 from fedbilevel.engines.configuration import fingerprint
-from fedbilevel.engines.dealing import deal, load
+from fedbilevel.engines.dealing import Group, deal, load
 from fedbilevel.engines.layout import AXIS, Layout, place, shards
+from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -23,7 +30,13 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.shard_programs import Program, Work, collect, exchange
+from fedbilevel.engines.shard_programs import (
+    Program,
+    Work,
+    collect,
+    exchange,
+    measure,
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ class Sharded:
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return both laid out on the mesh: data, server and private state."""
         layout = self._layout(job)
-        asked = [job.problem, job.algorithm, job.key, job.norm_limit, state.server]
+        asked = [job.problem, job.algorithm, job.key, job.limits, state.server]
         # A single process has nobody to differ from, and a digest takes its time.
         if jax.process_count() > 1 and not agreement.same(fingerprint(asked)):
             raise ValueError(
@@ -84,14 +97,14 @@ class Sharded:
                 "seeds or starting points; start them with the same script and "
                 "arguments."
             )
-        algorithm, key, norm_limit, server = layout.everywhere(
-            (job.algorithm, job.key, job.norm_limit, state.server)
+        algorithm, key, limits, server = layout.everywhere(
+            (job.algorithm, job.key, job.limits, state.server)
         )
         job = replace(
             job,
             algorithm=algorithm,
             key=key,
-            norm_limit=norm_limit,
+            limits=limits,
             placed=place(layout, job.devices),
         )
         return job, RunState(server, layout.rows(state.private))
@@ -113,18 +126,23 @@ class Sharded:
         program = Program(job.problem, reference, layout, loaded=job.placed is None)
         now = np.array(moment, np.int32)
         counted: list[Array] = []
-        total = None
-        for group, numbers, present in zip(*dealt, strict=True):
-            work = Work(
-                job.algorithm,
-                server,
-                job.key,
-                now,
-                job.norm_limit,
-                job.placed or load(job, layout, numbers, present),
-                group,
-                total,
-            )
+        total, reach = None, None
+
+        def work_of(group: Group, numbers: Any, present: Any) -> Work:
+            data = job.placed or load(job, layout, numbers, present)
+            settings = job.algorithm, server, job.key, now, job.limits
+            return Work(*settings, data, group, total, reach)
+
+        groups = list(zip(*dealt, strict=True))
+        several = len(groups) > 1 or dealt.groups[0].rows.shape[1] > 1
+        limit = travel_limit(job, reference)
+        if several and limit is not None:
+            seen = [measure(private, work_of(*group), program) for group in groups]
+            gone = np.concatenate([one.distances for one in seen], axis=1)
+            allowed = np.concatenate([one.allowed for one in seen])
+            reach = reach_of(np, gone, allowed, limit)
+        for group, numbers, present in groups:
+            work = work_of(group, numbers, present)
             if group is not dealt.groups[-1]:
                 private, total, who = collect(private, work, program)
                 counted.append(who)

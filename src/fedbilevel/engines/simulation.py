@@ -15,9 +15,12 @@ from fedbilevel.engines.chunk import (
     chunk_size,
     replicate,
     rows_of,
+    travel_limit,
+    travel_of_chunk,
     with_rows,
     work_of_chunk,
 )
+from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge
 from fedbilevel.engines.protocol import (
     Job,
@@ -78,8 +81,9 @@ class Simulation:
         program: Any = {"problem": job.problem, "reference": reference}
         total: WeightedMean | None = None
         counted = []
-        for chunk in _chunks(participants, size):
-            mean, kept, who = _work(
+
+        def work(chunk: Participants) -> tuple[Any, ...]:
+            return (
                 job.algorithm,
                 server,
                 _rows(private, chunk.devices) if stateful else private,
@@ -88,9 +92,18 @@ class Simulation:
                 chunk.weights,
                 job.key,
                 Moment(*map(np.int32, moment)),
-                job.norm_limit,
-                **program,
+                job.limits,
             )
+
+        chunks, reach = list(_chunks(participants, size)), None
+        limit = travel_limit(job, reference)
+        if len(chunks) > 1 and limit is not None:
+            seen = [_travel(*work(chunk), **program) for chunk in chunks]
+            gone = np.concatenate([one.distances for one in seen], axis=1)
+            allowed = np.concatenate([one.allowed for one in seen])
+            reach = reach_of(np, gone, allowed, limit)
+        for chunk in chunks:
+            mean, kept, who = _work(*work(chunk), reach=reach, **program)
             counted.append(who)
             if stateful:
                 private = _with_rows(private, chunk.devices, who, kept)
@@ -118,6 +131,7 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
 
 
 _work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
+_travel = jax.jit(travel_of_chunk, static_argnames=("problem", "reference"))
 _merge = jax.jit(merge)
 
 

@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.chunk import work_of_chunk
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.mean import conclude
 from fedbilevel.engines.protocol import Moment, PhaseReference, RunState
 from fedbilevel.mathematics.problem import BilevelProblem
-from fedbilevel.mathematics.tree import Rate
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ def round_program(
     problem: BilevelProblem,
     cohort: StoredData,
     count: int,
-    norm_limit: Rate | None = None,
+    limits: Limits = NO_LIMITS,
     every_upload: bool = False,
 ) -> RoundProgram:
     """Return a round of all devices at once, absent ones with a weight of zero.
@@ -47,7 +47,7 @@ def round_program(
         problem: the two losses.
         cohort: the data of all devices.
         count: how many devices there are.
-        norm_limit: the largest upload that counts; any finite one by default.
+        limits: that uploads are held to; any finite one counts by default.
         every_upload: whether the state becomes NaN where a single upload is excluded;
             by default where all are.
 
@@ -73,7 +73,7 @@ def round_program(
             weights,
             key,
             moment,
-            norm_limit,
+            limits,
             problem=problem,
             reference=reference,
         )

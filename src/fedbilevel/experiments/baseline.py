@@ -51,7 +51,7 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
                 seed=experiment.seed,
                 participation=participation_of(experiment),
                 weights=work.weights,
-                norm_limit=experiment.norm_limit,
+                limits=experiment.limits,
                 engine=work.engine,
             )
         ) as rounds,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.debug import DebugSimulation
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.sharded import Sharded
@@ -75,7 +76,7 @@ def cause_of(
     participation: Participation,
     weights: ArrayLike | None,
     engine: Engine,
-    norm_limit: float | None,
+    limits: Limits,
 ) -> str | None:
     """Return which steps of a run that ended badly were too large.
 
@@ -93,7 +94,7 @@ def cause_of(
         participation: of the run.
         weights: of the devices.
         engine: of the run.
-        norm_limit: of the run.
+        limits: of the run.
 
     Example:
         >>> cause_of.__name__
@@ -126,7 +127,7 @@ def cause_of(
             weights=weights,
             # Trials are to reach what is not finite, at which the debug engine stops.
             engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
-            norm_limit=norm_limit,
+            limits=limits,
         )
     except TimeoutError:
         return (

@@ -7,6 +7,7 @@ from fedbilevel.experiments.own import own_examples, own_model
 from fedbilevel.problems.task import Model
 
 NORM_LIMIT = 1e6
+DISTANCE_LIMIT = 10.0
 """Of uploads in a federation, where an experiment has none: sites are not trusted."""
 
 

@@ -242,7 +242,7 @@ def _explained(
             participation=participation_of(experiment),
             weights=work.weights,
             engine=work.engine,
-            norm_limit=experiment.norm_limit,
+            limits=experiment.limits,
         )
 
     try:
@@ -288,7 +288,7 @@ def _rounds(
         seed=experiment.seed,
         participation=participation_of(experiment),
         weights=work.weights,
-        norm_limit=experiment.norm_limit,
+        limits=experiment.limits,
         engine=work.engine,
     )
 

@@ -89,7 +89,7 @@ def trainee_of(experiment: Experiment, work: Work) -> Trainee:
         experiment.rounds,
         participation_of(experiment),
         work.weights,
-        experiment.norm_limit,
+        experiment.limits,
         work.engine,
     )
 

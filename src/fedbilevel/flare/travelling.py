@@ -4,7 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbilevel.experiments.choices import Experiment, Federated, Own, Tracking
-from fedbilevel.experiments.federating import NORM_LIMIT, sites_of
+from fedbilevel.experiments.federating import (
+    DISTANCE_LIMIT,
+    NORM_LIMIT,
+    sites_of,
+)
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.reading import read_experiment
 
@@ -12,7 +16,7 @@ from fedbilevel.experiments.reading import read_experiment
 def travelling(experiment: Experiment) -> Experiment:
     """Return an experiment as a job carries it.
 
-    Where it has no limit for the norm of uploads it gets one. Whom to tell of
+    Where it has no limits for uploads it gets some. Whom to tell of
     measurements, and which kit is used, stays here.
 
     Example:
@@ -26,6 +30,7 @@ def travelling(experiment: Experiment) -> Experiment:
         folder=None,
         tracking=Tracking(),
         norm_limit=experiment.norm_limit or NORM_LIMIT,
+        distance_limit=experiment.distance_limit or DISTANCE_LIMIT,
         federation=Federated(
             sites=sites_of(experiment),
             timeout=settings.timeout,

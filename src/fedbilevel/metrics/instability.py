@@ -21,6 +21,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
@@ -98,7 +99,7 @@ def find_instabilities(
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> tuple[Instability, ...]:
     """Find the steps of an algorithm that are too large at a point.
 
@@ -124,7 +125,7 @@ def find_instabilities(
         participation: as given to `run`.
         weights: as given to `run`.
         engine: where the devices' work is done.
-        norm_limit: as given to `run`.
+        limits: as given to `run`.
 
     Returns:
         Steps that are too large, in this order: lower, adjoint, series; the upper one
@@ -167,7 +168,7 @@ def find_instabilities(
         participation,
         weights,
         engine,
-        norm_limit,
+        limits,
         time.monotonic() + seconds,
     )
     try:

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import run
@@ -72,7 +73,7 @@ class Trials:
         participation: the choice of devices.
         weights: of the devices.
         engine: where the devices' work is done.
-        norm_limit: the largest norm of an upload, if there is one.
+        limits: that uploads are held to.
         until: the time, by `time.monotonic`, after which trials are cut short.
 
     Example:
@@ -89,7 +90,7 @@ class Trials:
     participation: Participation
     weights: ArrayLike | None
     engine: Engine
-    norm_limit: float | None
+    limits: Limits
     until: float
 
     @property
@@ -118,7 +119,7 @@ class Trials:
                     participation=self.participation,
                     weights=self.weights,
                     engine=self.engine,
-                    norm_limit=self.norm_limit,
+                    limits=self.limits,
                 ):
                     x, y, number = done.x, done.y, done.number + 1
                     now = _flat(getattr(done.server, variable))

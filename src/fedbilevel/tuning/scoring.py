@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.rounds import run
@@ -44,7 +45,7 @@ class Trainee(NamedTuple):
         rounds: of a full run.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
-        norm_limit: the largest upload that counts.
+        limits: that uploads are held to.
         engine: where runs are made that do not fit into memory side by side.
 
     Example:
@@ -59,7 +60,7 @@ class Trainee(NamedTuple):
     rounds: int
     participation: Participation = Everyone()
     weights: ArrayLike | None = None
-    norm_limit: float | None = None
+    limits: Limits = NO_LIMITS
     engine: Engine = Simulation()
 
 
@@ -141,8 +142,8 @@ class Scorer:
                 longest=trainee.rounds,
                 participation=trainee.participation,
                 weights=trainee.weights,
-                norm_limit=trainee.norm_limit,
-                every_upload=trainee.norm_limit is None,
+                limits=trainee.limits,
+                every_upload=trainee.limits == NO_LIMITS,
             )
 
     def __call__(
@@ -154,7 +155,7 @@ class Scorer:
         its reference (`divergence_check`): a score may be bounded, and best where y is
         1e19. An upload that is not finite is a divergence too, though a run excludes it
         and goes on: with the best setting of a search, five of eight devices were
-        excluded in the first round. Where there is a `norm_limit`, exclusions are
+        excluded in the first round. Where there are `limits`, exclusions are
         wanted.
 
         Args:
@@ -181,12 +182,12 @@ class Scorer:
                 seed=seed,
                 participation=given.participation,
                 weights=given.weights,
-                norm_limit=given.norm_limit,
+                limits=given.limits,
                 engine=given.engine,
             )
         except ArithmeticError:
             return inf
-        if last.exclusions.excluded and given.norm_limit is None:
+        if last.exclusions.excluded and given.limits == NO_LIMITS:
             return inf
         return self._scored(last.x, last.y)
 

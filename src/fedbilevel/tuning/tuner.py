@@ -12,6 +12,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.configuration import describe
+from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import configuration_of, prepare
 from fedbilevel.engines.protocol import Engine
@@ -115,7 +116,7 @@ def tune(
     file: Path | str | None = None,
     participation: Participation = Everyone(),
     weights: ArrayLike | None = None,
-    norm_limit: float | None = None,
+    limits: Limits = NO_LIMITS,
     engine: Engine = Simulation(),
     report: Callable[[TuningProgress], object] = lambda progress: None,
 ) -> Tuned:
@@ -130,7 +131,7 @@ def tune(
     therefore cannot win. One that diverges with any seed is infinitely bad: a loss is
     not finite at the end of a run, or is 1000 times as large as before training,
     whatever the score is. An upload that is not finite counts as divergence too, unless
-    there is a `norm_limit`.
+    there are `limits`.
 
     The first generation holds the given setting, the rates of theory (1/L for y and z)
     and random ones. Later ones are proposed by Optuna's TPE from what was found before,
@@ -165,7 +166,7 @@ def tune(
             other data. A score is compared by its code and what it refers to.
         participation: the choice of devices of each round.
         weights: of the devices, as for `run`.
-        norm_limit: the largest upload that counts.
+        limits: that uploads are held to.
         engine: where runs are made one after another, if memory is short for several
             side by side.
         report: called after every batch of runs; what it raises ends the search.
@@ -193,7 +194,7 @@ def tune(
     """
     _check(rounds, trials, seeds)
     trainee = Trainee(
-        problem, devices, x, y, rounds, participation, weights, norm_limit, engine
+        problem, devices, x, y, rounds, participation, weights, limits, engine
     )
     steps = tuning(
         trainee,
@@ -364,7 +365,8 @@ def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
     return {
         **found,
         "rounds": trainee.rounds,
-        "norm_limit": trainee.norm_limit,
+        "norm_limit": trainee.limits.norm,
+        "distance_limit": trainee.limits.distance,
         "settings": {
             one.name: {
                 part: _rounded(value)

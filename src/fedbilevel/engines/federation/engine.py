@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Private
+from fedbilevel.algorithms.protocol import Downlink, Private
 from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
@@ -20,6 +20,7 @@ from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
 from fedbilevel.engines.federation.transport import Transport
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
@@ -29,8 +30,7 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.engines.screening import MOST_NAMED, reason_for_exclusion
-from fedbilevel.mathematics import tree
+from fedbilevel.engines.screening import MOST_NAMED
 
 SHORTEST = 1.0
 """Seconds that late answers are waited for at least, however quick the others were."""
@@ -163,9 +163,13 @@ class Federation:
         to_ask = self._absences.without_skipped(chosen, at_least=self._quorum)
         asked = {names[device]: device for device in to_ask}
         moment = Moment(int(moment[0]), int(moment[1]))
-        message = self._message(job, reference, moment, state)
+        phase = reference.of(job.algorithm, job.problem)
+        downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
+        message = self._message(reference, moment, state, downlink)
         form = self._form_of(job, reference, state)
-        gathering = Gathering(job, reference, form, self._run, moment, asked, weights)
+        gathering = Gathering(
+            job, reference, form, self._run, moment, asked, weights, downlink
+        )
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
         took: list[float] = []
@@ -186,6 +190,7 @@ class Federation:
                 break
         closed = left() <= 0 and time.monotonic() - sent < self._timeout
         unheard = gathering.close() if closed else []
+        gathering.settle()
         missing, counted = gathering.missing, gathering.counted
         heard = [device for device in asked.values() if device not in unheard]
         self._absences.note(heard, missing)
@@ -207,7 +212,7 @@ class Federation:
             reasons = {names[device]: why for device, why in sorted(missing.items())}
             raise NoQuorumError(
                 f"{where}: {len(counted)} of {self._quorum} required uploads were "
-                f"accepted. {_reasons(reasons, job.norm_limit)}"
+                f"accepted. {_reasons(reasons, job.limits)}"
             )
         mean = gathering.mean.found
         server, dispersion = concluded(
@@ -236,13 +241,15 @@ class Federation:
         )
 
     def _message(
-        self, job: Job, reference: PhaseReference, moment: Moment, state: RunState
+        self,
+        reference: PhaseReference,
+        moment: Moment,
+        state: RunState,
+        downlink: Downlink,
     ) -> bytes:
-        phase = reference.of(job.algorithm, job.problem)
         counted = np.array(jax.tree.leaves(state.private), np.int64).reshape(-1, 2)
-        downlink = packed(phase.broadcast(state.server))
         return Task(
-            self._run, reference, moment, self._seed, counted, downlink
+            self._run, reference, moment, self._seed, counted, packed(downlink)
         ).encode()
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
@@ -269,17 +276,17 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
     return Form(uplink, info, jax.eval_shape(phase.receive, uplink))
 
 
-def _reasons(reasons: Mapping[str, str], norm_limit: tree.Rate | None) -> str:
+def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:
     """Return why sites' uploads were not accepted, and what to do about it."""
     if not reasons:
         return "No more devices were chosen: let more of them participate."
-    bad_numbers = reason_for_exclusion(norm_limit)
+    bad_numbers = limits.broken
     named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
     more = len(reasons) - MOST_NAMED
     cures = []
     if bad_numbers in reasons.values():
-        limit = "" if norm_limit is None else "raise norm_limit or "
-        cures = [f"{limit}lower the learning rate"]
+        raised = f"{limits.cure} or " if limits.cure else ""
+        cures = [f"{raised}lower the learning rate"]
     if set(reasons.values()) - {bad_numbers}:
         cures += ["check the other sites" if cures else "check these sites"]
     cure = "; ".join(cures)

@@ -3,14 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jaxtyping import PyTree
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
 
+from fedbilevel.algorithms.protocol import Decoded, Downlink, Info
 from fedbilevel.engines.federation.folding import RunningMean, received_of
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
+from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
-from fedbilevel.engines.screening import is_acceptable, reason_for_exclusion
+from fedbilevel.engines.screening import distances, is_acceptable
 
 NO_ANSWER = "did not answer in time"
 NOT_AWAITED = "was not waited for, as enough others had answered"
@@ -35,11 +39,18 @@ class Form(NamedTuple):
     received: PyTree
 
 
+class _Held(NamedTuple):
+    received: Decoded
+    info: Info
+    gone: Float[np.ndarray, "variables"]
+
+
 class Gathering:
     """What has come of an exchange so far.
 
     Attributes:
-        mean: of all uploads that counted.
+        mean: of all uploads that counted. Where they may go only so far, each is held
+            until `settle`, so that the server has room for all of them.
         missing: why the others did not count, by device.
         bytes_up: of all that came.
 
@@ -57,14 +68,17 @@ class Gathering:
         moment: Moment,
         asked: Mapping[str, int],
         weights: Mapping[int, float],
+        downlink: Downlink,
     ) -> None:
         self._phase = reference.of(job.algorithm, job.problem)
-        self._norm_limit, self._form = job.norm_limit, form
+        self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
         self._asked, self._weights = asked, weights
         self.mean = RunningMean(form.received, form.info)
         self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
         self.bytes_up = 0
+        self._downlink = downlink
+        self._held: dict[int, _Held] = {}
 
     @property
     def counted(self) -> Sequence[int]:
@@ -94,11 +108,40 @@ class Gathering:
             self.missing[device] = f"sent what was refused: {error}"
             return
         received = received_of(self._phase, uplink)
-        if not is_acceptable(received, info, self._norm_limit):
-            self.missing[device] = reason_for_exclusion(self._norm_limit)
+        if not is_acceptable(received, info, self._limits):
+            self.missing[device] = self._limits.broken
             return
-        self.mean.add(received, info, float(self._weights[device]))
         del self.missing[device]
+        if self._phase.travel is None or self._limits.distance is None:
+            self._add(device, received, info)
+            return
+        # How far is too far is known when all have answered.
+        way = self._phase.travel(received, self._downlink)
+        stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], way)
+        (gone,) = distances(np, stacked, np.array([True])).T
+        self._held[device] = _Held(received, info, gone)
+
+    def settle(self) -> None:
+        """Leave out uploads that go too far; let the others count."""
+        if not self._held:
+            return
+        limit = self._limits.distance
+        assert limit is not None, "nothing is held without a limit"
+        gone = np.stack([one.gone for one in self._held.values()], axis=1)
+        furthest = reach_of(np, gone, np.ones(len(self._held), bool), limit)
+        for device, (received, info, own) in sorted(self._held.items()):
+            if np.all(own <= furthest):
+                self._add(device, received, info)
+            else:
+                times = float(limit) * np.max(own / furthest)
+                self.missing[device] = (
+                    f"upload goes {times:.3g} times as far as the median device's from "
+                    f"what was sent, where distance_limit={float(limit):g} allows less"
+                )
+        self._held = {}
+
+    def _add(self, device: int, received: Decoded, info: Info) -> None:
+        self.mean.add(received, info, float(self._weights[device]))
 
     def close(self) -> list[int]:
         """End early; return the devices that might have answered yet."""

@@ -14,6 +14,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import with_server_optimiser
 from fedbilevel.algorithms.shrofbo import ShroFBO
 from fedbilevel.algorithms.simfbo import SimFBO
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.choices.auto import Auto
 from fedbilevel.experiments.choices.data import Data, Partition
@@ -64,7 +65,9 @@ class Experiment:
             all count alike by default, as in the paper.
         size_limit: the most examples that a device counts for where it counts by
             them; a federation asks for it, as sites claim how many they hold.
-        norm_limit: the largest upload that counts.
+        norm_limit: the largest Euclidean norm of an upload that counts.
+        distance_limit: how many times as far as the median device an upload may go
+            from what was sent, and count; a federation has 10 if this is left out.
         folder: where everything about the run is kept; by default one named after the
             file.
         federation: how it is carried out across sites, by `fedbilevel federate`.
@@ -89,6 +92,7 @@ class Experiment:
     weigh_by_size: bool = False
     size_limit: int | None = None
     norm_limit: float | None = None
+    distance_limit: float | None = None
     folder: Path | None = None
     federation: Federated = field(default_factory=Federated)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -98,6 +102,12 @@ class Experiment:
     def __post_init__(self) -> None:
         at_least(1, self, "rounds", "participants", "size_limit")
         above_zero(self, "norm_limit")
+        if self.distance_limit is not None and not self.distance_limit > 1:
+            raise ImpossibleValueError(
+                "distance_limit",
+                "it says how many times as far as the median device an upload may go; "
+                f"give a number above 1, not {self.distance_limit}.",
+            )
         if isinstance(self.algorithm, Auto) and self.rounds < 2:
             raise ImpossibleValueError(
                 "rounds",
@@ -115,6 +125,11 @@ class Experiment:
                 raise ImpossibleValueError(
                     name, "a problem of your own brings its data; leave this out."
                 )
+
+    @property
+    def limits(self) -> Limits:
+        """What uploads are held to."""
+        return Limits(self.norm_limit, self.distance_limit)
 
     @property
     def title(self) -> str:
