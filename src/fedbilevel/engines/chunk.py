@@ -105,8 +105,8 @@ def work_of_chunk(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
     counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    gone = _distances(uploads, counted)
-    if gone is not None and limits.distance is not None:
+    if uploads.phase.travel is not None and limits.distance is not None:
+        gone = _distances(uploads, counted)
         if reach is None:
             reach = _reach(gone, counted, limits.distance, axis)
         counted &= jnp.all(gone <= reach[:, None], axis=0)
@@ -142,9 +142,7 @@ def travel_of_chunk(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
     allowed = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    gone = _distances(uploads, allowed)
-    assert gone is not None, "asked of phases whose uploads have gone a way"
-    return Travel(gone, allowed)
+    return Travel(_distances(uploads, allowed), allowed)
 
 
 def travel_limit(job: Job, reference: PhaseReference) -> float | None:
@@ -200,9 +198,8 @@ def _uploads(
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
-    """Return how far uploads go in each variable; none where they have no such way."""
-    if uploads.phase.travel is None:
-        return None
+    """Return how far uploads go in each variable."""
+    assert uploads.phase.travel is not None, "asked only where uploads go a way"
     ways = jax.vmap(uploads.phase.travel, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
