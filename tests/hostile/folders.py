@@ -596,7 +596,7 @@ def received() -> list[Case]:
 
         return damage
 
-    ask = "which would be executed, and which you have not run as it is now; read it"
+    ask = "executed, and which you have neither run nor allowed as it is; read it, and"
     inside, beside = names("problem.py", "r/problem.py"), names("../x.py", "x.py")
     return [
         Case("received: plot", inside, ("plot", RUN), ask),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.consent import is_known_problem, remember_problem
+from fedbilevel.experiments.consent import allow_problem, is_known_problem
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,9 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def consent(experiment: Experiment, folder: Path, trust: bool) -> None:
     """Ask before the problem's file of a run directory is executed the first time.
 
-    Whoever sends a run directory chooses which file it names. What this user has run
-    from an experiment file is executed without asking, as long as the file is the same.
+    Whoever sends a run directory chooses which file it names. A file that this user has
+    run from an experiment file is executed without asking, and so is one that was
+    allowed before, as long as nobody has changed it.
 
     Args:
         experiment: of the run.
@@ -48,14 +49,14 @@ def consent(experiment: Experiment, folder: Path, trust: bool) -> None:
         file = experiment.problem.file
         words = (
             f"the run in {folder} names the problem file {file}, which would be "
-            "executed, and which you have not run as it is now"
+            "executed, and which you have neither run nor allowed as it is"
         )
         if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
             raise ValueError(f"{words}; read it, and add --trust to execute it.")
         print(f"{words}. Execute it? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise ValueError(f"{file} was not executed; read it, and say y or --trust.")
-    remember_problem(experiment)
+    allow_problem(experiment)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Problem files that this user has had executed, known by their place and content."""
+"""Problem files that this user has run, or has allowed to be executed."""
 
 import hashlib
 import os
@@ -12,15 +12,29 @@ FILE = Path("fedbilevel") / "executed"
 
 
 def remember_problem(experiment: Experiment) -> None:
-    """Note that the user has named an experiment whose problem's file is executed.
+    """Note that the user has run an experiment file, and so the file of its problem.
 
-    Where nothing can be noted, the user is asked again.
+    The file may be edited then: it is the user's own. Where nothing can be noted, the
+    user is asked again.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> remember_problem(Experiment(FedBiO(0.1)))
     """
-    mark = _mark(experiment)
+    _note(_place(experiment))
+
+
+def allow_problem(experiment: Experiment) -> None:
+    """Note that the user has allowed a problem's file to be executed, as it is now.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> allow_problem(Experiment(FedBiO(0.1)))
+    """
+    _note(_place_and_content(experiment))
+
+
+def _note(mark: str | None) -> None:
     if mark is None or mark in _marks():
         return
     with suppress(OSError):
@@ -39,22 +53,27 @@ def is_known_problem(experiment: Experiment) -> bool:
         >>> is_known_problem(Experiment(FedBiO(0.1)))
         True
     """
-    mark = _mark(experiment)
-    return mark is None or mark in _marks()
+    place = _place(experiment)
+    if place is None:
+        return True
+    return not _marks().isdisjoint({place, _place_and_content(experiment)})
 
 
-def _mark(experiment: Experiment) -> str | None:
-    """Return a digest of where a problem's file is and of what is in it.
-
-    Of its place too, since it may import what lies beside it.
-    """
-    if not isinstance(experiment.problem, Own):
+def _place(experiment: Experiment) -> str | None:
+    """Return a digest of where a problem's file is."""
+    if not isinstance(experiment.problem, Own) or not experiment.problem.file.is_file():
         return None
-    file = experiment.problem.file
-    if not file.is_file():
+    return hashlib.sha256(os.fsencode(experiment.problem.file.resolve())).hexdigest()
+
+
+def _place_and_content(experiment: Experiment) -> str | None:
+    """Return a digest of the file and of its place, since it may import from there."""
+    place = _place(experiment)
+    if place is None:
         return None
-    content = hashlib.sha256(file.read_bytes()).digest()
-    return hashlib.sha256(os.fsencode(file.resolve()) + b"\0" + content).hexdigest()
+    assert isinstance(experiment.problem, Own), "others have no place"
+    content = hashlib.sha256(experiment.problem.file.read_bytes()).hexdigest()
+    return hashlib.sha256(f"{place} {content}".encode()).hexdigest()
 
 
 def _marks() -> set[str]:
