@@ -21,6 +21,8 @@ os.environ.setdefault("XLA_FLAGS", for_devices(4))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+# What tests have executed is nothing to the user who runs them.
+os.environ["XDG_STATE_HOME"] = str(CACHE.parent / "state")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

@@ -1,12 +1,17 @@
 """The command line: one module a command, imported when it is asked for."""
 
 import argparse
+import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
+
+from fedbilevel.terminal import printable, printable_streams
 
 COMMANDS = {
     "run": "run an experiment file",
@@ -37,6 +42,21 @@ SYSTEM = (
 """Errors of the system, which name a file; others of their kind have words."""
 
 
+CURES = {
+    errno.EACCES: "get the right to it, or give another file or folder",
+    errno.EDQUOT: "free some of the room that is yours",
+    errno.EFBIG: "raise the limit for the size of files",
+    errno.EIO: "look after the disk",
+    errno.EISDIR: "move that folder out of the way, or give another file",
+    errno.EMFILE: "raise the limit for open files (ulimit -n)",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOSPC: "free some room on that disk",
+    errno.EPERM: "get the right to it, or give another file or folder",
+    errno.EROFS: "give a folder on a disk that can be written",
+}
+"""What to do about errors of the system, by their number."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command; return the exit code.
 
@@ -63,23 +83,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(command=name)
     asked = parser.parse_args(arguments[:1])
     try:
-        module = import_module(f"fedbilevel.commands.{asked.command}")
-        _say_warnings()
-        code: int = module.main(arguments[1:])
+        with printable_streams():
+            module = import_module(f"fedbilevel.commands.{asked.command}")
+            _say_warnings()
+            code: int = module.main(arguments[1:])
+            # Here, where it can be told what went wrong.
+            sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read along has closed the book; what is left goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
-        print(f"fedbilevel {asked.command}: interrupted", file=sys.stderr, flush=True)
-        # JAX may be in the middle of anything; nothing of it is waited for.
-        os._exit(130)
+        _end_interrupted(asked.command)
     except Exception as error:
+        if _came_of_interruption(error):
+            _end_interrupted(asked.command)
         if os.environ.get("FEDBILEVEL_DEBUG") or not _is_answer(error):
             raise
-        print(f"fedbilevel {asked.command}: {_words(error)}", file=sys.stderr)
+        words = f"fedbilevel {asked.command}: {_words(error)}"
+        print(printable(words), file=sys.stderr)
         return 3 if type(error).__name__ == "NoUploadsError" else 2
     return code
+
+
+def _end_interrupted(command: str) -> NoReturn:
+    # Another Ctrl-C has nothing left to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(f"fedbilevel {command}: interrupted", file=sys.stderr, flush=True)
+    # JAX may be in the middle of anything; nothing of it is waited for.
+    os._exit(130)
+
+
+def _came_of_interruption(error: BaseException | None) -> bool:
+    """Whether an error arose while an interruption was being cleaned up after."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def _is_answer(error: Exception) -> bool:
@@ -98,8 +139,10 @@ def _words(error: Exception) -> str:
         return (
             f"this asks for more memory than there is: {error or 'no more was said'}."
         )
-    if isinstance(error, OSError) and type(error) in SYSTEM and error.filename:
-        return f"{error.filename} cannot be used: {error.strerror}."
+    if isinstance(error, OSError) and type(error) in SYSTEM and error.errno:
+        what = error.filename or "a file or the output of this command"
+        cure = CURES.get(error.errno, "give another file or folder")
+        return f"{what} cannot be used: {error.strerror}; {cure}."
     if "DebugSimulation" in str(error):
         return f"{error} (Here: engine:DebugSimulation.)"
     return str(error)

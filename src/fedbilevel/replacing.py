@@ -23,7 +23,13 @@ def replacing(file: Path) -> Iterator[Path]:
     unfinished = file.with_name(f"unfinished-{file.name}")
     # What an earlier crash left; or a link, which would have another file overwritten.
     unfinished.unlink(missing_ok=True)
-    yield unfinished
+    try:
+        yield unfinished
+    except OSError as error:
+        # Writing, unlike opening, does not say which file was meant.
+        if error.filename is None and error.errno is not None:
+            error.filename = str(unfinished)
+        raise
     synchronise(unfinished)
     unfinished.rename(file)
     synchronise(file.parent)

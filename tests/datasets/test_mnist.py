@@ -1,3 +1,4 @@
+import hashlib
 import struct
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from fedbilevel.datasets import fashion_mnist, mnist
 from fedbilevel.datasets.idx import parse_idx
 from fedbilevel.datasets.mnist import FASHION_MNIST, _from_files, examples_from_rows
+from fedbilevel.datasets.sources import File
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 28, 28)).astype(np.uint8)
 LABELS = np.array([7, 0, 9], np.uint8)
@@ -66,8 +68,17 @@ def test_images_are_scaled_and_flattened_row_by_row():
     assert data.classes == 10
 
 
+def published(images, labels):
+    arrays = {"images": images, "labels": np.asarray(labels).astype(np.uint8)}
+    return [
+        File(name, hashlib.sha256(idx(array)).hexdigest())
+        for name, array in arrays.items()
+    ]
+
+
 def test_rows_of_the_hub_give_what_the_files_give():
-    got = examples_from_rows("mine", rows(IMAGES, LABELS), examples=3)
+    files = published(IMAGES, LABELS)
+    got = examples_from_rows("mine", rows(IMAGES, LABELS), 3, files)
     expected = IMAGES.reshape(3, 784) / np.float32(255)
     np.testing.assert_array_equal(got.features, expected, strict=True)
     np.testing.assert_array_equal(got.labels, LABELS.astype(np.int32), strict=True)
@@ -84,7 +95,15 @@ def test_rows_of_the_hub_give_what_the_files_give():
 )
 def test_other_rows_are_refused(images, labels, message):
     with pytest.raises(ValueError, match=message):
-        examples_from_rows("mine", rows(images, labels), examples=3)
+        examples_from_rows("mine", rows(images, labels), 3, published(images, labels))
+
+
+@pytest.mark.parametrize("what", ["images", "labels"])
+def test_rows_that_somebody_has_changed_on_the_hub_are_refused(what):
+    images, labels = IMAGES.copy(), LABELS.copy()
+    (images if what == "images" else labels).flat[0] ^= 1
+    with pytest.raises(ValueError, match=f"mine is not the published {what}: .*folder"):
+        examples_from_rows("mine", rows(images, labels), 3, published(IMAGES, LABELS))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedbilevel.commands.consent import add_trust
+
 
 class Asked(NamedTuple):
     """What a command was given.
@@ -12,6 +14,7 @@ class Asked(NamedTuple):
         subject: the file or folder.
         as_json: whether to print JSON for scripts.
         options: what else there is, for the experiment.
+        trust: whether the problem's file may be executed without asking.
 
     Example:
         >>> Asked("first.toml", False, []).subject
@@ -21,14 +24,24 @@ class Asked(NamedTuple):
     subject: str
     as_json: bool
     options: list[str]
+    trust: bool = False
 
 
-def asked(command: str, subject: str, arguments: Sequence[str]) -> Asked:
+def asked(
+    command: str, subject: str, arguments: Sequence[str], trusting: bool = False
+) -> Asked:
     """Return what a command was given.
+
+    Args:
+        command: its name.
+        subject: what it is about, for the help.
+        arguments: of the command line.
+        trusting: whether it may execute a file that its subject names.
 
     Example:
         >>> asked("run", "FILE", ["first.toml", "--json", "--rounds", "3"])
-        Asked(subject='first.toml', as_json=True, options=['--rounds', '3'])
+        Asked(subject='first.toml', as_json=True, options=['--rounds', '3'],
+              trust=False)
     """
     parser = argparse.ArgumentParser(
         prog=f"fedbilevel {command}",
@@ -37,10 +50,12 @@ def asked(command: str, subject: str, arguments: Sequence[str]) -> Asked:
     )
     parser.add_argument("subject", metavar=subject)
     parser.add_argument("--json", action="store_true", help="lines of JSON, no words")
+    if trusting:
+        add_trust(parser)
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
         parser.exit(0 if arguments else 2)
     if arguments[0].startswith("-"):
         parser.error(f"{subject} comes first, and options after it.")
     found, options = parser.parse_known_args(arguments)
-    return Asked(found.subject, found.json, options)
+    return Asked(found.subject, found.json, options, trusting and found.trust)

@@ -5,12 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedbilevel.commands.progress import (
-    FRAMES_PER_SECOND,
-    PLAIN_SECONDS,
-    Passed,
-    figures_in_words,
-)
+from fedbilevel.commands.live import live
+from fedbilevel.commands.progress import PLAIN_SECONDS, Passed, figures_in_words
 from fedbilevel.tracking.records import Record
 
 
@@ -85,24 +81,12 @@ def batch_progress(runs: int, quiet: bool) -> Iterator[BatchProgress]:
     if not sys.stderr.isatty():
         yield BatchProgress(runs, printing=True)
         return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
-
     state = BatchProgress(runs)
 
-    def frame() -> Table:
-        table = Table.grid(padding=(0, 2))
-        for name, words in state.rows:
-            table.add_row(Text(name, style="bold"), Text(words))
-        table.add_row(Text("all"), Text(state.summary.split(";")[0]))
-        return table
+    def rows() -> list[tuple[str, str]]:
+        return [*state.rows, ("all", state.summary.split(";")[0])]
 
-    console = Console(stderr=True)
-    with Live(
-        get_renderable=frame, console=console, refresh_per_second=FRAMES_PER_SECOND
-    ):
+    with live(rows):
         yield state
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.algorithms.survey import Survey
+from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.experiments.building import task_of, weights_of
+from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.learnt import Learnt, read_learnt
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.runs import asked_of
@@ -28,6 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     survey = Survey(batch_size=given.batch_size, products=given.products)
     finished = given.run.is_dir()
     experiment = asked_of(given.run) if finished else read_experiment(given.run)
+    if finished:
+        consent(experiment, given.run, given.trust)
+    else:
+        remember_problem(experiment)
     task = task_of(experiment)
     point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
     with diagnosis_progress(quiet=given.json) as report:
@@ -103,5 +109,6 @@ def _parser() -> argparse.ArgumentParser:
         help="examples that a device evaluates at once, for memory alone; "
         f"{Survey.batch_size}",
     )
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     return parser

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import log
 
-from fedbilevel.commands.progress import FRAMES_PER_SECOND, PLAIN_SECONDS
+from fedbilevel.commands.live import live
+from fedbilevel.commands.progress import PLAIN_SECONDS
 from fedbilevel.metrics.obstacles import DiagnosisProgress, Stage
 
 BAR = 24
@@ -62,25 +63,14 @@ def _share(progress: DiagnosisProgress) -> float:
 
 
 def _live() -> Iterator[Callable[[DiagnosisProgress], None]]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     latest: DiagnosisProgress | None = None
 
-    def frame() -> Text:
-        return Text(
-            "loading data and compiling …"
-            if latest is None
-            else line_of(latest, bar=True)
-        )
+    def rows() -> list[tuple[str, str]]:
+        begins = "loading data and compiling …"
+        words = begins if latest is None else line_of(latest, bar=True)
+        return [("diagnosis", words)]
 
-    with Live(
-        get_renderable=frame,
-        console=Console(stderr=True),
-        refresh_per_second=FRAMES_PER_SECOND,
-        transient=True,
-    ):
+    with live(rows, transient=True):
 
         def report(progress: DiagnosisProgress) -> None:
             nonlocal latest

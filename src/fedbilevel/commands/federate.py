@@ -17,6 +17,7 @@ from fedbilevel.commands.progress import progress
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.claiming import claimed
+from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.differences import differences
 from fedbilevel.experiments.federating import model_of, sites_of
 from fedbilevel.experiments.folders import EXPERIMENT, LEARNT, RUN
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return conclude(folder, as_json=given.as_json, devices=sites_of(experiment))
     if isinstance(experiment.problem, Own):
+        remember_problem(experiment)
         # The server makes it anew; a mistake in its file is told before one starts.
         model_of(experiment)
     sites = sites_of(experiment)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.choices import Experiment, Sharded
+from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.failures import read_failure
 from fedbilevel.experiments.runs import discard, finished
 
@@ -44,6 +45,7 @@ class Job(NamedTuple):
 
     def begin(self) -> None:
         """Announce the run, and delete the one that it replaces."""
+        remember_problem(self.experiment)
         print(f"running {self.file} with seed {self.experiment.seed}", file=sys.stderr)
         if self.replaces:
             discard(self.folder)

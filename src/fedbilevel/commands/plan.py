@@ -12,6 +12,7 @@ from typing import Any
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.planning import plan_of, with_plan
+from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.words import aligned
 from fedbilevel.engines.prediction import predict_costs
 from fedbilevel.experiments.building import task_of, weights_of
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{given.folder} ran {type(algorithm).__name__}, and the paper's "
             "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
         )
+    consent(experiment, given.folder, given.trust)
     task = task_of(experiment)
     devices = experiment.participants or task.devices.device_count
     anchor = plan_of(
@@ -182,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         help="1 − θμ: what each term of the series leaves of its error; 0.9",
     )
     parser.add_argument("--out", type=Path, help="write an experiment file")
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     return parser
 

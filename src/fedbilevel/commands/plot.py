@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.building import task_of
 from fedbilevel.experiments.failures import divergence, read_failure
@@ -19,6 +21,7 @@ from fedbilevel.pictures.course import course
 from fedbilevel.pictures.learnt import learnt
 from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.report import report
+from fedbilevel.replacing import replacing
 
 REPORT = "report.html"
 
@@ -37,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
     parser.add_argument("--out", type=Path, help="where pictures go; into FOLDER")
+    add_trust(parser)
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
     experiment, records = read_run(given.folder)
@@ -47,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     baseline = read_baseline(given.folder)
     pictures = [course(records, baseline)]
     # While a run is still going there is nothing learnt yet, but much to see.
-    if (given.folder / LEARNT).exists():
+    if os.path.lexists(given.folder / LEARNT):
+        consent(experiment, given.folder, given.trust)
         task = task_of(experiment)
         found = read_learnt(given.folder, task)
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.x)):
@@ -59,10 +64,13 @@ def main(arguments: Sequence[str]) -> int:
     drawn = [(picture, svg_of(picture)) for picture in pictures]
     files = [out / f"{picture.name}.svg" for picture in pictures]
     for file, (_, svg) in zip(files, drawn, strict=True):
-        file.write_text(svg, encoding="utf-8")
+        # In place of what is there, which may be a link.
+        with replacing(file) as unfinished:
+            unfinished.write_text(svg, encoding="utf-8")
     page = out / REPORT
     text = report(given.folder, experiment, records, drawn, failure, baseline)
-    page.write_text(text, encoding="utf-8")
+    with replacing(page) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
     if given.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))
     else:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeAlias
 
+from fedbilevel.commands.live import live
 from fedbilevel.commands.words import short
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.tracking.records import Record
@@ -15,8 +16,6 @@ from fedbilevel.tracking.titles import title_of
 
 PLAIN_SECONDS = 10.0
 """Between two lines where there is no terminal."""
-
-FRAMES_PER_SECOND = 2
 
 
 Show: TypeAlias = Callable[[int, Costs, Record | None], None]
@@ -53,18 +52,12 @@ def progress(
 
 
 def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
-
     passed = Passed(rounds)
     latest: tuple[int, Costs] | None = None
     figures: Mapping[str, float] = {}
 
     # Rounds may take milliseconds: words are found for those that are shown.
-    def frame() -> Table:
-        table = Table.grid(padding=(0, 2))
+    def rows() -> list[tuple[str, str]]:
         words = {"round": "loading data and compiling …"}
         if latest is not None:
             words = {
@@ -72,14 +65,9 @@ def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
                 "spent": _spent(latest[1]),
                 "measured": figures_in_words(figures),
             }
-        for name, said in {**words, **also}.items():
-            table.add_row(Text(name, style="bold"), Text(said))
-        return table
+        return [*{**words, **also}.items()]
 
-    console = Console(stderr=True)
-    with Live(
-        get_renderable=frame, console=console, refresh_per_second=FRAMES_PER_SECOND
-    ):
+    with live(rows):
 
         def show(done: int, costs: Costs, record: Record | None) -> None:
             nonlocal latest, figures

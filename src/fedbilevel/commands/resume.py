@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from fedbilevel.commands.asking import asked
+from fedbilevel.commands.consent import consent
 from fedbilevel.commands.following import conclude, follow
 from fedbilevel.engines.checkpoints import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = asked("resume", "FOLDER", arguments)
+    given = asked("resume", "FOLDER", arguments, trusting=True)
     folder = Path(given.subject)
     if (folder / RUN).exists():
         raise ValueError(
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return conclude(folder, as_json=given.as_json)
+    # What the command line names is the user's own choice.
+    named_here = experiment.problem != begun.problem
+    consent(experiment, folder, trust=given.trust or named_here)
     try:
         end = follow(experiment, folder, goes_on=True, as_json=given.as_json)
     except CheckpointError as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
+from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -28,5 +29,6 @@ def main(arguments: Sequence[str]) -> int:
     rival = kind is not type(written.algorithm) and asked_for.folder is None
     suffix = f"-{kind.__name__}" if rival else ""
     experiment, folder = placed(asked_for, file, suffix)
+    remember_problem(experiment)
     end = follow(experiment, folder, goes_on=False, as_json=given.as_json)
     return conclude(folder, as_json=given.as_json) if end.is_finished else end.code

@@ -12,6 +12,7 @@ from shlex import quote
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
 from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     rival = f"-{kind.__name__}" if kind is not type(written.algorithm) else ""
     suffix = "" if asked_for.folder is not None else f"{rival}-tuned"
     experiment, folder = placed(asked_for, given.file, suffix)
+    remember_problem(experiment)
     goal = Goal(given.metric, given.maximise)
     found = _search(
         experiment, folder, goal, given.trials, given.seeds, quiet=given.json

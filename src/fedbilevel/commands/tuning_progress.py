@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from fedbilevel.commands.progress import FRAMES_PER_SECOND, PLAIN_SECONDS, Passed
+from fedbilevel.commands.live import live
+from fedbilevel.commands.progress import PLAIN_SECONDS, Passed
 from fedbilevel.experiments.tuning import Goal
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.tuner import TuningProgress
@@ -65,29 +66,17 @@ def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
 
 
 def _live(goal: Goal) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
-
     latest: TuningProgress | None = None
     passed = Passed(1)
 
-    def frame() -> Table:
-        table = Table.grid(padding=(0, 2))
+    def rows() -> list[tuple[str, str]]:
         words = {"rounds": "loading data, measuring curvature and compiling …"}
         if latest is not None:
             bar = passed.words(latest.done, bar=True)
             words = {"rounds": bar, **lines_of(latest, goal)}
-        for name, said in words.items():
-            table.add_row(Text(name, style="bold"), Text(said))
-        return table
+        return [*words.items()]
 
-    with Live(
-        get_renderable=frame,
-        console=Console(stderr=True),
-        refresh_per_second=FRAMES_PER_SECOND,
-    ):
+    with live(rows):
 
         def show(progress: TuningProgress) -> None:
             nonlocal latest, passed

@@ -42,7 +42,7 @@ def serve() -> None:
     try:
         for line in sys.stdin:
             try:
-                code = main(["resume", json.loads(line), "--json"])
+                code = main(["resume", json.loads(line), "--json", "--trust"])
             except Exception as error:
                 traceback.print_exc()
                 print(f"{ERROR}{type(error).__name__}: {error}", file=sys.stderr)

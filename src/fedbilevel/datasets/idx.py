@@ -46,3 +46,14 @@ def parse_idx(name: str, content: bytes) -> UInt8[np.ndarray, "*shape"]:
             f"shape {shape} needs {prod(shape)}; replace the file."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def format_idx(array: UInt8[np.ndarray, "*shape"]) -> bytes:
+    """Return the IDX file of an array, as `parse_idx` reads it.
+
+    Example:
+        >>> format_idx(np.array([7, 1, 9], np.uint8)).hex(" ")
+        '00 00 08 01 00 00 00 03 07 01 09'
+    """
+    shape = struct.pack(f">{array.ndim}I", *array.shape)
+    return bytes([0, 0, _UNSIGNED_BYTES, array.ndim]) + shape + array.tobytes()

@@ -1,5 +1,6 @@
 """MNIST and Fashion-MNIST: 60,000 + 10,000 images of 28 × 28 pixels, 10 classes."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer, UInt8
 
-from fedbilevel.datasets.idx import parse_idx
-from fedbilevel.datasets.sources import Contents, File, Hub, Source, load
+from fedbilevel.datasets.idx import format_idx, parse_idx
+from fedbilevel.datasets.sources import Contents, File, Hub, Source, check, load
 from fedbilevel.datasets.table import DataSet, Labelled
 
 _CLASSES = 10
@@ -79,7 +80,7 @@ def mnist(folder: Path | str | None = None) -> DataSet:
         - my/folder: no such folder
         Its files are train-images-idx3-ubyte, train-labels-idx1-ubyte, ...
     """
-    hub = Hub("ylecun/mnist", partial(_from_hub, "ylecun/mnist"))
+    hub = Hub("ylecun/mnist", partial(_from_hub, "ylecun/mnist", MNIST))
     return load(MNIST, _from_files, folder=folder, hub=hub)
 
 
@@ -108,7 +109,7 @@ def fashion_mnist(folder: Path | str | None = None) -> DataSet:
         Its files are ... from the Debian package dataset-fashion-mnist: ...
     """
     repository = "zalando-datasets/fashion_mnist"
-    hub = Hub(repository, partial(_from_hub, repository))
+    hub = Hub(repository, partial(_from_hub, repository, FASHION_MNIST))
     return load(FASHION_MNIST, _from_files, folder=folder, hub=hub)
 
 
@@ -121,24 +122,29 @@ def _from_files(contents: Contents) -> DataSet:
     )
 
 
-def _from_hub(repository: str, splits: Any) -> DataSet:
+def _from_hub(repository: str, source: Source, splits: Any) -> DataSet:
+    train, test = source.files[:2], source.files[2:]
     return DataSet(
-        examples_from_rows(f"{repository}, train", splits["train"], 60_000),
-        examples_from_rows(f"{repository}, test", splits["test"], 10_000),
+        examples_from_rows(f"{repository}, train", splits["train"], 60_000, train),
+        examples_from_rows(f"{repository}, test", splits["test"], 10_000, test),
         _CLASSES,
     )
 
 
-def examples_from_rows(name: str, rows: Any, examples: int) -> Labelled:
+def examples_from_rows(
+    name: str, rows: Any, examples: int, files: Sequence[File]
+) -> Labelled:
     """Return the examples of a split on the hub.
 
-    Its columns are `image` and `label`. Rows have no published checksum, so their
-    number, the size of the images and the range of the labels are checked.
+    Its columns are `image` and `label`. Whoever owns a repository can change it, so the
+    files that the rows come from are made of them, and held to their digests: that
+    also holds them to one revision.
 
     Args:
         name: of the split, for the error message.
         rows: the split.
         examples: how many there must be.
+        files: the published ones of images and of labels.
 
     Returns:
         The examples.
@@ -147,10 +153,11 @@ def examples_from_rows(name: str, rows: Any, examples: int) -> Labelled:
         ValueError: the rows are not the data set's.
 
     Example:
-        >>> import numpy as np
         >>> rows = {"image": [np.full((28, 28), 255, np.uint8)], "label": [3]}
-        >>> examples_from_rows("mine", rows, examples=1).features.max()
-        np.float32(1.0)
+        >>> examples_from_rows("mine", rows, 1, MNIST.files[:2])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: mine is not the published train-images-idx3-ubyte: ...
     """
     images = np.stack([np.asarray(image) for image in rows["image"]])
     labels = np.asarray(rows["label"])
@@ -165,6 +172,8 @@ def examples_from_rows(name: str, rows: Any, examples: int) -> Labelled:
             f"the labels of {name} run from {labels.min()} to {labels.max()} instead "
             f"of 0 to {_CLASSES - 1}; get the files and name their folder."
         )
+    for file, array in zip(files, (images, labels.astype(np.uint8)), strict=True):
+        check(name, format_idx(array), file, "get the files and name their folder")
     return _labelled(images, labels)
 
 

@@ -169,13 +169,32 @@ def _content(path: Path, file: File) -> bytes:
             raise ValueError(
                 f"{path} is damaged: it cannot be unzipped ({error}); replace it."
             ) from error
+    check(str(path), content, file, "replace or remove the file")
+    return content
+
+
+def check(name: str, content: bytes, file: File, cure: str) -> None:
+    """Refuse content that is not that of a published file.
+
+    Args:
+        name: where the content is from, for the message.
+        content: uncompressed.
+        file: as it was published.
+        cure: what to do, for the message.
+
+    Raises:
+        ValueError: if it is not.
+
+    Example:
+        >>> digest = hashlib.sha256(b"hello").hexdigest()
+        >>> check("here", b"hello", File("greeting.txt", digest), "replace it")
+    """
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise ValueError(
-            f"{path} is not the published {file.name}: the SHA-256 of its content is "
-            f"{found} instead of {file.sha256}; replace or remove the file."
+            f"{name} is not the published {file.name}: the SHA-256 of its content is "
+            f"{found} instead of {file.sha256}; {cure}."
         )
-    return content
 
 
 def _rows(repository: str) -> Any:

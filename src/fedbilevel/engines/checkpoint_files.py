@@ -50,13 +50,18 @@ def verified_notes(folder: Path) -> dict[str, Any]:
         fedbilevel.engines.checkpoint_files.DamageError: its file digests.json is
         missing
     """
+    for path, is_right in ((folder, Path.is_dir), (folder / DIGESTS, Path.is_file)):
+        # A pipe, say, would be waited for.
+        if path.exists() and not is_right(path):
+            kind = "file" if path.name == DIGESTS else "folder"
+            raise DamageError(f"{path.name} is no {kind}")
     try:
         expected = json.loads((folder / DIGESTS).read_text())
         found = dict(_digests(folder))
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise DamageError(f"its file {name} is missing") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamageError(f"its {DIGESTS} is unreadable") from error
     if not expected or expected != found:
         raise DamageError("its files are not as they were written")

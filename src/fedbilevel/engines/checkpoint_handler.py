@@ -86,7 +86,10 @@ class TemporaryFolder(_Temporary):  # type: ignore[misc]
         """Have all files put on the disk, give the directory its name, and that too."""
         await asyncio.to_thread(_synchronise_all, Path(self.get()))
         await super().finalize()
-        await asyncio.to_thread(synchronise, Path(self.get_final()).parent)
+        folder = Path(self.get_final()).parent
+        # The first checkpoint is in a folder whose own name is new.
+        for names in (folder, folder.parent):
+            await asyncio.to_thread(synchronise, names)
 
 
 def _synchronise_all(folder: Path) -> None:

@@ -4,8 +4,10 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from os.path import samestat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,9 @@ class Store:
         self.configuration = json.loads(json.dumps(configuration))
         self._scores: dict[int, float] = {}
         self._manager: ocp.CheckpointManager | None = None
+        # That of the run is there before its checkpoints are.
+        self._run_place = _status(self.folder.parent)
+        self._place: os.stat_result | None = None
 
     @property
     def rounds(self) -> list[int]:
@@ -60,7 +65,9 @@ class Store:
     def _whole(self) -> list[int]:
         found = self.folder.glob(f"{PREFIX}_*")
         numbers = [path.name.removeprefix(f"{PREFIX}_") for path in found]
-        return [int(one) for one in numbers if one.isdigit()]
+        # Others are no name of ours: rounds are counted in 32 bits.
+        whole = [int(one) for one in numbers if re.fullmatch("[0-9]{1,10}", one)]
+        return [one for one in whole if one < 2**31]
 
     def due(self, rounds: int, last: int) -> bool:
         """Whether so many rounds are to have a checkpoint."""
@@ -75,6 +82,7 @@ class Store:
         ocp = orbax()
         from fedbilevel.engines.checkpoint_handler import SaveArrays
 
+        self._check_place()
         manager = self._manager = self._manager or self._open(ocp)
         self._score(progress.history)
         notes = {
@@ -167,6 +175,16 @@ class Store:
                 f"put that right and call resume, which {then}."
             ) from error
 
+    def _check_place(self) -> None:
+        """Refuse to write into a folder that has taken the place of the run's own."""
+        self._place = self._place or _status(self.folder)
+        places = (self.folder, self._place), (self.folder.parent, self._run_place)
+        if not all(_is_still(path, before) for path, before in places):
+            raise CheckpointError(
+                f"{self.folder} was moved or replaced while a run was going on in it, "
+                "so the run was stopped; put it back and call resume."
+            )
+
     def _folder(self, rounds: int) -> Path:
         return self.folder / f"{PREFIX}_{rounds}"
 
@@ -196,7 +214,11 @@ class Store:
         except DamageError as error:
             return None, error
         except OSError as error:
-            return None, CheckpointError(f"it cannot be read: {error}.")
+            what = error.strerror or type(error).__name__
+            return None, CheckpointError(
+                f"it cannot be read: {error.filename or folder}: {what}; get the right "
+                "to it, or put its files back."
+            )
         if read is None:
             return None, CheckpointError(
                 "its arrays have other shapes or types than those of this run; resume "
@@ -261,6 +283,19 @@ class Store:
         if jax.process_index() == 0:
             for folder in self.folder.glob(f"{PREFIX}_*{TEMPORARY}"):
                 write_digests(folder)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _is_still(path: Path, before: os.stat_result | None) -> bool:
+    """Whether a path leads to the same folder as before, if there was one."""
+    now = _status(path)
+    return before is None or (now is not None and samestat(now, before))
 
 
 def _cause(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """The untuned baseline of a run: the same training with x fixed at its start."""
 
+import logging
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -13,8 +14,11 @@ from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.folders import BASELINE
 from fedbilevel.experiments.running import Step, Work, participation_of
+from fedbilevel.regular_files import UnreadableError, read_regular
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
+
+logger = logging.getLogger("fedbilevel")
 
 
 def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generator[Step]:
@@ -71,18 +75,23 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
 def read_baseline(folder: Path) -> Record | None:
     """Return the baseline of the run in a folder; none if it has none of its length.
 
-    A baseline of fewer rounds than the run has by now is not the run's, and a damaged
-    file is none.
+    A baseline of fewer rounds than the run has by now is not the run's. A damaged file
+    is none, and a warning says so.
 
     Example:
         >>> read_baseline(Path("nowhere"))
     """
     file = folder / BASELINE
-    if not file.exists():
-        return None
+    cure = "remove it; fedbilevel resume makes it anew."
     try:
-        record = Record.parse(file.read_text())
+        record = Record.parse(read_regular(file, cure).decode())
+    except FileNotFoundError:
+        return None
+    except UnreadableError as error:
+        logger.warning("%s", error)
+        return None
     except ValueError:
+        logger.warning("%s is damaged, and left aside; %s", file, cure)
         return None
     *_, rounds = 0, *(one.rounds for one in read_records(folder))
     return record if record.rounds == rounds else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.folders import FAILURE
+from fedbilevel.regular_files import read_regular
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -62,15 +63,19 @@ def read_failure(folder: Path) -> Failure | None:
         >>> read_failure(Path("nowhere"))
     """
     file = folder / FAILURE
+    cure = "remove it, and resume the run to learn whether it fails."
     try:
-        return Failure(**json.loads(file.read_text(encoding="utf-8")))
+        content = read_regular(file, cure)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{file} is damaged ({error}); remove the file, and resume the run to "
-            "learn whether it fails."
-        ) from None
+    try:
+        told = json.loads(content)
+        failure = Failure(**told)
+    except (ValueError, TypeError, RecursionError):
+        failure = Failure(-1, "")
+    if not isinstance(failure.rounds, int) or failure.rounds < 0:
+        raise ValueError(f"{file} is damaged; {cure}")
+    return Failure(failure.rounds, str(failure.reason))
 
 
 def divergence(records: Sequence[Record]) -> Failure | None:

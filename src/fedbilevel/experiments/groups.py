@@ -10,6 +10,7 @@ from fedbilevel.experiments.choices import Experiment, Tracking
 from fedbilevel.experiments.failures import Failure, divergence, read_failure
 from fedbilevel.experiments.folders import EXCHANGES
 from fedbilevel.experiments.runs import asked_of, read_run
+from fedbilevel.terminal import printable
 from fedbilevel.tracking.records import Record, read_records
 
 
@@ -109,4 +110,6 @@ def grouped(runs: Sequence[SeedRun]) -> list[Group]:
 
 def _label(name: str, asked: Experiment) -> str:
     algorithm = asked.algorithm_name
+    # Fonts, too, know no bytes that are no text.
+    name = printable(name)
     return name if algorithm in name else f"{name} ({algorithm})"

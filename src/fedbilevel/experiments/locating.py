@@ -23,7 +23,8 @@ def located(experiment: Experiment, folder: Path) -> Experiment:
         experiment = replace(experiment, folder=folder / experiment.folder)
     if isinstance(experiment.problem, Own):
         whole = (folder / experiment.problem.file).absolute()
-        experiment = replace(experiment, problem=Own(whole))
+        problem = replace(experiment.problem, file=whole)
+        experiment = replace(experiment, problem=problem)
     kit = experiment.federation.kit
     if kit is not None:
         federation = replace(experiment.federation, kit=(folder / kit).absolute())

@@ -103,9 +103,11 @@ def metrics_of(
 
 
 def _number(name: str, value: Any) -> float:
-    if np.shape(value):
-        raise ValueError(
-            f"the metric {name} returned an array of shape {np.shape(value)}; return "
-            "one number."
-        )
-    return float(value)
+    try:
+        if not np.shape(value):
+            return float(value)
+        what = f"an array of shape {np.shape(value)}"
+    except (TypeError, ValueError, OverflowError):
+        # Lists of unequal lengths, words, None: whatever a file returns.
+        what = f"a {type(value).__name__}"
+    raise ValueError(f"the metric {name} returned {what}; return one number.")

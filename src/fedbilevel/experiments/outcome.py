@@ -15,6 +15,7 @@ from fedbilevel.experiments.failures import (
     growth,
 )
 from fedbilevel.experiments.folders import CAUSE
+from fedbilevel.regular_files import read_regular
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -205,5 +206,8 @@ def read_cause(folder: Path) -> str | None:
     Example:
         >>> read_cause(Path("nowhere"))
     """
-    file = folder / CAUSE
-    return file.read_text(encoding="utf-8") if file.exists() else None
+    try:
+        content = read_regular(folder / CAUSE, "remove it.")
+    except FileNotFoundError:
+        return None
+    return content.decode(errors="replace")

@@ -24,6 +24,7 @@ from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.schedules import LearningRate
 from fedbilevel.mathematics.tree import Rate
+from fedbilevel.terminal import original_streams
 
 _registry = ConstructorRegistry()
 
@@ -50,7 +51,7 @@ def with_overrides(
     # Options of what the file names need no word before them; other kinds do.
     ordered = in_order(arguments, experiment)
     without_words = (tyro.conf.AvoidSubcommands,)
-    with _registry:
+    with _registry, original_streams():
         changed: Experiment = tyro.cli(
             Experiment,
             default=experiment,

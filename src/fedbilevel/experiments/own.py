@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.problems.task import Model, Task
+from fedbilevel.regular_files import UnreadableError, read_regular
 
 Made = TypeVar("Made", Task, Model, LocalExamples)
 
@@ -70,11 +71,17 @@ def own_examples(file: Path, site: str) -> LocalExamples:
 
 def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
     """Return what a function of a file returns, if it is of a kind."""
-    if not file.exists():
-        raise ValueError(f"problem.file: there is no {file}.")
     try:
-        make, made = _result(str(file), file.read_bytes(), name, arguments)
-    except (Exception, SystemExit) as error:
+        source = read_regular(file, "name a file of Python.")
+    except FileNotFoundError:
+        raise ValueError(f"problem.file: there is no {file}.") from None
+    except UnreadableError as error:
+        raise ValueError(f"problem.file: {error}") from None
+    try:
+        make, made = _result(str(file), source, name, arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ValueError(f"problem.file: {_place(error, file)}") from error
     call = f"{name}({'site' if arguments else ''})"
     if not callable(make):
@@ -121,4 +128,16 @@ def _place(error: BaseException, file: Path) -> str:
     where = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
         return f"{file}{where} ends the program; let it return, or raise an error."
-    return f"{file}{where}: {type(error).__name__}: {error}"
+    message = _message(error).rstrip(".")
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{file}{where}: {what}."
+
+
+def _message(error: BaseException) -> str:
+    """Return what an error of somebody's file says, even if it cannot say it."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.strerror}: {error.filename}"
+    try:
+        return str(error)
+    except Exception:
+        return "it has no words, since its own __str__ fails"

@@ -2,8 +2,9 @@
 
 import re
 
-_HEADER = re.compile(r"\s*\[\[?\s*(?P<path>[^\]]+?)\s*\]")
-_KEY = re.compile(r"\s*(?P<path>[A-Za-z0-9_\-.\"' ]+?)\s*=")
+# Of lines without spaces at their ends, and greedy: each takes one pass over a line.
+_HEADER = re.compile(r"\[\[?(?P<path>[^\]]+)\]")
+_KEY = re.compile(r"(?P<path>[A-Za-z0-9_\-.\"' \t]+)=")
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int | None:
@@ -22,6 +23,7 @@ def line_of(text: str, path: tuple[str, ...]) -> int | None:
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
         header, key = _HEADER.match(line), _KEY.match(line)
         if header:
             table = _parts(header["path"])

@@ -1,8 +1,9 @@
 """An experiment carried out: rounds run, measured, written down and kept."""
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -37,7 +38,9 @@ from fedbilevel.experiments.trackers import trackers_of
 from fedbilevel.experiments.writing import settings_of
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking.driving import tracked
-from fedbilevel.tracking.records import Journal, Record, read_records
+from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
+
+logger = logging.getLogger("fedbilevel")
 
 
 class Step(NamedTuple):
@@ -151,6 +154,12 @@ def carry_out(
                 "it would begin anew and replace them; put its folder "
                 f"{CHECKPOINTS!r} back, or run the experiment in another --folder."
             )
+        if begun and not any(read_records(folder)):
+            logger.warning(
+                "%s has checkpoints but no records: what was measured before is lost, "
+                "and the run goes on without.",
+                folder,
+            )
         start = None if begun else measured_start(work.measure, work.x, work.y)
         keep(experiment, folder)
         tracking = tracked(
@@ -218,7 +227,10 @@ def _recorded(
                     )
                 raise
             finally:
-                write_learnt(folder, Learnt(done.x, done.y))
+                # Not into the folder of another run, which has taken its place.
+                with suppress(MovedError):
+                    journal.check_place()
+                    write_learnt(folder, Learnt(done.x, done.y))
 
 
 @contextmanager

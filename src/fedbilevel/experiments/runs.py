@@ -20,6 +20,7 @@ from fedbilevel.experiments.folders import (
 )
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.regular_files import read_regular
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
@@ -140,7 +141,15 @@ def problem_edited(experiment: Experiment, folder: Path) -> bool:
     copy = folder / PROBLEM
     if not isinstance(experiment.problem, Own) or not copy.is_file():
         return False
-    return experiment.problem.file.read_bytes() != copy.read_bytes()
+    cure = "put the problem's file back."
+    try:
+        now = read_regular(experiment.problem.file, cure)
+    except FileNotFoundError:
+        raise ValueError(
+            f"problem.file: there is no {experiment.problem.file}; as it was run it is "
+            f"{copy}."
+        ) from None
+    return now != read_regular(copy, cure)
 
 
 def discard(folder: Path) -> None:
@@ -166,7 +175,10 @@ def discard(folder: Path) -> None:
             "experiment another folder."
         )
     with claimed(folder):
-        if (folder / CHECKPOINTS).exists():
+        if (folder / CHECKPOINTS).is_symlink():
+            # What it leads to may be somebody else's.
+            (folder / CHECKPOINTS).unlink()
+        elif (folder / CHECKPOINTS).exists():
             shutil.rmtree(folder / CHECKPOINTS)
         # The settings go last: until then it is known as a run directory.
         for file in (RECORDS, LEARNT, BASELINE, FAILURE, CAUSE, PROBLEM, EXPERIMENT):

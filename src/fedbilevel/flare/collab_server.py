@@ -69,6 +69,7 @@ class CollabServer:
             experiment = arrived(
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
+                Path(workspace.get_root_dir()),
             )
             with closing(carry_out(experiment, home, True, prepare)) as steps:
                 for _ in steps:

@@ -58,6 +58,7 @@ class CollabSite:
                 home_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
+                Path(workspace.get_root_dir()),
             )
         if self._garbage is None:
             self._garbage = Garbage()
@@ -73,7 +74,7 @@ class CollabSite:
             return f"could not answer: {error.summary}; its console says more"
 
 
-def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
+def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> Answer:
     """Return what answers messages at a site; called in the computation's process.
 
     Args:
@@ -81,6 +82,7 @@ def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
         home: what the site keeps of the run beyond a job.
         configuration: the folder of the job's configuration.
         code: the folder of the job's code.
+        kit: the site's own.
 
     Example:
         >>> made.__name__
@@ -91,9 +93,15 @@ def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
+    from fedbilevel.flare.reviewed import UnreviewedError
     from fedbilevel.flare.travelling import arrived
 
-    experiment = arrived(configuration, code)
+    try:
+        experiment = arrived(configuration, code, kit)
+    except UnreviewedError as error:
+        # Another try would not help; and these words are the job's own.
+        refusal = f"could not begin: {error}"
+        return lambda message: refusal
     model, examples = known_at(experiment, site)
     device = Site(
         sites_of(experiment).index(site),

@@ -51,7 +51,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
         Where each kit is.
 
     Raises:
-        ValueError: The folder holds the kits of other sites.
+        ValueError: The folder holds the kits of other sites, or has a space in its
+            path.
         RuntimeError: A kit could not be made.
 
     Example:
@@ -61,6 +62,11 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
         ...     (kits.sites["site-1"] / "startup" / "client.crt").exists()
         True
     """
+    if any(map(str.isspace, str(folder.absolute()))):
+        raise ValueError(
+            f"{str(folder.absolute())!r} has a space in it, with which NVIDIA FLARE "
+            "starts no process; give a --folder without one."
+        )
     made = folder.absolute() / PROJECT / "prod_00"
     own = {name: made / name for name in sites}
     kits = Kits(made / SERVER, own, made / ADMIN, made / LEAD)
@@ -74,7 +80,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     else:
         _provision(_project(sites, _free_port()), folder.absolute())
     for kit in (kits.server, *kits.sites.values()):
-        prepare(kit)
+        # Whoever rehearses runs a file of their own.
+        prepare(kit, code_from_outside=True)
     return kits
 
 

@@ -27,7 +27,8 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
     Args:
         experiment: what is asked for. A problem of one's own has `model()` and
             `examples(site)` in its file, which is all the code that travels with the
-            job: this package is installed at the sites.
+            job: this package is installed at the sites. With `federation.reviewed`
+            none does, and sites use their own copies of that file.
         run: the name of the run, of letters and digits; a job of the same name goes on
             from the checkpoint of the last.
         sites: those that the job is for; by default all of the experiment's.
@@ -44,6 +45,8 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         chosen = sites_of(experiment) if sites is None else sites
         problem = experiment.problem
         self._code = [problem.file] if isinstance(problem, Own) else []
+        if experiment.federation.reviewed:
+            self._code = []
         super().__init__(
             job_name=f"fedbilevel-{run}",
             server=CollabServer(run),

@@ -16,16 +16,32 @@ CLASSES = (
 )
 
 
-def prepare(kit: Path) -> None:
+# Rights of a role for which nvflare's policy has one word instead of a table.
+RIGHTS = (
+    "submit_job",
+    "clone_job",
+    "manage_job",
+    "download_job",
+    "view",
+    "operate",
+    "shell_commands",
+    "app_command",
+)
+
+
+def prepare(kit: Path, *, code_from_outside: bool = False) -> None:
     """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
     Server and sites allow the classes that jobs of this package name. A server keeps
     jobs and snapshots in its kit, not in `/tmp/nvflare`, notices a dead site after
     30 s, not 10 minutes, and lets who has the role `lead` ask their own jobs how they
-    are getting on. A site keeps its error log to itself. All else stays as it was set.
+    are getting on. A site keeps its error log to itself, and refuses jobs that bring
+    code, whoever submits them, unless it has a policy of its own already: it executes
+    problem files that were reviewed there (`review`). All else stays as it was set.
 
     Args:
         kit: Startup kit of a server or site.
+        code_from_outside: Whether a site takes code from whoever has the right `byoc`.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -46,6 +62,8 @@ def prepare(kit: Path) -> None:
     else:
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
+        if not code_from_outside:
+            _refuse_code(kit / "local")
     _write(kit / "local", "resources.json", resources)
 
 
@@ -66,6 +84,17 @@ def _let_submitters_ask(local: Path) -> None:
     if isinstance(rights, dict):
         rights.setdefault("app_command", "n:submitter")
         _write(local, "authorization.json", policy)
+
+
+def _refuse_code(local: Path) -> None:
+    """Have a site refuse jobs that bring code, unless its people have a policy."""
+    if (local / "authorization.json").exists():
+        return
+    policy = _settings(local, "authorization.json")
+    for role, rights in policy["permissions"].items():
+        given = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
+        policy["permissions"][role] = {**given, "byoc": "none"}
+    _write(local, "authorization.json", policy)
 
 
 def _settings(local: Path, name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedbilevel.experiments.federating import (
 )
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.flare.reviewed import digest_of, reviewed
 
 
 def travelling(experiment: Experiment) -> Experiment:
@@ -39,17 +40,23 @@ def travelling(experiment: Experiment) -> Experiment:
         ),
     )
     if isinstance(experiment.problem, Own):
-        asked = replace(asked, problem=Own(Path(experiment.problem.file.name)))
+        file = experiment.problem.file
+        digest = digest_of(file) if settings.reviewed else None
+        asked = replace(asked, problem=Own(Path(file.name), digest))
     return asked
 
 
-def arrived(configuration: Path, code: Path) -> Experiment:
+def arrived(configuration: Path, code: Path, kit: Path) -> Experiment:
     """Return the experiment that came with a job.
 
     Args:
         configuration: the folder of the job's configuration.
         code: the folder of its code, where the file of a problem of one's own is: code
             travels as such, under the rules of each site.
+        kit: of the server or site, with the problem files that were reviewed there.
+
+    Raises:
+        UnreviewedError: if the job names a problem file that was not.
 
     Example:
         >>> import tempfile
@@ -58,7 +65,7 @@ def arrived(configuration: Path, code: Path) -> Experiment:
         >>> folder = Path(tempfile.mkdtemp())
         >>> sent = travelling(Experiment(FedBiO(0.1)))
         >>> write_experiment(sent, folder / EXPERIMENT)
-        >>> arrived(folder, folder) == sent
+        >>> arrived(folder, folder, folder) == sent
         True
     """
     experiment = read_experiment(configuration / EXPERIMENT)
@@ -71,6 +78,7 @@ def arrived(configuration: Path, code: Path) -> Experiment:
             "own, whose examples(site) does."
         )
     if isinstance(experiment.problem, Own):
-        own = Own(code / experiment.problem.file.name)
-        experiment = replace(experiment, problem=own)
+        name, digest = experiment.problem.file.name, experiment.problem.sha256
+        file = code / name if digest is None else reviewed(kit, name, digest)
+        experiment = replace(experiment, problem=Own(file))
     return experiment

@@ -1,16 +1,27 @@
 """What is written down of a run: one line of JSON a measurement."""
 
 import json
+import logging
+import os
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from shlex import quote
+from typing import Any, NamedTuple
 
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
+from fedbilevel.regular_files import read_regular
 from fedbilevel.replacing import replacing
 
+logger = logging.getLogger("fedbilevel")
 RECORDS = "measured.jsonl"
 """The file of a run's folder that they are in."""
+
+
+TOO_MUCH = RecursionError, OverflowError
+"""What lines of JSON can be too deep, or too large, for."""
 
 
 class Record(NamedTuple):
@@ -63,23 +74,33 @@ class Record(NamedTuple):
             ...
             ValueError: 'null' is no record of a run.
         """
-        found = json.loads(line)
         try:
-            costs = Costs(*(found[name] for name in Costs._fields))
+            found = json.loads(line)
+            costs = Costs(*(_count(found[name]) for name in Costs._fields))
             told = found.get("exclusions", {})
-            exclusions = Exclusions(**told)._replace(
-                devices=tuple(DeviceExclusions(*one) for one in told.get("devices", ()))
+            counts = {key: _count(n) for key, n in told.items() if key != "devices"}
+            excluded = tuple(
+                DeviceExclusions(*map(_count, one)) for one in told.get("devices", ())
             )
-            figures = dict(found["figures"])
-            return cls(found["rounds"], found["seconds"], costs, figures, exclusions)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{line!r} is no record of a run.") from error
+            return cls(
+                _count(found["rounds"]),
+                _number(found["seconds"], least=0.0),
+                costs,
+                {name: _number(value) for name, value in found["figures"].items()},
+                Exclusions(**counts, devices=excluded),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, *TOO_MUCH) as error:
+            raise ValueError(f"{line[:80]!r} is no record of a run.") from error
 
 
 def read_records(folder: Path) -> Iterator[Record]:
     """Yield the records of a run, oldest first.
 
-    A line that is damaged, as a crash leaves it, is left out.
+    A line that is damaged is left out. A warning says so, unless it is the last one,
+    as a crash leaves it.
+
+    Raises:
+        UnreadableError: if something else stands in the place of the file.
 
     Example:
         >>> import tempfile
@@ -87,13 +108,54 @@ def read_records(folder: Path) -> Iterator[Record]:
         []
     """
     file = folder / RECORDS
-    if not file.exists():
+    try:
+        content = read_regular(file, "put the run's own file back.")
+    except FileNotFoundError:
         return
-    for line in file.read_text(errors="replace").splitlines():
+    lines = content.decode(errors="replace").split("\n")
+    damaged = []
+    for number, line in enumerate(lines, start=1):
         try:
             yield Record.parse(line)
         except ValueError:
-            continue
+            damaged.append(number)
+    # After the last record comes nothing, or what a crash has left of another.
+    wrong = [number for number in damaged if number < len(lines)]
+    if wrong:
+        _warn_of_damage(file, len(wrong), wrong[0])
+
+
+@lru_cache(maxsize=64)
+def _warn_of_damage(file: Path, count: int, first: int) -> None:
+    """Warn of damaged lines, once as long as they are the same."""
+    logger.warning(
+        "%s: %d of its lines, the first of them line %d, are no records of a run, and "
+        "are left aside; put the run's own file back if you have a copy.",
+        file,
+        count,
+        first,
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _number(value: Any, least: float = -inf) -> float:
+    if type(value) not in (int, float) or value < least:
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+class MovedError(ValueError):
+    """A run directory that is no longer where its run has begun.
+
+    Example:
+        >>> str(MovedError("runs/first was moved or replaced"))
+        'runs/first was moved or replaced'
+    """
 
 
 class Journal:
@@ -126,6 +188,31 @@ class Journal:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """Write a record, for others to read at once."""
-        self._file.write(f"{record.line}\n")
-        self._file.flush()
+        """Write a record, for others to read at once.
+
+        Raises:
+            MovedError: if the folder is no longer the one that the run began in.
+            OSError: if it cannot be written; names the file.
+        """
+        self.check_place()
+        try:
+            self._file.write(f"{record.line}\n")
+            self._file.flush()
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, self._file.name) from None
+
+    def check_place(self) -> None:
+        """Refuse to go on if another file has taken the place of this one."""
+        try:
+            same = os.path.samestat(
+                os.stat(self._file.name), os.fstat(self._file.fileno())
+            )
+        except OSError:
+            same = False
+        if not same:
+            folder = Path(self._file.name).parent
+            raise MovedError(
+                f"{folder} was moved or replaced while a run was going on in it, so "
+                "the run was stopped; put its folder back there, and go on with it "
+                f"by: fedbilevel resume {quote(str(folder))}"
+            )

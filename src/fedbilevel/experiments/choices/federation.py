@@ -23,6 +23,8 @@ class Federated:
         patience: how many times as long as half of those who have answered took the
             others are waited for, once there is a quorum; by default until the timeout.
         attempts: how many times a job may fail without progress before giving up.
+        reviewed: whether server and sites execute their own reviewed copies of a custom
+            problem's file, so that the job brings no code.
 
     Example:
         >>> Federated(sites=("north", "south")).timeout
@@ -35,6 +37,7 @@ class Federated:
     quorum: int = 1
     patience: float | None = None
     attempts: int = 5
+    reviewed: bool = False
 
     def __post_init__(self) -> None:
         above_zero(self, "timeout")

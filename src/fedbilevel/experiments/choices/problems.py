@@ -93,6 +93,8 @@ class Own:
 
     Attributes:
         file: beside the experiment file, or anywhere by its whole path.
+        sha256: of the file, in a job that names a file instead of bringing it; filled
+            in by `fedbilevel federate` if `federation.reviewed` is true.
 
     Example:
         >>> Own(Path("ridge.py")).file.name
@@ -100,6 +102,7 @@ class Own:
     """
 
     file: Path
+    sha256: str | None = None
 
 
 ProblemChoice: TypeAlias = Regularisation | Cleaning | LossTuning | Representation | Own

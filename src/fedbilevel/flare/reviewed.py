@@ -1,0 +1,93 @@
+"""Problem files that the people of a site or server have read, kept in its kit."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from fedbilevel.replacing import replacing
+
+PROBLEMS = Path("local") / "problems"
+"""The folder of a kit with the files that jobs may name, and none may bring."""
+
+
+class UnreviewedError(ValueError):
+    """A job names a problem file that nobody here has read.
+
+    Example:
+        >>> str(UnreviewedError("hospitals.py is not among the reviewed ones"))
+        'hospitals.py is not among the reviewed ones'
+    """
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file, as `sha256sum` prints it.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "empty.py"
+        >>> _ = file.write_text("")
+        >>> digest_of(file)[:8]
+        'e3b0c442'
+    """
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def review(kit: Path, file: Path) -> str:
+    """Allow a problem file that you have read to be executed for jobs that name it.
+
+    The file is copied into the kit; jobs name it by its SHA-256, so that any change to
+    it needs another review. To allow it no longer, remove it from the folder
+    `local/problems` of the kit. Neither needs a restart.
+
+    Args:
+        kit: Startup kit of a server or site.
+        file: That you have read, with all that it imports.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Example:
+        >>> import tempfile
+        >>> kit = Path(tempfile.mkdtemp())
+        >>> (kit / "hospitals.py").write_text("SITES = ()")
+        10
+        >>> digest = review(kit, kit / "hospitals.py")
+        >>> reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
+        True
+    """
+    digest = digest_of(file)
+    folder = kit / PROBLEMS
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with replacing(folder / f"{digest}.py") as unfinished:
+        shutil.copyfile(file, unfinished)
+    return digest
+
+
+def reviewed(kit: Path, name: str, sha256: str) -> Path:
+    """Return this kit's own copy of a problem file that a job names.
+
+    Args:
+        kit: Startup kit of a server or site.
+        name: Of the file where it is from, for the message.
+        sha256: That the job gives.
+
+    Raises:
+        UnreviewedError: If the kit has no such file.
+
+    Example:
+        >>> reviewed(Path("hospital-1"), "hospitals.py", "00ff")
+        Traceback (most recent call last):
+        ...
+        fedbilevel.flare.reviewed.UnreviewedError: the problem file hospitals.py with
+        the SHA-256 00ff is not among the reviewed ones of this kit; its operator can
+        read the file and allow it by fedbilevel.flare.reviewed.review.
+    """
+    # What a job says is not made part of a path.
+    for file in sorted((kit / PROBLEMS).glob("*.py")):
+        if file.is_file() and digest_of(file) == sha256:
+            return file
+    raise UnreviewedError(
+        f"the problem file {name} with the SHA-256 {sha256} is not among the reviewed "
+        "ones of this kit; its operator can read the file and allow it by "
+        "fedbilevel.flare.reviewed.review."
+    )

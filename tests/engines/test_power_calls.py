@@ -1,0 +1,173 @@
+"""What the kernel is asked when checkpoints replace each other, as strace sees it.
+
+The tests of `test_power` see what Python asks for; here it is whatever any library
+does. The calls are put through a model of a disk that keeps nothing but what was
+synchronised, and that may lose its power before any of them.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.process
+MAKING = "openat", "creat", "mkdir", "mkdirat"
+WRITING = "write", "pwrite64", "writev", "ftruncate"
+SYNCHRONISING = "fsync", "fdatasync"
+RENAMING = "rename", "renameat", "renameat2"
+REMOVING = "unlink", "unlinkat", "rmdir"
+ALL = *MAKING, *WRITING, *SYNCHRONISING, *RENAMING, *REMOVING
+PROGRAM = """
+import sys
+from pathlib import Path
+from fedbilevel import Checkpoints, FedBiO, run
+from tests import quadratic
+from tests.engines import federation
+
+kept = Checkpoints(Path(sys.argv[1]) / "kept", every=1, keep=1)
+what = quadratic.problem(), FedBiO(0.1), federation.in_memory(), *federation.START
+list(run(*what, rounds=4, checkpoints=kept))
+"""
+LINE = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+= (\d+)")
+PATH = re.compile(r'"([^"]*)"|<(/[^>]*)>')
+RESUMED = re.compile(r"^\d+\s+<\.\.\. \w+ resumed>(.*)$")
+UNFINISHED = "<unfinished ...>"
+READ = "state", "notes", "digests.json"
+"""Of a checkpoint, what is read; Orbax writes more, which nobody needs."""
+
+
+class Call(NamedTuple):
+    """A call that has succeeded.
+
+    Attributes:
+        name: of the call.
+        paths: that it is about.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+
+
+def calls(lines: Sequence[str]) -> Iterator[Call]:
+    """Yield the calls of a trace, in the order in which they ended."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        process = line.split(maxsplit=1)[0]
+        if line.endswith(UNFINISHED):
+            begun[process] = line.removesuffix(UNFINISHED)
+            continue
+        resumed = RESUMED.match(line)
+        if resumed:
+            line = begun.pop(process, "") + resumed[1]
+        found = LINE.match(line)
+        if not found or (found[1] == "openat" and "O_CREAT" not in found[2]):
+            continue
+        paths: list[Path] = []
+        for named, opened in PATH.findall(found[2]):
+            # A name may be one in the folder whose descriptor comes before it.
+            if named and paths and not named.startswith("/"):
+                paths[-1] /= named
+            elif named and paths and found[1] not in RENAMING:
+                paths[-1] = Path(named)
+            else:
+                paths.append(Path(named or opened))
+        yield Call(found[1], tuple(paths))
+
+
+class Disk:
+    """A disk that keeps what was synchronised.
+
+    Attributes:
+        pending: files with content, and files and folders with a name, that a loss of
+            power would take away.
+    """
+
+    def __init__(self) -> None:
+        self.pending: set[tuple[str, Path]] = set()
+
+    def do(self, call: Call) -> None:
+        """Carry out a call."""
+        first, last = call.paths[0], call.paths[-1]
+        if call.name in MAKING:
+            self.pending.add(("name", last))
+        elif call.name in WRITING:
+            self.pending.add(("content", first))
+        elif call.name in SYNCHRONISING:
+            self.pending = {
+                (what, path)
+                for what, path in self.pending
+                if (what, path) != ("content", first)
+                and not (what == "name" and path.parent == first)
+            }
+        elif call.name in RENAMING:
+            self.pending = {
+                (what, last / path.relative_to(first))
+                if path.is_relative_to(first)
+                else (what, path)
+                for what, path in self.pending
+            } | {("name", last)}
+        elif call.name in REMOVING:
+            self.pending = {
+                (what, path)
+                for what, path in self.pending
+                if not path.is_relative_to(last)
+            }
+
+    def lost(self, checkpoint: Path) -> list[Path]:
+        """Return what of a checkpoint a loss of power would take away now."""
+        needed = [checkpoint / one for one in READ]
+        return [
+            path
+            for _, path in self.pending
+            if path in (checkpoint, checkpoint.parent)
+            or any(path.is_relative_to(one) for one in needed)
+        ]
+
+
+def removals(lines: Sequence[str], kept: Path) -> int:
+    """Return how many checkpoints were removed; each must leave a whole one."""
+    disk, named, gone = Disk(), set[Path](), set[Path]()
+    for name, paths in calls(lines):
+        if paths == (kept.parent,):
+            disk.do(Call(name, paths))
+        inside = [one for one in paths if one.is_relative_to(kept)]
+        if not inside:
+            continue
+        checkpoint = kept.joinpath(*inside[-1].relative_to(kept).parts[:1])
+        if name in REMOVING and checkpoint in named:
+            named.discard(checkpoint)
+            gone.add(checkpoint)
+            lost = {one.name: disk.lost(one) for one in named}
+            assert not all(lost.values()), f"{checkpoint.name} goes, and: {lost}"
+        disk.do(Call(name, paths))
+        if name in RENAMING and paths[-1].parent == kept:
+            named.add(paths[-1])
+            gone.discard(paths[-1])
+    return len(gone)
+
+
+def _can_trace() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    command = ["strace", "-o", "/dev/null", "true"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_checkpoint_outlasts_a_loss_of_power_before_an_older_one_goes(tmp_path):
+    if not _can_trace():
+        pytest.skip("strace is not installed, or may not trace")
+    trace = tmp_path / "trace"
+    options = ["-f", "-y", "-s", "0", "-e", f"trace={','.join(ALL)}", "-o", trace]
+    program = [sys.executable, "-c", PROGRAM, tmp_path]
+    subprocess.run(["strace", *options, *program], check=True, capture_output=True)
+    lines = trace.read_text(errors="replace").splitlines()
+    assert removals(lines, tmp_path / "kept") == 3
+    # The model would see a name that is not on the disk.
+    without = [one for one in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", one)]
+    with pytest.raises(AssertionError, match="round_1 goes, and"):
+        removals(without, tmp_path / "kept")

@@ -1,0 +1,65 @@
+"""Sites that take no code from outside run what their people have read."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.rehearsal import rehearsal
+from fedbilevel.flare.reviewed import digest_of, review
+from fedbilevel.flare.settings import prepare
+from tests.federation.experiments import ENVIRONMENT, SITES, federating, written
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
+    """A federation whose sites are prepared as the guide says."""
+    home = tmp_path_factory.mktemp("reviewed")
+    kits = provisioned(home / "kits", SITES)
+    for kit in kits.sites.values():
+        prepare(kit)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        with rehearsal(home / "kits", SITES):
+            yield kits
+
+
+def ended(file: Path, kits: Kits) -> tuple[int, str]:
+    with federating(file, "--federation.kit", str(kits.lead)) as command:
+        try:
+            code = command.process.wait(HANG)
+        except subprocess.TimeoutExpired:
+            pytest.fail(command.said)
+        return code, command.said
+
+
+def test_a_reviewed_file_runs_and_others_do_not(kits, tmp_path):
+    settings = "rounds = 3\nfederation.reviewed = true"
+    file = written(tmp_path / "first", "LocalBSGM", settings)
+    problem = file.parent / "pulled.py"
+    *most, last = kits.sites.values()
+    for kit in (kits.server, *most):
+        review(kit, problem)
+    code, said = ended(file, kits)
+    assert code == 2, said
+    assert f"{last.name} could not begin: the problem file pulled.py with the" in said
+    assert digest_of(problem) in said
+    review(last, problem)
+    file = written(tmp_path / "second", "LocalBSGM", settings)
+    code, said = ended(file, kits)
+    assert code in (0, 3), said
+    assert (file.parent / "runs" / "LocalBSGM-federated" / "learnt.npz").exists()
+
+
+def test_a_job_that_brings_code_is_not_deployed(kits, tmp_path):
+    settings = "rounds = 3\nfederation.attempts = 1"
+    file = written(tmp_path, "LocalBSGM", settings)
+    code, said = ended(file, kits)
+    assert code == 2, said
+    assert not (tmp_path / "runs" / "LocalBSGM-federated" / "learnt.npz").exists()

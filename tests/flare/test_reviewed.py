@@ -1,0 +1,132 @@
+"""A site executes problem files that its people have read, and no others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import FedBiO
+from fedbilevel.experiments.choices import Experiment, Federated, Own
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.flare.collab_site import ENROL, made
+from fedbilevel.flare.recipe import FederationRecipe
+from fedbilevel.flare.reviewed import PROBLEMS, UnreviewedError, digest_of, review
+from fedbilevel.flare.settings import prepare
+from fedbilevel.flare.travelling import arrived, travelling
+
+POLICY = {
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": "any",
+        "lead": {"submit_job": "any", "byoc": "any"},
+        "member": {"view": "any"},
+    },
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "mine" / "hospitals.py"
+    found.parent.mkdir()
+    found.write_text("open('executed', 'w')")
+    return found
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    (tmp_path / "kit" / "local").mkdir(parents=True)
+    return tmp_path / "kit"
+
+
+def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
+    """Write what a job carries; return its configuration."""
+    federation = Federated(sites=("north", "south"), reviewed=is_reviewed)
+    experiment = Experiment(FedBiO(0.1), problem=Own(file), federation=federation)
+    job.mkdir()
+    write_experiment(travelling(experiment), job / EXPERIMENT)
+    recipe = FederationRecipe(experiment, run="a1")
+    assert recipe._user_source_entries([]) == (
+        [] if is_reviewed else [(str(file), None)]
+    )
+    return job
+
+
+def test_a_job_names_a_reviewed_file_and_brings_none(file, kit, tmp_path):
+    digest = review(kit, file)
+    job = sent(file, tmp_path / "job", is_reviewed=True)
+    found = arrived(job, tmp_path / "custom", kit).problem
+    assert isinstance(found, Own)
+    assert found.file.parent == kit / PROBLEMS
+    assert found.file.read_text() == file.read_text()
+    # The submitter's file may change; the reviewed one is what runs.
+    file.write_text("raise ValueError")
+    assert digest_of(found.file) == digest
+
+
+def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
+    file, kit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = sent(file, tmp_path / "job", is_reviewed=True)
+    words = rf"hospitals.py with the SHA-256 {digest_of(file)} is not .* can read the"
+    with pytest.raises(UnreviewedError, match=words):
+        arrived(job, tmp_path, kit)
+    answer = made("north", tmp_path / "home", job, file.parent, kit)
+    said = answer(ENROL)
+    assert isinstance(said, str)
+    # Words by which the server knows that another try would not help.
+    assert said.startswith("could not begin: the problem file hospitals.py")
+    assert digest_of(file) in said
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_changed_copy_is_no_longer_a_reviewed_one(file, kit, tmp_path):
+    digest = review(kit, file)
+    job = sent(file, tmp_path / "job", is_reviewed=True)
+    (kit / PROBLEMS / f"{digest}.py").write_text("raise SystemExit")
+    with pytest.raises(UnreviewedError, match="is not among the reviewed ones"):
+        arrived(job, tmp_path, kit)
+
+
+@pytest.mark.parametrize("digest", ["../../mine/hospitals", "", "*", "/etc/passwd"])
+def test_what_a_job_says_is_no_path(digest, file, kit, tmp_path):
+    review(kit, file)
+    job = sent(file, tmp_path / "job", is_reviewed=True)
+    text = (job / EXPERIMENT).read_text()
+    (job / EXPERIMENT).write_text(text.replace(digest_of(file), digest))
+    with pytest.raises(UnreviewedError, match="is not among the reviewed ones"):
+        arrived(job, tmp_path, kit)
+
+
+def test_a_file_that_travels_is_taken_from_the_job(file, kit, tmp_path):
+    job = sent(file, tmp_path / "job", is_reviewed=False)
+    assert arrived(job, tmp_path / "custom", kit).problem == Own(
+        tmp_path / "custom" / "hospitals.py"
+    )
+
+
+def test_a_site_is_prepared_to_refuse_code_unless_told_otherwise(kit):
+    local = kit / "local"
+    (local / "resources.json.default").write_text("{}")
+    (local / "authorization.json.default").write_text(json.dumps(POLICY))
+    prepare(kit, code_from_outside=True)
+    assert not (local / "authorization.json").exists()
+    prepare(kit)
+    roles = json.loads((local / "authorization.json").read_text())["permissions"]
+    assert {role: rights["byoc"] for role, rights in roles.items()} == {
+        "project_admin": "none",
+        "lead": "none",
+        "member": "none",
+    }
+    assert roles["project_admin"]["manage_job"] == "any"
+    assert roles["lead"]["submit_job"] == "any"
+    assert roles["member"]["view"] == "any"
+
+
+def test_a_policy_of_the_site_stays(kit):
+    local = kit / "local"
+    (local / "resources.json.default").write_text("{}")
+    (local / "authorization.json").write_text("mine")
+    prepare(kit)
+    assert (local / "authorization.json").read_text() == "mine"

@@ -1,0 +1,94 @@
+"""Gives every damaged run directory to its command, in one process."""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fedbilevel.__main__ import main as command_line
+from tests.hostile.folders import CASES, EXPERIMENT, PRECIOUS, PROBLEM, RUN, Case
+
+LONGEST = 600
+"""Seconds after which a command hangs, on however busy a machine."""
+
+
+def hang(number: int, frame: object) -> None:
+    # No kind of error that a command answers.
+    raise AssertionError("it hangs")
+
+
+def call(words: list[str]) -> dict[str, Any]:
+    out, err = io.StringIO(), io.StringIO()
+    signal.alarm(LONGEST)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code: int | str | None = command_line(words)
+        except SystemExit as error:
+            code = error.code
+        except BaseException:
+            traceback.print_exc()
+            code = -1
+        finally:
+            signal.alarm(0)
+    return {"code": code, "said": out.getvalue() + err.getvalue()}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return what is in a folder, by name; times left aside."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            about = f"link to {os.readlink(path)}"
+        elif stat.S_ISREG(mode):
+            about = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            about = str(stat.S_IFMT(mode))
+        found[os.fsdecode(os.fsencode(path.relative_to(folder)))] = about
+    return found
+
+
+def outcome(case: Case, made: Path, box: Path) -> dict[str, Any]:
+    box.mkdir()
+    os.chdir(box)
+    shutil.copytree(made, RUN)
+    Path(PRECIOUS).write_text("mine")
+    case.damage(Path(RUN))
+    before = contents(box)
+    found = call(list(case.command))
+    after = contents(box)
+    changed = sorted(
+        name for name in before | after if before.get(name) != after.get(name)
+    )
+    os.chdir(made)
+    shutil.rmtree(box)
+    return {**found, "changed": changed}
+
+
+def main(folder: Path) -> None:
+    signal.signal(signal.SIGALRM, hang)
+    os.chdir(folder)
+    (folder / "problem.py").write_text(PROBLEM.replace("METRIC", "1.0"))
+    (folder / "a.toml").write_text(EXPERIMENT)
+    began = call(["run", "a.toml"])
+    assert began["code"] in (0, 3), began
+    made = folder / "runs" / "a"
+    found: list[dict[str, Any] | None] = []
+    for number, case in enumerate(CASES):
+        if case.root or os.geteuid():
+            found.append(outcome(case, made, folder / str(number)))
+        else:
+            found.append(None)
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,627 @@
+"""Hostile run directories and problem files, each with what its answer must have.
+
+Every case gets a run directory of its own, damaged in one way, and a command. Beside
+the directory lies a file of somebody else's, which nothing may touch.
+"""
+
+import io
+import json
+import os
+import shutil
+import socket
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RUN = "r"
+"""In place of a path on the command line: the run directory."""
+PRECIOUS = "precious"
+"""The file beside the run directory that is somebody else's."""
+PROBLEM = '''"""A scalar problem."""
+import jax.numpy as jnp
+import numpy as np
+from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
+from fedbilevel.problems import Task
+
+
+def upper_loss(x, y, batch):
+    return jnp.mean((y - 1) ** 2 + 0 * batch)
+
+
+def lower_loss(x, y, batch):
+    return jnp.mean(batch * (y - x) ** 2) / 2
+
+
+def task():
+    ones = np.ones(2, np.float32)
+    held = [LocalExamples(ones, 2 * ones)] * 2
+    start = jnp.array(3.0), jnp.array(4.0)
+    metrics = {"size": lambda x, y: METRIC}
+    losses = BilevelProblem(upper_loss, lower_loss)
+    return Task(losses, InMemoryDevices(held), *start, metrics)
+'''
+EXPERIMENT = """rounds = 4
+[problem]
+name = "Own"
+file = "problem.py"
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+[evaluation]
+every = 1
+baseline = false
+[checkpoints]
+every = 2
+"""
+LINE = (
+    '{"rounds": 4, "seconds": 0.1, "upper_samples": 1, "lower_samples": 1, '
+    '"exchanges": 1, "bytes_down": 1, "bytes_up": 1, "figures": {"loss": 1.0}}'
+)
+
+
+class Case(NamedTuple):
+    """A damaged run directory, a command, and what is to become of it.
+
+    Attributes:
+        what: is the matter.
+        damage: does it to a run directory.
+        command: with `RUN` for the directory.
+        words: of the answer.
+        code: the exit code.
+        changes: whether the command may write into the directory.
+        root: whether root meets it too, who may read everything.
+    """
+
+    what: str
+    damage: Callable[[Path], Any]
+    command: tuple[str, ...]
+    words: str
+    code: int = 2
+    changes: bool = False
+    root: bool = True
+
+
+def gone(path: Path) -> Path:
+    """Return a path at which there is nothing any more."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    return path
+
+
+def written(content: bytes, path: Path) -> None:
+    gone(path).write_bytes(content)
+
+
+def halved(path: Path) -> None:
+    content = path.read_bytes()
+    written(content[: len(content) // 2], path)
+
+
+def folder(path: Path) -> None:
+    gone(path).mkdir()
+    (path / "x").write_text("x")
+
+
+def link(target: str, path: Path) -> None:
+    gone(path).symlink_to(target)
+
+
+def socketed(path: Path) -> None:
+    # The name of a socket is short, and a test's folder is not.
+    with socket.socket(socket.AF_UNIX) as opened:
+        here = Path.cwd()
+        os.chdir(gone(path).parent)
+        opened.bind(path.name)
+        os.chdir(here)
+
+
+def forbidden(path: Path) -> None:
+    path.chmod(0)
+
+
+GARBAGE = bytes(range(256)) * 4
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "empty": partial(written, b""),
+    "garbage": partial(written, GARBAGE),
+    "zeros": partial(written, bytes(1000)),
+    "a list": partial(written, b"[]\n"),
+    "null": partial(written, b"null\n"),
+    "a folder": folder,
+    "a link to nowhere": partial(link, "nowhere"),
+    "a link to itself": lambda path: link(path.name, path),
+    "a pipe": lambda path: os.mkfifo(gone(path)),
+    "a socket": socketed,
+    "a device": partial(link, "/dev/null"),
+}
+NO_FILE = {
+    "a folder": "is a folder and no file; ",
+    "a link to nowhere": "is a link that leads nowhere; ",
+    "a link to itself": "cannot be read: Too many levels of symbolic links; ",
+    "a pipe": "is a pipe and no file; ",
+    "a socket": "cannot be read: No such device or address; ",
+    "a device": "is a device and no file; ",
+}
+"""What is said of what has the name of a file and is none."""
+
+
+def packed(**arrays: Any) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+def bomb(path: Path) -> None:
+    """Write a small file that unpacks to 40 MB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (5_000_000,)}
+    )
+    with zipfile.ZipFile(gone(path), "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, header.getvalue() + bytes(20_000_000))
+
+
+def claims(path: Path) -> None:
+    """Write arrays whose headers claim more than there is memory."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
+    )
+    with zipfile.ZipFile(gone(path), "w") as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, header.getvalue())
+
+
+def learnt() -> list[Case]:
+    def at(what: str, damage: Callable[[Path], Any], words: str, **more: Any) -> Case:
+        command = ("diagnose", RUN)
+        return Case(
+            f"learnt.npz: {what}",
+            lambda run: damage(run / "learnt.npz"),
+            command,
+            words,
+            **more,
+        )
+
+    again = "make it anew by: fedbilevel resume"
+    numbers = packed(x=np.zeros(()), y=np.zeros(()))
+    damaged = f"learnt.npz is damaged; remove it, and {again}"
+    objects = packed(x=np.array([{}], object), y=np.zeros(()))
+    single = io.BytesIO()
+    np.save(single, np.zeros(3))
+    return [
+        *(
+            at(what, damage, NO_FILE.get(what, damaged))
+            for what, damage in DAMAGES.items()
+        ),
+        at("truncated", halved, damaged),
+        at("pickled objects", partial(written, objects), damaged),
+        at("one array alone", partial(written, single.getvalue()), damaged),
+        at("a bomb", bomb, damaged),
+        at("a claim of memory", claims, damaged),
+        at("cut by a byte", partial(written, numbers[:-1]), damaged),
+        at("text", partial(written, b"PK\x03\x04 and so on"), damaged),
+        at("no array", partial(written, packed()), "has nothing, but the problem"),
+        at("one missing", partial(written, packed(x=np.zeros(()))), "has x, but the"),
+        at(
+            "another shape",
+            partial(written, packed(x=np.zeros(3), y=np.zeros(()))),
+            "x of r/learnt.npz has shape (3,), but the problem has (): it has changed "
+            "since; run it again",
+        ),
+        at("missing", gone, "has no learnt.npz: the run has not come to its end; go"),
+        at("no permission", forbidden, "Permission denied; remove it", root=False),
+    ]
+
+
+def plotted() -> list[Case]:
+    """Return what a picture or a page may find in its place."""
+
+    def at(what: str, name: str, damage: Callable[[Path], Any], words: str, code: int):
+        return Case(
+            f"{name}: {what}",
+            lambda run: damage(run / name),
+            ("plot", RUN),
+            words,
+            code,
+            changes=True,
+        )
+
+    outside = partial(link, f"../{PRECIOUS}")
+    blocked = "Is a directory; move that folder out of the way"
+    return [
+        at("a link outside", "report.html", outside, "all of them on one page", 0),
+        at("a link outside", "course.svg", outside, "all of them on one page", 0),
+        at("a link", "unfinished-report.html", outside, "all of them on one page", 0),
+        at("a pipe", "report.html", DAMAGES["a pipe"], "all of them on one page", 0),
+        at("a folder", "report.html", folder, blocked, 2),
+        at("a folder", "unfinished-course.svg", folder, blocked, 2),
+    ]
+
+
+def records() -> list[Case]:
+    def at(
+        what: str,
+        damage: Callable[[Path], Any],
+        words: str,
+        command: str = "compare",
+        code: int = 2,
+    ) -> Case:
+        return Case(
+            f"measured.jsonl: {what}, {command}",
+            lambda run: damage(run / "measured.jsonl"),
+            (command, RUN),
+            words,
+            code,
+        )
+
+    nothing = "nothing was measured yet of the run in r; go on with it by"
+    wrong: dict[str, Any] = {
+        "rounds that are a word": {"rounds": "4"},
+        "rounds that are true": {"rounds": True},
+        "rounds below zero": {"rounds": -1},
+        "half a round": {"rounds": 0.5},
+        "no seconds": {"seconds": None},
+        "seconds below zero": {"seconds": -1},
+        "seconds in a list": {"seconds": [1]},
+        "bytes that are a word": {"bytes_up": "1"},
+        "figures in a list": {"figures": [1.0]},
+        "figures that are words": {"figures": {"loss": "1"}},
+        "figures that are lists": {"figures": {"loss": [1.0]}},
+        "figures that are true": {"figures": {"loss": True}},
+        "no figures": {"figures": None},
+        "exclusions in a list": {"exclusions": [1]},
+        "unknown exclusions": {"exclusions": {"who": 1}},
+        "exclusions of no devices": {"exclusions": {"devices": [[1]]}},
+        "a number of 500 digits": {"figures": {"loss": 10**500}},
+    }
+    lines = {
+        what: f"{json.dumps({**json.loads(LINE), **given})}\n".encode()
+        for what, given in wrong.items()
+    }
+    lines["nested"] = b"[" * 100_000 + b"\n"
+    lines["of another version"] = b'{"version": 7, "round": 3}\n'
+    return [
+        *(
+            at(what, damage, NO_FILE.get(what, nothing))
+            for what, damage in DAMAGES.items()
+        ),
+        *(at(what, partial(written, one), nothing) for what, one in lines.items()),
+        at("missing", gone, nothing),
+        at("missing", gone, nothing, "plot"),
+        at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "plot"),
+        at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "plan"),
+        at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "resume"),
+        at("a folder", folder, NO_FILE["a folder"], "resume"),
+        at(
+            "a damaged line among others",
+            lambda file: written(b"{}\n{}\n{}\n" + file.read_bytes(), file),
+            "measured.jsonl: 3 of its lines, the first of them line 1, are no records",
+            code=0,
+        ),
+        at(
+            "a torn last line",
+            lambda file: written(file.read_bytes()[:-20], file),
+            "r stopped after 3 of 4 rounds",
+            code=0,
+        ),
+    ]
+
+
+def endings() -> list[Case]:
+    """Return damage to the small files of a run that has ended."""
+
+    def at(
+        name: str, what: str, damage: Callable[[Path], Any], command: str, words: str
+    ) -> Case:
+        return Case(
+            f"{name}: {what}",
+            lambda run: damage(run / name),
+            (command, RUN),
+            words,
+        )
+
+    cure = "remove it, and resume the run to learn whether it fails"
+    contents = {
+        "no rounds": b'{"reason": "x"}',
+        "rounds that are a word": b'{"rounds": "x", "reason": "x"}',
+        "rounds below zero": b'{"rounds": -3, "reason": "x"}',
+        "another key": b'{"rounds": 1, "reason": "x", "more": 2}',
+        "nested": b"[" * 100_000,
+    }
+    failures: list[tuple[str, Callable[[Path], Any]]] = [
+        *((what, damage) for what, damage in DAMAGES.items()),
+        *((what, partial(written, one)) for what, one in contents.items()),
+    ]
+    baselines: list[tuple[str, Callable[[Path], Any]]] = [
+        *DAMAGES.items(),
+        ("another version", partial(written, b"{}")),
+    ]
+    return [
+        *(
+            at(
+                "failure.json",
+                what,
+                damage,
+                "plot",
+                NO_FILE.get(what, f"failure.json is damaged; {cure}"),
+            )
+            for what, damage in failures
+        ),
+        *(
+            at(
+                "baseline.json",
+                what,
+                damage,
+                "resume",
+                NO_FILE.get(what, "baseline.json is damaged, and left aside; remove"),
+            )._replace(code=0)
+            for what, damage in baselines
+        ),
+        *(
+            at("cause.txt", what, DAMAGES[what], "resume", f"{NO_FILE[what]}remove it")
+            for what in NO_FILE
+        ),
+        at(
+            "cause.txt",
+            "escapes",
+            partial(written, b"\x1b[2Jall is well"),
+            "resume",
+            "after 4 rounds",
+        )._replace(code=0),
+    ]
+
+
+def settings() -> list[Case]:
+    def at(what: str, damage: Callable[[Path], Any], words: str, command="plot"):
+        return Case(
+            f"experiment.toml: {what}, {command}",
+            lambda run: damage(run / "experiment.toml"),
+            (command, RUN),
+            words,
+        )
+
+    def text(content: str) -> Callable[[Path], None]:
+        return partial(written, content.encode())
+
+    none = "has no experiment.toml, so it is no folder of a run; see"
+    known = EXPERIMENT.replace('"problem.py"', '"../a/problem.py"')
+    return [
+        *(
+            at(what, DAMAGES[what], none)
+            for what in ("a folder", "a link to nowhere", "a link to itself", "a pipe")
+        ),
+        at("a socket", DAMAGES["a socket"], none, "resume"),
+        at("a device", DAMAGES["a device"], none, "compare"),
+        at("missing", gone, none, "diagnose"),
+        at("missing", gone, none, "plan"),
+        at("empty", DAMAGES["empty"], "algorithm is missing"),
+        at("garbage", DAMAGES["garbage"], "is no text in UTF-8; save it as such"),
+        at("zeros", DAMAGES["zeros"], "is no TOML"),
+        at("no TOML", text("rounds"), "is no TOML", "compare"),
+        at("nested", text("a=" + "[" * 3000), "is nested too deeply"),
+        at("nested tables", text("[" + "a." * 5000 + "a]"), "a is not known"),
+        at("a mark of order", text("\ufeffrounds = 3"), "is no TOML"),
+        at(
+            "lines of spaces",
+            text(" " * 50_000 + "\n" + known.replace("4", "0")),
+            "rounds: give at least 1",
+        ),
+        at(
+            "a header of spaces", text("[" + " " * 9_000 + "foo]\n"), "foo is not known"
+        ),
+        at("a key of spaces", text('"' + " " * 2_000 + '" = 1'), "is not known"),
+        at("an escape", text('"\\u001b[2J" = 1\n'), r"\x1b[2J is not known"),
+        at("a mark of direction", text('"\\u202e" = 1'), r"\u202e is not known"),
+        at("no file", text(known.replace("a/problem", "nope")), "there is no"),
+        at("no rounds", text(known.replace("4", "0")), "rounds", "resume"),
+        at("another version", text(f"version = 9\n{known}"), "version is not known"),
+    ]
+
+
+def places() -> list[Case]:
+    """Return what is odd about where a run directory is, or what stands in it."""
+
+    def moved(name: str | bytes) -> Callable[[Path], Any]:
+        return lambda run: os.rename(run, os.path.join(run.parent, os.fsdecode(name)))
+
+    def named(what: str, name: str | bytes, command: str, words: str) -> Case:
+        return Case(
+            f"a name with {what}", moved(name), (command, os.fsdecode(name)), words
+        )
+
+    more = ("resume", RUN, "--rounds", "5")
+    outside = partial(link, f"../{PRECIOUS}")
+    return [
+        Case(
+            "no folder", lambda run: None, ("plot", "nope\x1b[2J"), r"nope\x1b[2J has"
+        ),
+        Case("no text", lambda run: None, ("plot", "nope\udcff"), r"nope\xff has no"),
+        named("an escape", "\x1b]0;x\x07", "compare", r"\x1b]0;x\x07")._replace(code=0),
+        named("a line", "a\nb", "compare", "a")._replace(code=0),
+        named("spaces", "a  b", "compare", "a  b")._replace(code=0),
+        named("no text", b"a\xff", "compare", "a\\xff")._replace(code=0),
+        Case(
+            "a name of 300 letters",
+            lambda run: None,
+            ("run", "../a.toml", "--folder", "x" * 300),
+            "File name too long; give a shorter name",
+        ),
+        Case(
+            "a lock that is a link outside",
+            lambda run: outside(run / ".lock"),
+            more,
+            "cannot be used",
+        ),
+        Case(
+            "a lock that is a folder", lambda run: folder(run / ".lock"), more, "lock"
+        ),
+        Case(
+            "a draft that is a folder",
+            lambda run: folder(run / "unfinished-experiment.toml"),
+            more,
+            "Is a directory; move that folder out of the way",
+            changes=True,
+        ),
+        Case(
+            "a draft that is a link outside",
+            lambda run: outside(run / "unfinished-experiment.toml"),
+            more,
+            "after 5 rounds",
+            code=0,
+            changes=True,
+        ),
+        Case(
+            "another run's name",
+            lambda run: (run / "run").write_text("x"),
+            more,
+            "is one across sites; go on with it by the fedbilevel federate",
+        ),
+    ]
+
+
+def checkpoints() -> list[Case]:
+    def at(what: str, damage: Callable[[Path], Any], words: str, code: int = 2):
+        return Case(
+            f"checkpoints: {what}",
+            lambda run: damage(run / "checkpoints"),
+            ("resume", RUN, "--rounds", "5"),
+            words,
+            code,
+            changes=True,
+        )
+
+    def inside(name: str, damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def both(kept: Path) -> None:
+            for number in (2, 4):
+                damage(kept / f"round_{number}" / name)
+
+        return both
+
+    def newest(name: str, damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        return lambda kept: damage(kept / "round_4" / name)
+
+    gone_all = "its checkpoints are gone, so that it would begin anew and replace"
+    useless = "can be used: they are damaged, and now called so; give the run another"
+    skipped = "skipped the checkpoint"
+    return [
+        at("missing", gone, gone_all),
+        at("empty", lambda kept: gone(kept).mkdir(), gone_all),
+        at("a link to nowhere", DAMAGES["a link to nowhere"], gone_all),
+        at("a file", DAMAGES["garbage"], gone_all),
+        at("a pipe", DAMAGES["a pipe"], gone_all),
+        at("no digests", inside("digests.json", gone), useless),
+        at("garbage for digests", inside("digests.json", DAMAGES["garbage"]), useless),
+        at("a list of digests", inside("digests.json", DAMAGES["a list"]), useless),
+        at("pipes for digests", inside("digests.json", DAMAGES["a pipe"]), useless),
+        at("folders for digests", inside("digests.json", folder), useless),
+        at("pipes for arrays", inside("state/0.npz", DAMAGES["a pipe"]), useless),
+        at("no notes", inside("notes", gone), useless),
+        at("links for notes", inside("notes", DAMAGES["a link to itself"]), useless),
+        at("the newest truncated", newest("state/0.npz", halved), skipped, 0),
+        at("the newest a pipe", newest("state/0.npz", DAMAGES["a pipe"]), skipped, 0),
+        at(
+            "the newest a file",
+            lambda kept: written(b"x", kept / "round_4"),
+            skipped,
+            0,
+        ),
+        at(
+            "a number too many",
+            lambda kept: (kept / "round_99999999999999999999").mkdir(),
+            "has got newer ones meanwhile. Let one run at a time use a folder",
+        ),
+        at("names of none", lambda kept: (kept / "round_x").mkdir(), "after 5", 0),
+    ]
+
+
+def problems() -> list[Case]:
+    """Return problem files, run from an experiment file of one's own."""
+
+    def own(what: str, content: str | bytes, words: str) -> Case:
+        source = content.encode() if isinstance(content, str) else content
+
+        def damage(run: Path) -> None:
+            (run.parent / "problem.py").write_bytes(source)
+            (run.parent / "a.toml").write_text(EXPERIMENT)
+
+        return Case(f"a problem: {what}", damage, ("run", "a.toml"), words)
+
+    def metric(what: str, returned: str) -> Case:
+        source = PROBLEM.replace("METRIC", returned)
+        return own(what, source, "the metric size returned a")
+
+    silent = "class Silent(Exception):\n    def __str__(self): 1 / 0\nraise Silent"
+    return [
+        own("empty", "", "has no function task(); fedbilevel new shows one"),
+        own("no Python", "def", "line 1: invalid syntax"),
+        own("no text", b"x = '\xff'", "problem.py"),
+        own("a zero byte", "x = 1\0", "problem.py"),
+        own("a task that is a number", "task = 3", "has no function task()"),
+        own("a task of nothing", "def task(): pass", "returned a NoneType; return a"),
+        own("a task with arguments", "def task(x): pass", "missing 1 required"),
+        own("no such module", "import nope_nope", "line 1: ModuleNotFoundError"),
+        own("escapes", "raise ValueError('\\x1b[2Jfine')", r"ValueError: \x1b[2Jfine"),
+        own("an exit", "raise SystemExit(0)", "line 1 ends the program; let it return"),
+        own("a late exit", "def task():\n    exit(0)", "line 2 ends the program"),
+        own("an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"),
+        own("no words", silent, "its own __str__ fails"),
+        own("endless recursion", "def f(): f()\nf()", "RecursionError"),
+        own("no memory", "raise MemoryError", "line 1: MemoryError"),
+        own("an error of the system", "open('/nope/x')", "line 1: FileNotFoundError"),
+        metric("a metric that is a list", "[1.0, 2.0]"),
+        metric("a metric of lists", "[[1.0], [2.0, 3.0]]"),
+        metric("a metric that is None", "None"),
+        metric("a metric that is a word", "'high'"),
+        metric("a metric that is a table", "{}"),
+        metric("a metric that is complex", "1j"),
+        metric("a metric that is y and x", "(x, y)"),
+    ]
+
+
+def received() -> list[Case]:
+    """Return run directories that name a file to be executed."""
+    evil = "import pathlib\npathlib.Path('executed').write_text('')\n"
+
+    def names(file: str, place: str) -> Callable[[Path], None]:
+        def damage(run: Path) -> None:
+            (run.parent / place).write_text(evil + PROBLEM.replace("METRIC", "1.0"))
+            text = EXPERIMENT.replace('"problem.py"', json.dumps(file))
+            (run / "experiment.toml").write_text(text)
+
+        return damage
+
+    ask = "executed, and which you have neither run nor allowed as it is; read it, and"
+    inside, beside = names("problem.py", "r/problem.py"), names("../x.py", "x.py")
+    return [
+        Case("received: plot", inside, ("plot", RUN), ask),
+        Case("received: resume", inside, ("resume", RUN, "--rounds", "6"), ask),
+        Case("received: diagnose", inside, ("diagnose", RUN), ask),
+        Case("received: beside it", beside, ("plot", RUN), ask),
+        Case(
+            "received: trusted",
+            inside,
+            ("plot", RUN, "--trust"),
+            "all of them on one page",
+            code=0,
+            changes=True,
+        ),
+    ]
+
+
+CASES = [
+    *learnt(),
+    *plotted(),
+    *records(),
+    *endings(),
+    *settings(),
+    *places(),
+    *checkpoints(),
+    *problems(),
+    *received(),
+]
