@@ -10,6 +10,8 @@ from fedbilevel.flare.worker import Worker, WorkerError
 from fedbilevel.flare.worker_child import Answer
 
 ENROL = b"enrol"
+REFUSED = "refused:"
+"""Before the reason of a site that takes no part, or carries a task not out."""
 SERVER = "server"
 """What Collab calls the server of a job."""
 
@@ -58,6 +60,7 @@ class CollabSite:
                 home_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
+                Path(workspace.get_root_dir()),
             )
         if self._garbage is None:
             self._garbage = Garbage()
@@ -73,7 +76,7 @@ class CollabSite:
             return f"could not answer: {error.summary}; its console says more"
 
 
-def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
+def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> Answer:
     """Return what answers messages at a site; called in the computation's process.
 
     Args:
@@ -81,6 +84,7 @@ def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
         home: what the site keeps of the run beyond a job.
         configuration: the folder of the job's configuration.
         code: the folder of the job's code.
+        kit: the site's, with the rules that its operator has set.
 
     Example:
         >>> made.__name__
@@ -91,29 +95,52 @@ def made(site: str, home: Path, configuration: Path, code: Path) -> Answer:
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
+    from fedbilevel.flare.site_files import read_site_files, require_room
     from fedbilevel.flare.travelling import arrived
 
+    try:
+        rules, salt = read_site_files(kit / "local")
+        require_room(rules, kit, home)
+    except RefusedError as error:
+        return _refusing(error)
     experiment = arrived(configuration, code)
     model, examples = known_at(experiment, site)
-    device = Site(
-        sites_of(experiment).index(site),
-        model.problem,
-        experiment.federated_algorithm,
-        examples,
-        model.x,
-        model.y,
-        folder=home.parent,
-    )
+    enrolment = Enrolment.of(examples)
     # What does not fit cannot be computed; the server says so of what is told of it.
-    if device.enrolment[:2] == Enrolment.of(model.form)[:2]:
-        device.warm_up()
+    if enrolment[:2] != Enrolment.of(model.form)[:2]:
+        return lambda message: (
+            enrolment.encode().encode()
+            if message == ENROL
+            else f"{REFUSED} the site's examples do not fit the model"
+        )
+    try:
+        device = Site(
+            sites_of(experiment).index(site),
+            model.problem,
+            experiment.federated_algorithm,
+            examples,
+            model.x,
+            model.y,
+            folder=home.parent,
+            rules=rules,
+            salt=salt,
+            run=home.name,
+        )
+    except RefusedError as error:
+        return _refusing(error)
+    device.warm_up()
 
     def answer(message: bytes) -> bytes | str:
         if message == ENROL:
-            return device.enrolment.encode().encode()
+            return enrolment.encode().encode()
         try:
             return device.answer(message)
         except RefusedError as error:
-            return f"refused: {error}"
+            return f"{REFUSED} {error}"
 
     return answer
+
+
+def _refusing(error: Exception) -> Answer:
+    reason = f"{REFUSED} {error}"
+    return lambda message: reason
