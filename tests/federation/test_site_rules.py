@@ -189,7 +189,7 @@ def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
     for number in range(3):
         site(rules=rules, folder=tmp_path).answer(task(number))
     one = site(rules=rules, folder=tmp_path)
-    with pytest.raises(RefusedError, match="answers 3 exchanges of a run"):
+    with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
         one.answer(task(3))
     one.answer(task(2))
     one.answer(task(3, run="second"))

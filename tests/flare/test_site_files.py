@@ -9,13 +9,20 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.engines.federation import REHEARSAL, RefusedError, SiteRules
+from fedbilevel.engines.federation.answered import AnsweredTasks
+from fedbilevel.engines.protocol import Moment
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.flare.collab_site import ENROL, made
 from fedbilevel.flare.homes import RUNS
 from fedbilevel.flare.settings import prepare
-from fedbilevel.flare.site_files import SALT, read_site_files, write_site_files
+from fedbilevel.flare.site_files import (
+    SALT,
+    answered_elsewhere,
+    read_site_files,
+    write_site_files,
+)
 from fedbilevel.flare.travelling import travelling
 
 RULES = "site_rules.toml"
@@ -102,12 +109,14 @@ SMALL = Experiment(FedBiO(0.1))
 def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
     assert "no local/site_rules.toml; let its operator" in str(enrolment(kit, SMALL))
     prepare(kit)
-    assert "refused: the site holds 37 upper examples" in str(enrolment(kit, SMALL))
+    assert "could not begin: the site holds 37 upper examples" in str(
+        enrolment(kit, SMALL)
+    )
     lenient = replace(SiteRules(), fewest_examples=37)
     (kit / "local" / RULES).unlink()
     prepare(kit, lenient)
     assert enrolment(kit, SMALL) == (
-        "refused: the algorithm draws batches of 1, but the site's rules ask for at "
+        "could not begin: the algorithm draws batches of 1, but the site's rules ask for at "
         "least 128. Set batch_size (and opening_batch_size, if there is one) of "
         "[algorithm] to 128 or more, or let the site's operator lower smallest_batch "
         "in local/site_rules.toml"
@@ -121,12 +130,18 @@ def test_a_rehearsal_answers_what_a_simulation_would(kit):
     assert json.loads(enrolment(kit, SMALL))["lower_size"] == 143
 
 
-def test_a_kit_has_room_for_so_many_runs(kit):
-    prepare(kit, replace(REHEARSAL, most_runs=1))
-    known = kit / RUNS / "somebody" / "first"
-    known.mkdir(parents=True)
-    (known / "answered.txt").write_text("")
-    words = str(enrolment(kit, SMALL, run="second"))
-    assert words.startswith("refused: the site keeps folders of 1 runs")
-    (known / "answered.txt").unlink()
-    assert isinstance(enrolment(kit, SMALL, run="second"), bytes)
+def test_exchanges_of_all_runs_in_a_kit_count_together(kit):
+    home = kit / RUNS / "somebody" / "second"
+    for owner, run in (
+        ("somebody", "first"),
+        ("else", "second"),
+        ("somebody", "second"),
+    ):
+        folder = kit / RUNS / owner / run
+        folder.mkdir(parents=True)
+        (folder / "answered.txt").write_text("0 0 aa\n1 0 bb\n")
+    assert answered_elsewhere(kit, home) == 4
+    tasks = AnsweredTasks(SiteRules(most_exchanges=7), home, elsewhere=4)
+    tasks.admit(Moment(2, 0), "cc")
+    with pytest.raises(RefusedError, match="answers 7 exchanges of all runs together"):
+        tasks.admit(Moment(3, 0), "dd")

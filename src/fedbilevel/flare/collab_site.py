@@ -10,8 +10,8 @@ from fedbilevel.flare.worker import Worker, WorkerError
 from fedbilevel.flare.worker_child import Answer
 
 ENROL = b"enrol"
-REFUSED = "refused:"
-"""Before the reason of a site that takes no part, or carries a task not out."""
+BROKEN = "could not begin"
+"""Words by which the server knows a site that another try would not help."""
 SERVER = "server"
 """What Collab calls the server of a job."""
 
@@ -95,12 +95,11 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
-    from fedbilevel.flare.site_files import read_site_files, require_room
+    from fedbilevel.flare.site_files import answered_elsewhere, read_site_files
     from fedbilevel.flare.travelling import arrived
 
     try:
         rules, salt = read_site_files(kit / "local")
-        require_room(rules, kit, home)
     except RefusedError as error:
         return _refusing(error)
     experiment = arrived(configuration, code)
@@ -111,7 +110,7 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
         return lambda message: (
             enrolment.encode().encode()
             if message == ENROL
-            else f"{REFUSED} the site's examples do not fit the model"
+            else "refused: the site's examples do not fit the model"
         )
     try:
         device = Site(
@@ -125,6 +124,7 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
             rules=rules,
             salt=salt,
             run=home.name,
+            elsewhere=answered_elsewhere(kit, home),
         )
     except RefusedError as error:
         return _refusing(error)
@@ -136,11 +136,12 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
         try:
             return device.answer(message)
         except RefusedError as error:
-            return f"{REFUSED} {error}"
+            return f"refused: {error}"
 
     return answer
 
 
 def _refusing(error: Exception) -> Answer:
-    reason = f"{REFUSED} {error}"
+    """Return what a site answers whose rules forbid to take part."""
+    reason = f"{BROKEN}: {error}"
     return lambda message: reason

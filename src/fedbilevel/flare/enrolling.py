@@ -10,7 +10,6 @@ from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
-from fedbilevel.flare.collab_site import REFUSED
 from fedbilevel.replacing import replacing
 
 logger = logging.getLogger(__name__)
@@ -55,10 +54,8 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
             f"{name} {reasons.get(name, 'is not connected')}" for name in missing
         )
         said = f"a run begins with all of its sites, but: {words}."
-        # A loader that fails will fail again, and rules that forbid to take part will
-        # forbid it again; what was killed, or is away, may not.
-        final = "could not begin", REFUSED
-        if any(mark in reasons.get(name, "") for name in missing for mark in final):
+        # A loader that fails will fail again; what was killed, or is away, may not.
+        if any("could not begin" in reasons.get(name, "") for name in missing):
             raise ValueError(said)
         raise RuntimeError(said)
     found = {name: Enrolment.decode(known[name]) for name in names}

@@ -19,10 +19,9 @@ MEANINGS = {
     "fewest_examples": "the fewest examples that this site must hold for each loss",
     "fewest_per_entry": "the fewest of its examples that must move an entry of x;\n"
     "# 1 allows a weight for each example, by which a server can read them",
-    "most_exchanges": "of a run that are answered",
+    "most_exchanges": "that are answered, of all runs together in this kit",
     "most_rollbacks": "how many times the server of a run may go back and ask "
     "something else",
-    "most_runs": "that this kit keeps folders of",
     "simulated_draws": "true only for a rehearsal: the server then knows every sample",
 }
 """What each rule means, for the file."""
@@ -81,29 +80,26 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
     return _rules(local / RULES), _salt(local / SALT)
 
 
-def require_room(rules: SiteRules, kit: Path, home: Path) -> None:
-    """Refuse a run if the kit keeps the folders of too many others.
+def answered_elsewhere(kit: Path, home: Path) -> int:
+    """Return how many exchanges of other runs a site has answered.
 
     Args:
-        rules: Of the site.
         kit: Of the site.
-        home: The folder of the run in it.
-
-    Raises:
-        RefusedError: Says what to do.
+        home: The folder of a run in it, which does not count.
 
     Example:
         >>> import tempfile
         >>> kit = Path(tempfile.mkdtemp())
-        >>> require_room(SiteRules(most_runs=1), kit, kit / RUNS / "a" / "first")
+        >>> other = kit / RUNS / "somebody" / "first"
+        >>> other.mkdir(parents=True)
+        >>> _ = (other / ANSWERED).write_text("0 0 aa")
+        >>> answered_elsewhere(kit, kit / RUNS / "somebody" / "second")
+        1
     """
-    known = {file.parent for file in (kit / RUNS).glob(f"*/*/{ANSWERED}")}
-    if home not in known and len(known) >= rules.most_runs:
-        raise RefusedError(
-            f"the site keeps folders of {len(known)} runs and begins no other. Let its "
-            f"operator remove those of finished runs in {RUNS} of its kit, or raise "
-            f"most_runs in local/{RULES}"
-        )
+    others = (kit / RUNS).glob(f"*/*/{ANSWERED}")
+    return sum(
+        len(file.read_text().splitlines()) for file in others if file.parent != home
+    )
 
 
 def _rules(file: Path) -> SiteRules:

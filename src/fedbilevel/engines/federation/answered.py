@@ -22,6 +22,7 @@ class AnsweredTasks:
         rules: of the site.
         folder: of the run, where the list outlives the process; none to keep it in
             memory.
+        elsewhere: how many tasks of other runs the site has answered.
 
     Example:
         >>> tasks = AnsweredTasks(SiteRules(most_rollbacks=0), folder=None)
@@ -36,11 +37,13 @@ class AnsweredTasks:
         local/site_rules.toml says
     """
 
-    def __init__(self, rules: SiteRules, folder: Path | None) -> None:
+    def __init__(
+        self, rules: SiteRules, folder: Path | None, elsewhere: int = 0
+    ) -> None:
         self._rules = rules
         self._file = None if folder is None else folder / ANSWERED
         self._digests: dict[Moment, str] = {}
-        self._count = self._rollbacks = 0
+        self._count, self._rollbacks = elsewhere, 0
         for moment, digest in _lines(self._file):
             self._add(moment, digest)
 
@@ -59,8 +62,10 @@ class AnsweredTasks:
             return
         if self._count >= self._rules.most_exchanges:
             raise RefusedError(
-                f"the site answers {self._rules.most_exchanges} exchanges of a run, as "
-                f"most_exchanges in its local/{RULES} says, and has answered them"
+                f"the site answers {self._rules.most_exchanges} exchanges of all runs "
+                f"together, as most_exchanges in its local/{RULES} says, and has "
+                "answered them. Let its operator raise it, or remove the folders of "
+                "finished runs from the kit"
             )
         if self._goes_back(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(

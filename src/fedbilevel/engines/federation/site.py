@@ -62,6 +62,7 @@ class Site:
         salt: secret bytes that its samples are drawn by; made here if none are given.
             Not used where the rules ask for a simulation's draws.
         run: the only run that it answers; none to answer any, each within the rules.
+        elsewhere: how many exchanges of other runs it has answered before.
 
     Raises:
         RefusedError: if the rules forbid to take part; says what to set where.
@@ -96,10 +97,12 @@ class Site:
         rules: SiteRules = SiteRules(),
         salt: bytes | None = None,
         run: str | None = None,
+        elsewhere: int = 0,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
         self._rules, self._run, self._folder = rules, run, folder
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
+        self._elsewhere = elsewhere
         self._answered: dict[str, AnsweredTasks] = {}
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
@@ -165,7 +168,7 @@ class Site:
     def _answered_in(self, run: str) -> AnsweredTasks:
         if run not in self._answered:
             folder = None if self._folder is None else self._folder / run
-            self._answered[run] = AnsweredTasks(self._rules, folder)
+            self._answered[run] = AnsweredTasks(self._rules, folder, self._elsewhere)
         return self._answered[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:

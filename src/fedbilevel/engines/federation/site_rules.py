@@ -34,11 +34,11 @@ class SiteRules:
         fewest_examples: the fewest examples that the site must hold for each loss.
         fewest_per_entry: the fewest of its examples that must move an entry of x, if
             any do; an entry that one example moves is that example's own.
-        most_exchanges: of a run that the site answers.
+        most_exchanges: that the site answers, of all runs together that its kit keeps
+            folders of; an operator gives those of a finished run free by removing its
+            folder.
         most_rollbacks: how many times in a run the server may go back to an exchange
             that was answered and continue from there with another downlink.
-        most_runs: that the site keeps folders of; an operator makes room by removing
-            those of finished runs.
         simulated_draws: whether samples are those of a simulation with the run's seed,
             which the server knows. For rehearsals: a real site draws by its salt.
 
@@ -54,9 +54,8 @@ class SiteRules:
     smallest_batch: int = 128
     fewest_examples: int = 128
     fewest_per_entry: int = 5
-    most_exchanges: int = 2000
+    most_exchanges: int = 1000
     most_rollbacks: int = 20
-    most_runs: int = 20
     simulated_draws: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +73,6 @@ REHEARSAL = SiteRules(
     fewest_per_entry=1,
     most_exchanges=UNBOUNDED,
     most_rollbacks=UNBOUNDED,
-    most_runs=UNBOUNDED,
     simulated_draws=True,
 )
 """No protection, and the numbers of a simulation: for data that are no secret."""
