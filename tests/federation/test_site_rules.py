@@ -1,5 +1,6 @@
 """What a site refuses, whatever the server asks."""
 
+import resource
 from dataclasses import replace
 
 import jax
@@ -218,6 +219,23 @@ def test_what_cannot_be_noted_is_not_answered(tmp_path):
     (tmp_path / "first").write_text("no folder")
     with pytest.raises(RefusedError, match="cannot note what it answers"):
         site(folder=tmp_path).answer(task())
+
+
+def test_half_a_line_is_taken_back(tmp_path):
+    one = site(folder=tmp_path)
+    one.answer(task())
+    file = tmp_path / "first" / ANSWERED
+    before = file.read_text()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
+    try:
+        with pytest.raises(RefusedError, match="cannot note what it answers"):
+            one.answer(task(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_text() == before
+    one.answer(task(1))
+    assert len(file.read_text().splitlines()) == 2
 
 
 def test_only_the_run_that_it_enrolled_in_is_answered():

@@ -116,8 +116,8 @@ def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
     (kit / "local" / RULES).unlink()
     prepare(kit, lenient)
     assert enrolment(kit, SMALL) == (
-        "could not begin: the algorithm draws batches of 1, but the site's rules ask for at "
-        "least 128. Set batch_size (and opening_batch_size, if there is one) of "
+        "could not begin: the algorithm draws batches of 1, but the site's rules ask "
+        "for at least 128. Set batch_size (and opening_batch_size, if there is one) of "
         "[algorithm] to 128 or more, or let the site's operator lower smallest_batch "
         "in local/site_rules.toml"
     )

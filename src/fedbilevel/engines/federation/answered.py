@@ -1,5 +1,6 @@
 """The tasks of a run that a site has answered, so that none is answered differently."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -93,14 +94,25 @@ class AnsweredTasks:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as lines:
-                lines.write(f"{moment[0]} {moment[1]} {digest}\n")
-                lines.flush()
-                # Before the answer leaves: a power cut must not make it forgotten.
-                os.fsync(lines.fileno())
+            _append(self._file, f"{moment[0]} {moment[1]} {digest}\n".encode())
         except OSError as error:
             reason = f"it cannot note what it answers: {error.strerror}"
             raise RefusedError(reason) from error
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Write a line at the end of a file: all of it, for good, or nothing."""
+    with file.open("ab", buffering=0) as lines:
+        before = lines.tell()
+        try:
+            if lines.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Before the answer leaves: a power cut must not make it forgotten.
+            os.fsync(lines.fileno())
+        except OSError:
+            # Or else the next line would stand behind half of this one.
+            lines.truncate(before)
+            raise
 
 
 def _lines(file: Path | None) -> list[tuple[Moment, str]]:
