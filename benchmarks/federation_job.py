@@ -20,7 +20,13 @@ import psutil
 from nvflare.collab import collab
 
 import fedbilevel as fb
-from fedbilevel.engines.federation import EnrolledDevices, Enrolment, Federation, Site
+from fedbilevel.engines.federation import (
+    REHEARSAL,
+    EnrolledDevices,
+    Enrolment,
+    Federation,
+    Site,
+)
 from fedbilevel.engines.limits import Limits
 from fedbilevel.flare.transport import Collab
 from fedbilevel.flare.worker import Worker
@@ -73,7 +79,8 @@ PROBLEM = fb.BilevelProblem(loss, loss)
 
 def made(number: int, size: int) -> Callable[[bytes], bytes]:
     """Return what answers at a site, in the computation's process."""
-    site = Site(number, PROBLEM, Echo(), HELD, np.zeros(size, np.float32), 0.0)
+    start = np.zeros(size, np.float32), 0.0
+    site = Site(number, PROBLEM, Echo(), HELD, *start, rules=REHEARSAL)
     site.warm_up()
     return site.answer
 

@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
-from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
+from fedbilevel.engines.federation import (
+    REHEARSAL,
+    EnrolledDevices,
+    Federation,
+    Site,
+)
 from fedbilevel.engines.federation.in_process import InProcess
 from tests.engines.federation import START, held
 from tests.waiting import HANG
@@ -26,6 +31,7 @@ def sites_holding(
             examples,
             *START,
             folder=None if folder is None else folder / f"site-{number}",
+            rules=REHEARSAL,
         )
         for number, examples in enumerate(held)
     }

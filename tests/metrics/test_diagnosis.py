@@ -11,7 +11,12 @@ import pytest
 from scipy.linalg import block_diag
 
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples, OnDemandDevices
-from fedbilevel.engines.federation import EnrolledDevices, Federation, Site
+from fedbilevel.engines.federation import (
+    REHEARSAL,
+    EnrolledDevices,
+    Federation,
+    Site,
+)
 from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.metrics import (
     Cause,
@@ -382,7 +387,7 @@ def test_a_federation_answers_over_exchanges():
     held = scattered(2, per_device=5, between=0.6, within=0.2)
     problem, survey = quadratic.problem(), Survey(batch_size=4)
     sites = {
-        name: Site(number, problem, survey, held[number], X, Y)
+        name: Site(number, problem, survey, held[number], X, Y, rules=REHEARSAL)
         for number, name in enumerate(["north", "south"])
     }
     enrolled = EnrolledDevices(

@@ -1,14 +1,14 @@
 """What an exchange costs, read off the phase's own functions and arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedbilevel.algorithms.protocol import Phase, Private, Server
+from fedbilevel.algorithms.protocol import Downlink, Phase, Private, Server
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
@@ -149,6 +149,50 @@ def device_costs(
     )
 
 
+def smallest_batch(
+    phase: Phase, downlink: Downlink, private: Private, data: DeviceData
+) -> int | None:
+    """Return the size of the smallest batch that a device draws in a phase.
+
+    Read off the draws themselves, so no algorithm has to state it. A mean over all
+    examples is a batch of all of them.
+
+    Args:
+        phase: to be followed, with shapes in place of numbers.
+        downlink: shapes and types of what the device receives.
+        private: what it keeps at first.
+        data: of the device.
+
+    Returns:
+        The number of examples; none if the phase draws nothing.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedbilevel.algorithms.questions import ask
+        >>> from fedbilevel.data.examples import StoredData, StoredExamples
+        >>> rows = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
+        >>> phase = ask(
+        ...     broadcast=lambda server: server,
+        ...     answer=lambda downlink, data, key: data.lower.draw(key, 4, draws=1),
+        ...     server=lambda server, mean: mean,
+        ... )
+        >>> smallest_batch(phase, 1.0, (), StoredData(rows, rows))
+        4
+    """
+    upper, lower = _Counted(data.upper), _Counted(data.lower)
+    counted = _CountedData(upper, lower)
+    key = jax.random.key(0)
+    carry = jax.eval_shape(
+        lambda downlink, private, key: phase.start(downlink, private, counted, key),
+        downlink,
+        private,
+        key,
+    )
+    if phase.steps:
+        jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
+    return min(upper.sizes | lower.sizes, default=None)
+
+
 class _CountedData(NamedTuple):
     upper: "_Counted"
     lower: "_Counted"
@@ -156,11 +200,12 @@ class _CountedData(NamedTuple):
 
 @dataclass
 class _Counted:
-    """Examples that remember how many were drawn."""
+    """Examples that remember how many were drawn, and in batches of which sizes."""
 
     examples: Examples
     drawn: int = 0
     batch_bytes: int = 0
+    sizes: set[int] = field(default_factory=set)
 
     @property
     def size(self) -> Int[Array | np.ndarray, "*devices"]:
@@ -169,6 +214,7 @@ class _Counted:
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
+        self.sizes.add(batch_size)
         self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batches[0]))
         return batches
 
@@ -178,4 +224,5 @@ class _Counted:
             return function(batch)
 
         self.drawn += int(self.size)
+        self.sizes.add(int(self.size))
         return self.examples.mean(watched, batch_size)

@@ -10,6 +10,8 @@ from fedbilevel.flare.worker import Worker, WorkerError
 from fedbilevel.flare.worker_child import Answer
 
 ENROL = b"enrol"
+BROKEN = "could not begin"
+"""Words by which the server knows a site that another try would not help."""
 SERVER = "server"
 """What Collab calls the server of a job."""
 
@@ -82,7 +84,7 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
         home: what the site keeps of the run beyond a job.
         configuration: the folder of the job's configuration.
         code: the folder of the job's code.
-        kit: the site's own.
+        kit: the site's, with the rules that its operator has set.
 
     Example:
         >>> made.__name__
@@ -94,34 +96,57 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
     from fedbilevel.flare.reviewed import UnreviewedError
+    from fedbilevel.flare.site_files import answered_elsewhere, read_site_files
     from fedbilevel.flare.travelling import arrived
 
     try:
+        rules, salt = read_site_files(kit / "local")
         experiment = arrived(configuration, code, kit)
+    except RefusedError as error:
+        return _refusing(error)
     except UnreviewedError as error:
         # Another try would not help; and these words are the job's own.
         refusal = f"could not begin: {error}"
         return lambda message: refusal
     model, examples = known_at(experiment, site)
-    device = Site(
-        sites_of(experiment).index(site),
-        model.problem,
-        experiment.federated_algorithm,
-        examples,
-        model.x,
-        model.y,
-        folder=home.parent,
-    )
+    enrolment = Enrolment.of(examples)
     # What does not fit cannot be computed; the server says so of what is told of it.
-    if device.enrolment[:2] == Enrolment.of(model.form)[:2]:
-        device.warm_up()
+    if enrolment[:2] != Enrolment.of(model.form)[:2]:
+        return lambda message: (
+            enrolment.encode().encode()
+            if message == ENROL
+            else "refused: the site's examples do not fit the model"
+        )
+    try:
+        device = Site(
+            sites_of(experiment).index(site),
+            model.problem,
+            experiment.federated_algorithm,
+            examples,
+            model.x,
+            model.y,
+            folder=home.parent,
+            rules=rules,
+            salt=salt,
+            run=home.name,
+            elsewhere=answered_elsewhere(kit, home),
+        )
+    except RefusedError as error:
+        return _refusing(error)
+    device.warm_up()
 
     def answer(message: bytes) -> bytes | str:
         if message == ENROL:
-            return device.enrolment.encode().encode()
+            return enrolment.encode().encode()
         try:
             return device.answer(message)
         except RefusedError as error:
             return f"refused: {error}"
 
     return answer
+
+
+def _refusing(error: Exception) -> Answer:
+    """Return what a site answers whose rules forbid to take part."""
+    reason = f"{BROKEN}: {error}"
+    return lambda message: reason

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedbilevel.engines.federation.site_rules import REHEARSAL
 from fedbilevel.flare.settings import prepare
 
 PROJECT = "rehearsal"
@@ -41,7 +42,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     """Startup kits for a server and sites on this machine, made if not there yet.
 
     The server answers on the loopback only, at a free port, and keeps jobs and
-    snapshots in its own kit.
+    snapshots in its own kit. Sites draw the samples of a simulation and answer
+    whatever they are asked: their rules are those of a rehearsal.
 
     Args:
         folder: Where the kits are, or are made.
@@ -80,8 +82,8 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     else:
         _provision(_project(sites, _free_port()), folder.absolute())
     for kit in (kits.server, *kits.sites.values()):
-        # Whoever rehearses runs a file of their own.
-        prepare(kit, code_from_outside=True)
+        # Whoever rehearses runs a file of their own, and compares it with a simulation.
+        prepare(kit, REHEARSAL, code_from_outside=True)
     return kits
 
 

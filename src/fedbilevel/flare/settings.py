@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.engines.federation.site_rules import SiteRules
+from fedbilevel.flare.site_files import write_site_files
+
 # A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
 DEAD_AFTER = 30
 # What a job of this package names. A server or site refuses a job that names others,
@@ -29,7 +32,9 @@ RIGHTS = (
 )
 
 
-def prepare(kit: Path, *, code_from_outside: bool = False) -> None:
+def prepare(
+    kit: Path, rules: SiteRules = SiteRules(), *, code_from_outside: bool = False
+) -> None:
     """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
     Server and sites allow the classes that jobs of this package name. A server keeps
@@ -37,10 +42,13 @@ def prepare(kit: Path, *, code_from_outside: bool = False) -> None:
     30 s, not 10 minutes, and lets who has the role `lead` ask their own jobs how they
     are getting on. A site keeps its error log to itself, and refuses jobs that bring
     code, whoever submits them, unless it has a policy of its own already: it executes
-    problem files that were reviewed there (`review`). All else stays as it was set.
+    problem files that were reviewed there (`review`). It gets a secret salt and the
+    rules that it holds servers to, in `site_rules.toml`, for its operator to edit. All
+    else stays as it was set, rules and salt included.
 
     Args:
         kit: Startup kit of a server or site.
+        rules: Of a site that has none yet.
         code_from_outside: Whether a site takes code from whoever has the right `byoc`.
 
     Example:
@@ -62,6 +70,7 @@ def prepare(kit: Path, *, code_from_outside: bool = False) -> None:
     else:
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
+        write_site_files(kit / "local", rules)
         if not code_from_outside:
             _refuse_code(kit / "local")
     _write(kit / "local", "resources.json", resources)

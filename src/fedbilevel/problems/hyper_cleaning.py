@@ -54,9 +54,10 @@ def hyper_cleaning(
         g(x, y) = mean over training examples i of σ(√n x_i) ℓ_i(y) + ½ ridge ‖y‖²,
         f(x, y) = mean over validation examples of ℓ(y).
 
-    The server sees weights, never examples. With weights σ(x_i), each ∂Φ/∂x_i would
-    have a factor 1/n; the √n makes up for it, as an n times larger upper rate would:
-    ‖∇Φ‖ stays the same where every training example is repeated.
+    With weights σ(x_i), each ∂Φ/∂x_i would have a factor 1/n; the √n makes up for it,
+    as an n times larger upper rate would: ‖∇Φ‖ stays the same where every training
+    example is repeated. A server can read examples by their weights, so sites of a
+    federation refuse this problem unless their operators allow it: docs/security.md.
 
     x and y start at zero, all weights at ½. The metric `accuracy` is that of y on test
     examples; `detection`, where `wrong` is given, is the area under the curve of

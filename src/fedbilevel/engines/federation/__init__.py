@@ -5,9 +5,11 @@ from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.engines.federation.exchanges import Exchange
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site import Site
+from fedbilevel.engines.federation.site_rules import REHEARSAL, SiteRules
 from fedbilevel.engines.federation.transport import Reply, Transport
 
 __all__ = [
+    "REHEARSAL",
     "EnrolledDevices",
     "Enrolment",
     "Exchange",
@@ -16,5 +18,6 @@ __all__ = [
     "RefusedError",
     "Reply",
     "Site",
+    "SiteRules",
     "Transport",
 ]

@@ -66,13 +66,13 @@ class Federation:
     Example:
         >>> import jax.numpy as jnp
         >>> from fedbilevel import BilevelProblem, FedBiO, LocalExamples, run
-        >>> from fedbilevel.engines.federation import Site
+        >>> from fedbilevel.engines.federation import REHEARSAL, Site
         >>> from fedbilevel.engines.federation.in_process import InProcess
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> what = BilevelProblem(loss, loss), FedBiO(0.1)
         >>> held = LocalExamples(np.ones(4, np.float32), np.ones(6, np.float32))
         >>> sites = {
-        ...     name: Site(number, *what, held, 3.0, 0.0)
+        ...     name: Site(number, *what, held, 3.0, 0.0, rules=REHEARSAL)
         ...     for number, name in enumerate(["a", "b"])
         ... }
         >>> enrolled = EnrolledDevices(

@@ -1,5 +1,8 @@
-"""The client half: a device that does what it is asked, with data that stay with it."""
+"""The client half: a device that answers tasks, within the rules of its operator."""
 
+import hashlib
+import hmac
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,38 +23,65 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.engines.federation.answered import AnsweredTasks
 from fedbilevel.engines.federation.enrolment import Enrolment
 from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
+from fedbilevel.engines.federation.site_rules import (
+    SiteRules,
+    require_batches,
+    require_examples,
+    require_shared_entries,
+)
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.means import check_means
 from fedbilevel.engines.preparation import canonical, references
 from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
+SALT_BYTES = 32
+
 
 class Site:
     """One device of a federation.
 
-    It draws the same samples as the device of its number would in a simulation.
+    It answers within its rules, or says which of them keeps it from answering. Uploads
+    are computed from its examples, and a server can reconstruct examples from them:
+    see docs/security.md.
 
     Args:
         number: among all enrolled devices.
         problem: the two losses.
         algorithm: what devices and server do.
-        examples: what it holds; they never leave it.
+        examples: what it holds.
         x: where the upper variable starts; its shapes are what matters.
         y: where the lower variable starts.
-        folder: where it keeps private states; none to keep them in memory.
+        folder: where it keeps private states and the list of what it has answered, in
+            a folder for each run; none to keep them in memory.
+        rules: set by its operator.
+        salt: secret bytes that its samples are drawn by; made here if none are given.
+            Not used where the rules ask for a simulation's draws.
+        run: the only run that it answers; none to answer any, each within the rules.
+        elsewhere: how many exchanges of other runs it has answered before.
+
+    Raises:
+        RefusedError: if the rules forbid to take part; says what to set where.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from fedbilevel import BilevelProblem, FedBiO
+        >>> from fedbilevel.engines.federation import REHEARSAL
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> held = LocalExamples(np.ones(4), np.ones(6))
-        >>> site = Site(0, BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0)
-        >>> site.enrolment.lower_size
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0
+        >>> Site(0, *what, rules=REHEARSAL).enrolment.lower_size
         6
+        >>> Site(0, *what)
+        Traceback (most recent call last):
+        ...
+        fedbilevel.engines.federation.messages.RefusedError: the site holds 4 upper
+        examples, but its rules ask for at least 128. Let it hold more, or let its
+        operator lower fewest_examples in local/site_rules.toml
     """
 
     def __init__(
@@ -63,8 +93,17 @@ class Site:
         x: Upper,
         y: Lower,
         folder: Path | None = None,
+        *,
+        rules: SiteRules = SiteRules(),
+        salt: bytes | None = None,
+        run: str | None = None,
+        elsewhere: int = 0,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
+        self._rules, self._run, self._folder = rules, run, folder
+        self._salt = salt or secrets.token_bytes(SALT_BYTES)
+        self._elsewhere = elsewhere
+        self._answered: dict[str, AnsweredTasks] = {}
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
@@ -73,12 +112,17 @@ class Site:
         self._server = jax.eval_shape(lambda: server)
         self._kept = KeptStates(private, folder)
         self._forms: dict[PhaseReference, PyTree] = {}
+        require_examples(rules, self.enrolment)
+        pairs = [
+            (reference.of(algorithm, problem), self._form_of(reference))
+            for reference in self._references()
+        ]
+        require_batches(rules, pairs, private, self._data)
+        require_shared_entries(rules, problem, x, y, self._data)
 
     def warm_up(self) -> None:
         """Compile every distinct phase once, so that no exchange waits for it."""
-        opening = references(True, self._algorithm.opening(self._problem))
-        phases = references(False, self._algorithm.phases(self._problem))
-        for reference in dict.fromkeys((*opening, *phases)):
+        for reference in self._references():
             downlink = jax.tree.map(
                 lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
                 self._form_of(reference),
@@ -93,13 +137,45 @@ class Site:
             RefusedError: if the task cannot be carried out here; says why.
         """
         task = Task.decode(message)
+        if self._run not in (None, task.run):
+            raise RefusedError(f"the site has enrolled in run {self._run}, in no other")
         downlink = unpacked(task.arrays, self._form_of(task.reference))
         private = self._kept.get(task.run, self._last(task))
-        key = device_key(jax.random.key(task.seed), task.moment, self._number)
+        digest = hashlib.sha256(message).hexdigest()
+        self._answered_in(task.run).admit(task.moment, digest)
+        key = self._key(task, message)
         uplink, kept, info = self._work(task.reference, downlink, private, key)
         # Which of its states is the one to go on from, the server says next time.
         self._kept.put(task.run, task.moment, kept)
         return Answer.of(task.run, task.moment, uplink, info).encode()
+
+    def _key(self, task: Task, message: bytes) -> RandomKey:
+        """Return the key of the device's work.
+
+        By the salt it follows from all of the task. So the same task gets the same
+        answer, another one draws other samples, and the server knows neither.
+        """
+        if self._rules.simulated_draws:
+            return device_key(jax.random.key(task.seed), task.moment, self._number)
+        code = hmac.new(self._salt, b"%d " % self._number + message, hashlib.sha256)
+        form = jax.random.key_data(jax.random.key(0))
+        words = np.frombuffer(code.digest(), np.uint32)[: form.size]
+        key: RandomKey = jax.random.wrap_key_data(
+            jnp.asarray(words).reshape(form.shape)
+        )
+        return key
+
+    def _answered_in(self, run: str) -> AnsweredTasks:
+        if run not in self._answered:
+            folder = None if self._folder is None else self._folder / run
+            self._answered[run] = AnsweredTasks(self._rules, folder, self._elsewhere)
+        return self._answered[run]
+
+    def _references(self) -> tuple[PhaseReference, ...]:
+        """Return every distinct phase of the algorithm."""
+        opening = references(True, self._algorithm.opening(self._problem))
+        phases = references(False, self._algorithm.phases(self._problem))
+        return tuple(dict.fromkeys((*opening, *phases)))
 
     def _work(
         self,

@@ -1,0 +1,138 @@
+"""The tasks of a run that a site has answered, so that none is answered differently."""
+
+import errno
+import os
+from pathlib import Path
+
+from fedbilevel.engines.federation.messages import RefusedError
+from fedbilevel.engines.federation.site_rules import RULES, SiteRules
+from fedbilevel.engines.protocol import Moment
+
+ANSWERED = "answered.txt"
+"""The file of a run's folder at a site: a line for each task, in order."""
+
+
+class AnsweredTasks:
+    """The tasks of a run that a site has answered, one for each exchange.
+
+    A server that was resumed from a checkpoint asks earlier exchanges again. Where it
+    asks the same, it gets the same answer. Where it asks something else, it goes back:
+    what was answered from there on is forgotten, and the rules limit how often.
+
+    Args:
+        rules: of the site.
+        folder: of the run, where the list outlives the process; none to keep it in
+            memory.
+        elsewhere: how many tasks of other runs the site has answered.
+
+    Example:
+        >>> tasks = AnsweredTasks(SiteRules(most_rollbacks=0), folder=None)
+        >>> tasks.admit(Moment(0, 0), "aa")
+        >>> tasks.admit(Moment(0, 0), "aa")  # the same again
+        >>> tasks.admit(Moment(0, 0), "bb")
+        Traceback (most recent call last):
+        ...
+        fedbilevel.engines.federation.messages.RefusedError: round 0, exchange 0 comes
+        with another downlink than the site has answered, or after later exchanges; a
+        server may go back 0 times in a run, as most_rollbacks in the site's
+        local/site_rules.toml says
+    """
+
+    def __init__(
+        self, rules: SiteRules, folder: Path | None, elsewhere: int = 0
+    ) -> None:
+        self._rules = rules
+        self._file = None if folder is None else folder / ANSWERED
+        self._digests: dict[Moment, str] = {}
+        self._count, self._rollbacks = elsewhere, 0
+        for moment, digest in _lines(self._file):
+            self._add(moment, digest)
+
+    def admit(self, moment: Moment, digest: str) -> None:
+        """Note a task that is about to be answered.
+
+        Args:
+            moment: of the task.
+            digest: of all of the task.
+
+        Raises:
+            RefusedError: if the rules do not allow an answer, or the task cannot be
+                noted.
+        """
+        if self._digests.get(moment) == digest:
+            return
+        if self._count >= self._rules.most_exchanges:
+            raise RefusedError(
+                f"the site answers {self._rules.most_exchanges} exchanges of all runs "
+                f"together, as most_exchanges in its local/{RULES} says, and has "
+                "answered them. Let its operator raise it, or remove the folders of "
+                "finished runs from the kit"
+            )
+        if self._goes_back(moment) and self._rollbacks >= self._rules.most_rollbacks:
+            raise RefusedError(
+                f"round {moment[0]}, exchange {moment[1]} comes with another downlink "
+                "than the site has answered, or after later exchanges; a server may "
+                f"go back {self._rules.most_rollbacks} times in a run, as "
+                f"most_rollbacks in the site's local/{RULES} says"
+            )
+        self._write(moment, digest)
+        self._add(moment, digest)
+
+    def _goes_back(self, moment: Moment) -> bool:
+        return bool(self._digests) and moment <= next(reversed(self._digests))
+
+    def _add(self, moment: Moment, digest: str) -> None:
+        if self._goes_back(moment):
+            self._rollbacks += 1
+            while self._goes_back(moment):
+                self._digests.popitem()
+        self._digests[moment] = digest
+        self._count += 1
+
+    def _write(self, moment: Moment, digest: str) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            _append(self._file, f"{moment[0]} {moment[1]} {digest}\n".encode())
+        except OSError as error:
+            reason = f"it cannot note what it answers: {error.strerror}"
+            raise RefusedError(reason) from error
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Write a line at the end of a file: all of it, for good, or nothing."""
+    with file.open("ab", buffering=0) as lines:
+        before = lines.tell()
+        try:
+            if lines.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Before the answer leaves: a power cut must not make it forgotten.
+            os.fsync(lines.fileno())
+        except OSError:
+            # Or else the next line would stand behind half of this one.
+            lines.truncate(before)
+            raise
+
+
+def _lines(file: Path | None) -> list[tuple[Moment, str]]:
+    """Return what a file holds, and cut off a last line that was not finished."""
+    if file is None or not file.exists():
+        return []
+    text = file.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        # Its task was not answered: a line is written first.
+        os.truncate(file, len(whole))
+    found = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            round_number, exchange, digest = line.split()
+            found.append((Moment(int(round_number), int(exchange)), digest))
+        except ValueError:
+            raise RefusedError(
+                f"line {number} of the list of tasks that the site has answered is "
+                f"damaged; let its operator restore {file.name} of the run's folder, "
+                "or remove that folder to answer the run from its start"
+            ) from None
+    return found

@@ -1,0 +1,28 @@
+"""A real site that was prepared with the default rules, among processes."""
+
+import pytest
+
+from fedbilevel.engines.federation import SiteRules
+from fedbilevel.engines.federation.site_rules import RULES
+from fedbilevel.flare.provisioning import provisioned
+from fedbilevel.flare.settings import prepare
+from tests.federation.experiments import SITES, federating, written
+from tests.waiting import HANG
+
+
+@pytest.mark.nightly
+def test_a_site_refuses_a_run_in_a_sentence_that_ends_the_command(tmp_path):
+    file = written(tmp_path, "LocalBSGM", "rounds = 3")
+    kits = provisioned(tmp_path / "runs" / "LocalBSGM-federated" / "kits", SITES)
+    local = kits.sites["east"] / "local"
+    (local / RULES).unlink()
+    prepare(kits.sites["east"], SiteRules(fewest_examples=1))
+    with federating(file) as command:
+        assert command.process.wait(timeout=HANG) == 2, command.said
+    assert command.said.count(" begins\n") == 1
+    *_, last = command.said.splitlines()
+    assert (
+        "east could not begin: the algorithm draws batches of 2, but the site's rules"
+        in last
+    )
+    assert f"lower smallest_batch in local/{RULES}" in last

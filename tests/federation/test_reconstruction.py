@@ -1,0 +1,94 @@
+"""What a server can read of a site's examples, with the site's rules and without.
+
+docs/security.md has the figures; `python -m tests.federation.reconstruction` prints
+them.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from fedbilevel import FedBiO
+from fedbilevel.engines.federation import REHEARSAL, SiteRules
+from fedbilevel.problems import hyper_cleaning, regularisation
+from tests.federation.reconstruction import (
+    CLEANING,
+    COUNT,
+    QUESTIONS,
+    SHARED,
+    UPLOADS,
+    Victim,
+    held,
+    matched,
+    overheard,
+    read_by_weights,
+    read_lone,
+    read_separated,
+)
+
+pytestmark = pytest.mark.slow
+
+LARGE = SiteRules().smallest_batch
+FULL = pytest.mark.nightly
+"""Attacks at full size, left to the night."""
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(COUNT, marks=FULL)])
+def test_without_rules_a_server_reads_every_example_that_has_a_weight(count):
+    problem = held(hyper_cleaning, count)
+    victim = Victim(problem, CLEANING, REHEARSAL)
+    assert matched(read_by_weights(victim, QUESTIONS), problem) == count
+    assert victim.questions < 8 * count
+
+
+@pytest.mark.parametrize("size", [CLEANING.batch_size, LARGE])
+def test_by_default_it_reads_no_example_that_has_a_weight(size):
+    problem = held(hyper_cleaning, COUNT)
+    victim = Victim(problem, replace(CLEANING, batch_size=size), SiteRules())
+    claims = read_by_weights(victim, QUESTIONS)
+    assert matched(claims, problem) <= COUNT // 100
+    assert victim.answered == 0
+    assert "lower" in victim.reason
+
+
+def uploads_read(algorithm, rules, uploads):
+    """Return from how many uploads of an honest run an example can be read."""
+    problem = held(regularisation, COUNT)
+    victim = Victim(problem, algorithm, rules)
+    read = [matched(claims, problem) > 0 for claims in overheard(victim, uploads)]
+    return sum(read), victim.answered
+
+
+@pytest.mark.parametrize("uploads", [5, pytest.param(UPLOADS, marks=FULL)])
+def test_without_rules_each_upload_of_the_defaults_holds_an_example(uploads):
+    assert uploads_read(FedBiO(0.1), REHEARSAL, uploads) == (uploads, uploads)
+
+
+@pytest.mark.parametrize("uploads", [5, pytest.param(UPLOADS, marks=FULL)])
+def test_by_default_no_upload_does(uploads):
+    assert uploads_read(FedBiO(0.1), SiteRules(), uploads) == (0, 0)
+    allowed = FedBiO(0.1, batch_size=LARGE)
+    assert uploads_read(allowed, SiteRules(), uploads) == (0, uploads)
+
+
+def test_without_rules_a_server_reads_images_that_are_alone_of_their_class():
+    problem = held(regularisation, COUNT)
+    victim = Victim(problem, SHARED, REHEARSAL)
+    assert matched(read_lone(victim, 150), problem) > COUNT // 4
+
+
+@pytest.mark.nightly
+def test_by_default_no_sums_of_images_are_taken_apart():
+    problem = held(regularisation, COUNT)
+    victim = Victim(problem, replace(SHARED, batch_size=LARGE), SiteRules())
+    assert matched(read_separated(victim, QUESTIONS), problem) <= COUNT // 100
+    assert victim.answered == SiteRules().most_exchanges
+
+
+@pytest.mark.nightly
+def test_more_exchanges_than_the_default_take_sums_apart():
+    """The bound on exchanges is what protects: docs/security.md says so."""
+    problem = held(regularisation, COUNT)
+    rules = replace(SiteRules(), most_exchanges=QUESTIONS)
+    victim = Victim(problem, replace(SHARED, batch_size=LARGE), rules)
+    assert matched(read_separated(victim, QUESTIONS), problem) > COUNT // 2

@@ -1,0 +1,251 @@
+"""What a site refuses, whatever the server asks."""
+
+import resource
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedbilevel import (
+    AutoFedBiO,
+    BilevelProblem,
+    FedBiO,
+    FedBiOAcc,
+    LocalBSGM,
+    LocalExamples,
+    NeumannSeries,
+    WarmStart,
+)
+from fedbilevel.algorithms.survey import Survey
+from fedbilevel.engines.federation import RefusedError, Site, SiteRules
+from fedbilevel.engines.federation.answered import ANSWERED
+from fedbilevel.engines.federation.messages import packed
+from fedbilevel.engines.federation.tasks import Answer, Task
+from fedbilevel.engines.preparation import canonical
+from fedbilevel.engines.protocol import Moment, PhaseReference
+
+SALT = b"0123456789abcdef" * 2
+FIRST = PhaseReference(opening=False, index=0)
+
+
+def loss(x, y, batch):
+    return jnp.mean((y - x * batch) ** 2)
+
+
+PROBLEM = BilevelProblem(loss, loss)
+ALGORITHM = FedBiO(0.1, batch_size=128)
+SERIES, WARM = NeumannSeries(2, 0.5), WarmStart(0.1, batch_size=3)
+
+
+def rows(size=200):
+    return np.random.default_rng(0).normal(size=size)
+
+
+HELD = LocalExamples(rows(), rows(300))
+
+
+def site(*, algorithm=ALGORITHM, held=HELD, salt=SALT, rules=None, **settings):
+    what = PROBLEM, algorithm, held, 3.0, 0.0
+    return Site(0, *what, rules=rules or SiteRules(), salt=salt, **settings)
+
+
+def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
+    phase = FIRST.of(ALGORITHM, PROBLEM)
+    server, _ = ALGORITHM.init(PROBLEM, jnp.asarray(x), jnp.zeros(()))
+    downlink = packed(phase.broadcast(canonical(server)))
+    nobody = np.zeros((0, 2), np.int64)
+    moment = Moment(round_number, exchange)
+    return Task(run, FIRST, moment, seed, nobody, downlink).encode()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "size"),
+    [
+        (FedBiO(0.1), 1),
+        (FedBiOAcc(0.1, batch_size=128), 1),
+        (AutoFedBiO(rounds=9), 16),
+        (LocalBSGM(0.1, SERIES, batch_size=7), 7),
+        (LocalBSGM(0.1, SERIES, warm_start=WARM, batch_size=128), 3),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
+    with pytest.raises(RefusedError, match=f"draws batches of {size}, .* at least 128"):
+        site(algorithm=algorithm)
+    site(algorithm=algorithm, rules=SiteRules(smallest_batch=size))
+
+
+def test_a_mean_over_all_examples_is_a_batch_of_all():
+    site(algorithm=Survey(batch_size=4))
+
+
+@pytest.mark.parametrize("level", LocalExamples._fields)
+def test_few_examples_are_refused(level):
+    held = HELD._replace(**{level: rows(127)})
+    with pytest.raises(RefusedError, match=f"holds 127 {level} examples"):
+        site(held=held)
+    site(held=held, rules=SiteRules(fewest_examples=127))
+
+
+def numbered(x, y, batch):
+    return jnp.mean(jax.nn.sigmoid(x[batch]) * (y - 1.0) ** 2)
+
+
+def penalised(x, y, batch):
+    return numbered(x, y, batch) + jnp.sum(x**2) * y**2
+
+
+def grouped(size):
+    def weighed(x, y, batch):
+        return numbered(x, y, batch // size)
+
+    return weighed
+
+
+@pytest.mark.parametrize("lower", [numbered, penalised, grouped(4)])
+def test_an_entry_of_x_for_each_example_is_refused(lower):
+    held = LocalExamples(rows(128), np.arange(128))
+    what = BilevelProblem(loss_of_y, lower), ALGORITHM, held
+    with pytest.raises(RefusedError, match="moved by fewer than 5 lower examples"):
+        Site(0, *what, np.zeros(128), 0.0)
+    Site(0, *what, np.zeros(128), 0.0, rules=SiteRules(fewest_per_entry=1))
+
+
+def loss_of_y(x, y, batch):
+    return jnp.mean((y - batch) ** 2)
+
+
+def of_no_example(x, y, batch):
+    return loss_of_y(x, y, batch.astype(float)) + jnp.sum(x**2) * y**2
+
+
+@pytest.mark.parametrize("lower", [grouped(5), of_no_example])
+def test_an_x_that_examples_share_is_fine(lower):
+    held = LocalExamples(rows(128), np.arange(130))
+    Site(0, BilevelProblem(loss_of_y, lower), ALGORITHM, held, np.zeros(26), 0.0)
+
+
+def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):
+    one = site(folder=tmp_path)
+    first = one.answer(task())
+    assert one.answer(task()) == first
+    one.answer(task(1))
+    assert one.answer(task()) == first
+    # After a restart, too.
+    again = site(folder=tmp_path)
+    assert again.answer(task()) == first
+    # What is drawn follows from all of the task.
+    others = [task(2), task(2, seed=1), task(2, x=4.0)]
+    drawn = {np.asarray(_moved(one.answer(other))).tobytes() for other in others}
+    assert len(drawn) == 3
+
+
+def _moved(answer):
+    return np.concatenate(
+        [np.ravel(one) for one in Answer.decode(answer).arrays.values()]
+    )
+
+
+def test_samples_are_not_the_servers_to_know():
+    same = task(5)
+    simulated = site(rules=replace(SiteRules(), simulated_draws=True)).answer(same)
+    answers = [site(salt=salt).answer(same) for salt in (SALT, b"other", None, None)]
+    assert len({simulated, *answers}) == 5
+    assert site().answer(same) == answers[0]
+
+
+def test_another_downlink_for_an_answered_exchange_is_refused():
+    one = site(rules=SiteRules(most_rollbacks=0))
+    one.answer(task(3))
+    for other in (task(3, x=4.0), task(3, seed=1), task(2)):
+        with pytest.raises(RefusedError, match="comes with another downlink"):
+            one.answer(other)
+    one.answer(task(3))
+    one.answer(task(4))
+
+
+def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_path):
+    rules = SiteRules(most_rollbacks=2)
+    one = site(rules=rules, folder=tmp_path)
+    for number in range(5):
+        one.answer(task(number))
+    # An honest server resumed at round 2 asks the same, then something else.
+    for number in (2, 3, 4):
+        one.answer(task(number))
+    one.answer(task(3, x=4.0))
+    one.answer(task(4, x=4.0))
+    one = site(rules=rules, folder=tmp_path)
+    one.answer(task(1, x=5.0))
+    for other in (task(1, x=6.0), task(0, x=5.0)):
+        with pytest.raises(RefusedError, match="go back 2 times"):
+            one.answer(other)
+    one.answer(task(2, x=5.0))
+    one.answer(task(0))  # the same as at first
+
+
+def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
+    rules = SiteRules(most_exchanges=3)
+    for number in range(3):
+        site(rules=rules, folder=tmp_path).answer(task(number))
+    one = site(rules=rules, folder=tmp_path)
+    with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
+        one.answer(task(3))
+    one.answer(task(2))
+    one.answer(task(3, run="second"))
+
+
+def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
+    site(folder=tmp_path).answer(task())
+    file = tmp_path / "first" / ANSWERED
+    whole = file.read_text()
+    file.write_text(whole + "1 0 abc")
+    one = site(folder=tmp_path)
+    one.answer(task(1))
+    assert file.read_text().startswith(whole + "1 0 ")
+    assert len(file.read_text().splitlines()) == 2
+    assert site(folder=tmp_path).answer(task(1)) == one.answer(task(1))
+
+
+def test_a_damaged_list_is_no_clean_slate(tmp_path):
+    site(folder=tmp_path).answer(task())
+    (tmp_path / "first" / ANSWERED).write_text("nonsense\n")
+    with pytest.raises(RefusedError, match=r"line 1 of the list .* is damaged"):
+        site(folder=tmp_path).answer(task())
+
+
+def test_what_cannot_be_noted_is_not_answered(tmp_path):
+    (tmp_path / "first").write_text("no folder")
+    with pytest.raises(RefusedError, match="cannot note what it answers"):
+        site(folder=tmp_path).answer(task())
+
+
+def test_half_a_line_is_taken_back(tmp_path):
+    one = site(folder=tmp_path)
+    one.answer(task())
+    file = tmp_path / "first" / ANSWERED
+    before = file.read_text()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
+    try:
+        with pytest.raises(RefusedError, match="cannot note what it answers"):
+            one.answer(task(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_text() == before
+    one.answer(task(1))
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_only_the_run_that_it_enrolled_in_is_answered():
+    one = site(run="first")
+    one.answer(task())
+    with pytest.raises(RefusedError, match="enrolled in run first, in no other"):
+        one.answer(task(run="second"))
+
+
+def test_draws_of_a_simulation_are_those_of_its_key():
+    rules = replace(SiteRules(), simulated_draws=True)
+    uplink = _moved(site(rules=rules, salt=b"any").answer(task(2)))
+    assert np.array_equal(uplink, _moved(site(rules=rules).answer(task(2))))

@@ -1,0 +1,147 @@
+"""The rules and the salt of a site's kit, and what a site answers without them."""
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import FedBiO
+from fedbilevel.engines.federation import REHEARSAL, RefusedError, SiteRules
+from fedbilevel.engines.federation.answered import AnsweredTasks
+from fedbilevel.engines.protocol import Moment
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.folders import EXPERIMENT
+from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.flare.collab_site import ENROL, made
+from fedbilevel.flare.homes import RUNS
+from fedbilevel.flare.settings import prepare
+from fedbilevel.flare.site_files import (
+    SALT,
+    answered_elsewhere,
+    read_site_files,
+    write_site_files,
+)
+from fedbilevel.flare.travelling import travelling
+
+RULES = "site_rules.toml"
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A site's kit as it was provisioned."""
+    kit = tmp_path / "site-1"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "resources.json.default").write_text("{}")
+    return kit
+
+
+def test_a_real_site_gets_the_safe_rules_and_a_salt_of_its_own(kit):
+    prepare(kit)
+    rules, salt = read_site_files(kit / "local")
+    assert rules == SiteRules()
+    assert not rules.simulated_draws
+    assert stat.S_IMODE((kit / "local" / SALT).stat().st_mode) == 0o600
+    prepare(kit)
+    assert read_site_files(kit / "local") == (rules, salt)
+    (kit / "local" / SALT).unlink()
+    prepare(kit)
+    assert read_site_files(kit / "local")[1] != salt
+
+
+def test_an_operator_edits_the_rules(kit):
+    prepare(kit)
+    file = kit / "local" / RULES
+    file.write_text(file.read_text().replace("= 128", "= 256"))
+    prepare(kit)
+    rules, _ = read_site_files(kit / "local")
+    assert rules == SiteRules(smallest_batch=256, fewest_examples=256)
+
+
+def test_rules_survive_the_file(tmp_path):
+    write_site_files(tmp_path, REHEARSAL)
+    assert read_site_files(tmp_path)[0] == REHEARSAL
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("smallest_batch = ", "is no TOML"),
+        ("smalest_batch = 1", "'smalest_batch', which is no rule"),
+        ("smallest_batch = 0", "smallest_batch is 0; give a whole number"),
+        ("smallest_batch = 1.0", "smallest_batch is 1.0; give a whole number"),
+        ("smallest_batch = true", "smallest_batch is True; give a whole number"),
+        ("simulated_draws = 1", "simulated_draws is 1; give true or false"),
+        ("most_rollbacks = -1", "at least 0"),
+    ],
+)
+def test_mistakes_in_the_rules_are_told(kit, text, words):
+    prepare(kit)
+    (kit / "local" / RULES).write_text(text)
+    with pytest.raises(RefusedError, match=words):
+        read_site_files(kit / "local")
+
+
+def test_a_salt_that_others_can_read_or_that_is_short_is_refused(kit):
+    prepare(kit)
+    salt = kit / "local" / SALT
+    salt.chmod(0o640)
+    with pytest.raises(RefusedError, match="can be read by other users"):
+        read_site_files(kit / "local")
+    salt.chmod(0o600)
+    salt.write_text("abcd")
+    with pytest.raises(RefusedError, match="does not hold 32 bytes"):
+        read_site_files(kit / "local")
+
+
+def enrolment(kit: Path, experiment: Experiment, run: str = "first") -> bytes | str:
+    """Return what a site of a kit answers when a job asks it to enrol."""
+    job = kit / "job"
+    job.mkdir(exist_ok=True)
+    write_experiment(travelling(experiment), job / EXPERIMENT)
+    return made("site-1", kit / RUNS / "owner" / run, job, job, kit)(ENROL)
+
+
+SMALL = Experiment(FedBiO(0.1))
+
+
+def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
+    assert "no local/site_rules.toml; let its operator" in str(enrolment(kit, SMALL))
+    prepare(kit)
+    assert "could not begin: the site holds 37 upper examples" in str(
+        enrolment(kit, SMALL)
+    )
+    lenient = replace(SiteRules(), fewest_examples=37)
+    (kit / "local" / RULES).unlink()
+    prepare(kit, lenient)
+    assert enrolment(kit, SMALL) == (
+        "could not begin: the algorithm draws batches of 1, but the site's rules ask "
+        "for at least 128. Set batch_size (and opening_batch_size, if there is one) of "
+        "[algorithm] to 128 or more, or let the site's operator lower smallest_batch "
+        "in local/site_rules.toml"
+    )
+    large = Experiment(FedBiO(0.1, batch_size=128))
+    assert json.loads(enrolment(kit, large))["lower_size"] == 143
+
+
+def test_a_rehearsal_answers_what_a_simulation_would(kit):
+    prepare(kit, REHEARSAL)
+    assert json.loads(enrolment(kit, SMALL))["lower_size"] == 143
+
+
+def test_exchanges_of_all_runs_in_a_kit_count_together(kit):
+    home = kit / RUNS / "somebody" / "second"
+    for owner, run in (
+        ("somebody", "first"),
+        ("else", "second"),
+        ("somebody", "second"),
+    ):
+        folder = kit / RUNS / owner / run
+        folder.mkdir(parents=True)
+        (folder / "answered.txt").write_text("0 0 aa\n1 0 bb\n")
+    assert answered_elsewhere(kit, home) == 4
+    tasks = AnsweredTasks(SiteRules(most_exchanges=7), home, elsewhere=4)
+    tasks.admit(Moment(2, 0), "cc")
+    with pytest.raises(RefusedError, match="answers 7 exchanges of all runs together"):
+        tasks.admit(Moment(3, 0), "dd")
