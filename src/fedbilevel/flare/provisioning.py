@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.settings import prepare
 
 PROJECT = "rehearsal"
@@ -37,7 +38,9 @@ class Kits(NamedTuple):
     lead: Path
 
 
-def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
+def provisioned(
+    folder: Path, sites: Sequence[str], message_limit: int = DEFAULT
+) -> Kits:
     """Startup kits for a server and sites on this machine, made if not there yet.
 
     The server answers on the loopback only, at a free port, and keeps jobs and
@@ -46,6 +49,7 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     Args:
         folder: Where the kits are, or are made.
         sites: Names of the sites.
+        message_limit: Bytes of the largest message.
 
     Returns:
         Where each kit is.
@@ -74,7 +78,7 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     else:
         _provision(_project(sites, _free_port()), folder.absolute())
     for kit in (kits.server, *kits.sites.values()):
-        prepare(kit)
+        prepare(kit, message_limit)
     return kits
 
 

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.flare.message_limits import DEFAULT, SETTING
+
+COMMUNICATION = "comm_config.json"
 # A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
 DEAD_AFTER = 30
 # What a job of this package names. A server or site refuses a job that names others,
@@ -14,18 +17,27 @@ CLASSES = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
+FAILURES = {
+    "id": "fedbilevel_site_failures",
+    "path": "fedbilevel.flare.site_failures.SiteFailures",
+    "args": {},
+}
 
 
-def prepare(kit: Path) -> None:
+def prepare(kit: Path, message_limit: int = DEFAULT) -> None:
     """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
     Server and sites allow the classes that jobs of this package name. A server keeps
     jobs and snapshots in its kit, not in `/tmp/nvflare`, notices a dead site after
     30 s, not 10 minutes, and lets who has the role `lead` ask their own jobs how they
-    are getting on. A site keeps its error log to itself. All else stays as it was set.
+    are getting on. A site keeps its error log to itself. No process of the kit takes
+    larger messages than the limit, nor sets room aside for them. All else stays as it
+    was set.
 
     Args:
         kit: Startup kit of a server or site.
+        message_limit: Bytes of the largest message; `message_limits.message_limit`
+            returns what a model needs.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -47,13 +59,18 @@ def prepare(kit: Path) -> None:
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
     _write(kit / "local", "resources.json", resources)
+    file = kit / "local" / COMMUNICATION
+    communication = json.loads(file.read_text()) if file.exists() else {}
+    _write(kit / "local", COMMUNICATION, {**communication, SETTING: message_limit})
 
 
 def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
     resources["servers"][0]["heart_beat_timeout"] = DEAD_AFTER
     storage = resources["snapshot_persistor"]["args"]["storage"]
     storage["args"]["root_dir"] = str(kit / "snapshots")
-    for component in resources["components"]:
+    components = resources["components"]
+    components += [FAILURES] * (FAILURES not in components)
+    for component in components:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(kit / "jobs")
 

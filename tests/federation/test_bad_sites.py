@@ -1,0 +1,185 @@
+"""One bad site stops no run: real processes of a site do what they should not."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fedbilevel.flare.provisioning import Kits
+from fedbilevel.flare.rehearsal import pids, rehearsal
+from tests.federation import pulled
+from tests.federation.bad_site import sitecustomize as bad_site
+from tests.federation.experiments import (
+    ENVIRONMENT,
+    SITES,
+    federating,
+    home_in,
+    written,
+)
+from tests.federation.live import Live, assert_ends_as_simulated
+from tests.federation.processes import command_lines, memory
+
+pytestmark = pytest.mark.nightly
+ROUNDS = 12
+ENROLMENT = 120.0
+SETTINGS = f"""
+rounds = {ROUNDS}
+evaluation.every = 1
+federation.quorum = 2
+federation.timeout = 20.0
+federation.enrolment = {ENROLMENT}
+"""
+DIED = "west: its worker process ended; left out for 30 seconds, or until its entry in "
+ENDED = "the job ended before its last round"
+
+
+class Federation(NamedTuple):
+    """Processes that wait for jobs, and the file with the misdeeds of sites."""
+
+    kits: Kits
+    deeds: Path
+    pace: Path
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    home = tmp_path_factory.mktemp("bad")
+    deeds, pace = home / "deeds.json", home / "pace"
+    paths = [str(Path(bad_site.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    changed = {
+        **ENVIRONMENT,
+        "PYTHONPATH": os.pathsep.join(paths),
+        bad_site.DEEDS: str(deeds),
+        pulled.PACE: str(pace),
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in changed.items():
+            environment.setenv(name, value)
+        with rehearsal(home / "kits", SITES, message_limit=16 * 2**20) as kits:
+            yield Federation(kits, deeds, pace)
+
+
+@contextmanager
+def run(
+    federation: Federation, folder: Path, deeds: dict[str, str], *options: str
+) -> Iterator[Live]:
+    federation.deeds.write_text(json.dumps(deeds))
+    file = written(folder, "LocalBSGM", SETTINGS)
+    kit = "--federation.kit", str(federation.kits.lead)
+    with federating(file, *kit, *options) as command:
+        yield Live(
+            command,
+            folder / "runs" / "LocalBSGM-federated",
+            federation.kits,
+            federation.pace,
+        )
+
+
+def finished(live: Live) -> list[dict[str, Any]]:
+    """Wait for a run's end, hold it to a simulation, and return its exchanges."""
+    live.command.until_its_end()
+    lines = (live.folder / "exchanges.jsonl").read_text().splitlines()
+    exchanges = [json.loads(line) for line in lines]
+    counted = [[SITES.index(name) for name in one["counted"]] for one in exchanges]
+    assert len(exchanges) == ROUNDS
+    assert_ends_as_simulated(live.folder, counted)
+    return exchanges
+
+
+@pytest.mark.parametrize(
+    "deed",
+    ["exit at the first task", "exit at the fifth task", "leave at the first task"],
+)
+def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
+    federation, tmp_path, deed
+):
+    with run(federation, tmp_path, {"west": deed}) as live:
+        exchanges = finished(live)
+    assert DIED in live.command.said
+    assert ENDED not in live.command.said
+    left_out = [one["left_out"].get("west") for one in exchanges]
+    assert "its worker process ended" in left_out
+    found = json.loads((live.folder / "left_out.json").read_text())
+    assert found["west"]["reason"] == "its worker process ended"
+
+
+def test_a_site_whose_worker_never_begins_is_left_out_of_the_next_job(
+    federation, tmp_path
+):
+    with run(federation, tmp_path, {"west": "exit before the first task"}) as live:
+        exchanges = finished(live)
+    assert DIED in live.command.said
+    assert "a job with north, east, south begins" in live.command.said
+    assert all(one["counted"] == ["north", "east", "south"] for one in exchanges)
+
+
+def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
+    federation, tmp_path
+):
+    options = "--federation.enrolment", "60"
+    with run(
+        federation, tmp_path, {"west": "hang at the first task"}, *options
+    ) as live:
+        finished(live)
+    assert "west: did not enrol in 60 seconds; left out for" in live.command.said
+
+
+def test_more_bad_sites_than_the_quorum_allows_are_named(federation, tmp_path):
+    deeds = dict.fromkeys(["east", "west"], "exit before the first task")
+    options = "--federation.quorum", "3", "--federation.attempts", "2"
+    with run(federation, tmp_path, deeds, *options) as live:
+        assert live.command.process.wait() == 2
+    *_, last = live.command.said.splitlines()
+    assert "2 jobs in a row made no progress" in last
+    for name in deeds:
+        assert f"{name} failed in " in last
+
+
+@pytest.mark.parametrize("deed", ["declare a huge reply", "send a huge reply"])
+def test_a_huge_reply_is_refused_before_room_is_set_aside(federation, tmp_path, deed):
+    largest = 0
+    with run(federation, tmp_path, {"west": deed}) as live:
+        process = live.command.process
+        while process.poll() is None:
+            found = command_lines(pids(federation.kits.server)).items()
+            jobs = [pid for pid, line in found if "runner_process" in line]
+            largest = max(largest, memory(jobs))
+            time.sleep(0.2)
+        exchanges = finished(live)
+    # With JAX and its programs loaded, and no message larger than 16 MB.
+    assert largest < 900e6
+    assert any("west" in one["left_out"] for one in exchanges)
+    assert ENDED not in live.command.said
+
+
+def test_a_site_that_drips_is_dropped_for_the_rest_of_the_job(federation, tmp_path):
+    options = "--federation.timeout", "5", "--rounds", "60"
+    federation.pace.write_text("0.5")
+    try:
+        with run(federation, tmp_path, {"west": "drip"}, *options) as live:
+            live.command.until(
+                lambda: (
+                    "west: sends its answers too slowly; left out" in live.command.said
+                )
+            )
+            federation.pace.unlink()
+            live.command.until_its_end()
+    finally:
+        federation.pace.unlink(missing_ok=True)
+    assert ENDED not in live.command.said
+
+
+def test_records_at_the_end_are_the_servers(federation, tmp_path):
+    """After a site ended several jobs, and each went back to a checkpoint."""
+    federation.deeds.write_text("{}")
+    with run(federation, tmp_path, {}, "--checkpoints.every", "5") as live:
+        exchanges = finished(live)
+    assert all(one["counted"] == list(SITES) for one in exchanges)
+    server = home_in(federation.kits.server, (live.folder / "run").read_text())
+    here, there = (one / "measured.jsonl" for one in (live.folder, server))
+    assert here.read_text() == there.read_text()
