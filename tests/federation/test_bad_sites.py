@@ -10,19 +10,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fedbilevel.experiments.outcome import BAD
 from fedbilevel.flare.provisioning import Kits
-from fedbilevel.flare.rehearsal import pids, rehearsal
+from fedbilevel.flare.rehearsal import pids, rehearsal, stop
+from fedbilevel.tracking.records import read_records
 from tests.federation import pulled
 from tests.federation.bad_site import sitecustomize as bad_site
 from tests.federation.experiments import (
     ENVIRONMENT,
     SITES,
     federating,
-    home_in,
     written,
 )
 from tests.federation.live import Live, assert_ends_as_simulated
 from tests.federation.processes import command_lines, memory
+from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.nightly
 ROUNDS = 12
@@ -80,9 +82,16 @@ def run(
         )
 
 
+def ends(live: Live) -> None:
+    """Wait until a run has ended; its outcome is bad if a site was often left out."""
+    process = live.command.process
+    until(lambda: process.poll() is not None, lambda: live.command.said)
+    assert process.returncode in (0, BAD), live.command.said
+
+
 def finished(live: Live) -> list[dict[str, Any]]:
     """Wait for a run's end, hold it to a simulation, and return its exchanges."""
-    live.command.until_its_end()
+    ends(live)
     lines = (live.folder / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
     counted = [[SITES.index(name) for name in one["counted"]] for one in exchanges]
@@ -108,12 +117,19 @@ def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
     assert found["west"]["reason"] == "its worker process ended"
 
 
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("exit before the first task", "its worker process ended"),
+        ("hang before the first task", "its worker process did not begin"),
+    ],
+)
 def test_a_site_whose_worker_never_begins_is_left_out_of_the_next_job(
-    federation, tmp_path
+    federation, tmp_path, deed, reason
 ):
-    with run(federation, tmp_path, {"west": "exit before the first task"}) as live:
+    with run(federation, tmp_path, {"west": deed}) as live:
         exchanges = finished(live)
-    assert DIED in live.command.said
+    assert f"west: {reason}; left out for 30 seconds" in live.command.said
     assert "a job with north, east, south begins" in live.command.said
     assert all(one["counted"] == ["north", "east", "south"] for one in exchanges)
 
@@ -168,18 +184,21 @@ def test_a_site_that_drips_is_dropped_for_the_rest_of_the_job(federation, tmp_pa
                 )
             )
             federation.pace.unlink()
-            live.command.until_its_end()
+            ends(live)
     finally:
         federation.pace.unlink(missing_ok=True)
     assert ENDED not in live.command.said
 
 
-def test_records_at_the_end_are_the_servers(federation, tmp_path):
-    """After a site ended several jobs, and each went back to a checkpoint."""
-    federation.deeds.write_text("{}")
-    with run(federation, tmp_path, {}, "--checkpoints.every", "5") as live:
-        exchanges = finished(live)
-    assert all(one["counted"] == list(SITES) for one in exchanges)
-    server = home_in(federation.kits.server, (live.folder / "run").read_text())
-    here, there = (one / "measured.jsonl" for one in (live.folder, server))
-    assert here.read_text() == there.read_text()
+def test_a_server_that_is_gone_is_told_of_and_given_up(federation, tmp_path):
+    """The last test: it leaves no server."""
+    federation.pace.write_text("0.5")
+    options = "--federation.reachable", "40", "--rounds", "1000"
+    with run(federation, tmp_path, {}, *options) as live:
+        live.command.until(lambda: bool(list(read_records(live.folder))))
+        stop(federation.kits.server)
+        assert live.command.process.wait(HANG) == 2
+    *_, told, last = live.command.said.splitlines()
+    assert "no answer for " in told
+    assert "giving up after 40" in told
+    assert "Start the server, and give the same command again" in last

@@ -15,6 +15,7 @@ from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.flare.collab_server import CollabServer
 from fedbilevel.flare.collab_site import CollabSite
+from fedbilevel.flare.site_failures import LateSites
 from fedbilevel.flare.transport import MOST_CALLS
 from fedbilevel.flare.travelling import travelling
 
@@ -56,6 +57,7 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
             sync_task_timeout=BEGIN,
             max_outbound_call_threads_for_server=MOST_CALLS * len(chosen),
         )
+        self._job.to_server(LateSites(), id="late_sites")
         self.set_per_site_config({site: {} for site in chosen})
         self._job.job.set_app_packages(["fedbilevel"])
         # The file is read when the job is written, which is up to the recipe's owner.

@@ -14,6 +14,7 @@ DEAD_AFTER = 30
 CLASSES = (
     "fedbilevel.flare.collab_server.CollabServer",
     "fedbilevel.flare.collab_site.CollabSite",
+    "fedbilevel.flare.site_failures.LateSites",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )

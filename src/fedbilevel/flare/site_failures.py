@@ -5,6 +5,7 @@ the server writes the site down instead, and the job continues with the others.
 """
 
 import json
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import RunProcessKey
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
 from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.private.defs import (
@@ -31,6 +32,7 @@ BEGUN, OVER = "begun", "over"
 JOBS = "fedbilevel-"
 """How the names of this package's jobs begin; others' end as NVIDIA FLARE has it."""
 WORKER_DIED = "its worker process ended"
+NOT_BEGUN = "its worker process did not begin"
 
 _writing = threading.Lock()
 
@@ -87,6 +89,37 @@ class SiteFailures(FLComponent):  # type: ignore[misc]
                 topic=CellChannelTopic.REPORT_JOB_FAILURE,
                 cb=lambda request: _handle_report(server, request),
             )
+
+
+class LateSites(FLComponent):  # type: ignore[misc]
+    """Writes down the sites whose workers did not begin, for which a job was ended.
+
+    A component of a job at the server: Collab ends the job with a sentence that names
+    them.
+
+    Example:
+        >>> LateSites.__name__
+        'LateSites'
+    """
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Read the sentence by which a job is ended."""
+        if event_type == EventType.FATAL_SYSTEM_ERROR:
+            reason = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
+            job = fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())
+            for site in late_sites(reason):
+                note_failure(Path(job), site, NOT_BEGUN)
+
+
+def late_sites(reason: str) -> list[str]:
+    """Return the sites that a job waited for in vain, by the reason of its end.
+
+    Example:
+        >>> late_sites("failed to sync clients ['site-1', 'site-3']")
+        ['site-1', 'site-3']
+    """
+    named = re.fullmatch(r"failed to (?:sync|set up) clients \[(.*)\]", reason)
+    return [] if named is None else re.findall(r"'([^']+)'", named[1])
 
 
 def _handle_report(server: Any, request: Any) -> Any:

@@ -110,6 +110,7 @@ def _declare():
 
 WORKER = {
     "exit before the first task": lambda: os._exit(1),
+    "hang before the first task": lambda: time.sleep(1e6),
     "exit at the first task": _exit_at(1, 1),
     "exit at the fifth task": _exit_at(5, 1),
     "leave at the first task": _exit_at(1, 0),
