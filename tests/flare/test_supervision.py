@@ -1,6 +1,7 @@
 """The records that a submitter keeps of a run, and how long it waits for a server."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.reporting import Reports
 from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.flare.transport import Calls
+from fedbilevel.flare.travelling import travelling
 from fedbilevel.tracking.records import Journal, Record, read_records
 
 
@@ -69,6 +71,15 @@ def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
     found = reports.answer("", {"after": 0}, None)
     assert [Record.parse(line).rounds for line in found["records"]] == [1, 2]
     assert found["first"] == 1
+
+
+def test_all_deadlines_travel_with_a_job():
+    asked = Federated(
+        timeout=1.0, enrolment=2.0, measurement=3.0, reachable=4.0, kit=Path("kit")
+    )
+    found = travelling(Experiment(FedBiO(0.1), federation=asked)).federation
+    assert replace(found, sites=None, kit=asked.kit) == asked
+    assert found.kit is None
 
 
 def test_the_first_record_is_told_again_after_a_restart(supervision, tmp_path):

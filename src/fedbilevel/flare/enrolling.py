@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
+from fedbilevel.engines.federation.gathering import NO_ANSWER
 from fedbilevel.flare.collab_site import BROKEN
 from fedbilevel.flare.transport import Calls
 from fedbilevel.replacing import replacing
@@ -74,9 +75,15 @@ def enrolled(
     # Once they fit: a site whose data are put right may enrol again.
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
-    for name in missing:
-        calls.drop(name, reasons[name])
+    # Nor would they answer tasks; the next jobs do not wait for them as long again.
+    for name in calls.present() - told.keys():
+        if name in missing or reasons[name] == _late(seconds):
+            calls.drop(name, reasons[name])
     return devices
+
+
+def _late(seconds: float) -> str:
+    return f"did not enrol in {seconds:.0f} seconds"
 
 
 def _ask(
@@ -84,14 +91,15 @@ def _ask(
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return what sites tell, and why others do not."""
     told: dict[str, str] = {}
-    reasons = dict.fromkeys(names, f"did not enrol in {seconds:.0f} seconds")
+    reasons = dict.fromkeys(names, _late(seconds))
     until = time.monotonic() + seconds
     replies = calls.make(
         lambda group: group.enrol(needed), names, lambda: until - time.monotonic()
     )
     for name, message, failure in replies:
         if message is None:
-            reasons[name] = str(failure)
+            if failure not in (None, NO_ANSWER):
+                reasons[name] = str(failure)
             continue
         try:
             Enrolment.decode(text := message.decode(errors="replace"))

@@ -18,6 +18,9 @@ CLASSES = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
+# A message of which nothing more comes holds a thread, and its room, for so many
+# seconds (300 by default).
+READ_TIMEOUT, STALLED = "streaming_read_timeout", 60
 FAILURES = {
     "id": "fedbilevel_site_failures",
     "path": "fedbilevel.flare.site_failures.SiteFailures",
@@ -62,7 +65,8 @@ def prepare(kit: Path, message_limit: int = DEFAULT) -> None:
     _write(kit / "local", "resources.json", resources)
     file = kit / "local" / COMMUNICATION
     communication = json.loads(file.read_text()) if file.exists() else {}
-    _write(kit / "local", COMMUNICATION, {**communication, SETTING: message_limit})
+    limits = {SETTING: message_limit, READ_TIMEOUT: STALLED}
+    _write(kit / "local", COMMUNICATION, communication | limits)
 
 
 def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:

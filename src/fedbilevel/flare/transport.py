@@ -66,6 +66,10 @@ class Calls:
         """Whether a call of some site has not ended."""
         return any(self._open.values())
 
+    def present(self) -> set[str]:
+        """Return the sites of the job."""
+        return {proxy.name for proxy in collab.clients}
+
     def drop(self, site: str, reason: str) -> None:
         """Call a site no more in this job."""
         note_failure(self._job, site, reason)
@@ -88,7 +92,7 @@ class Calls:
         unreached: list[Reply] = []
         self._drop_dripping()
         failures = failures_in(self._job)
-        present = {proxy.name for proxy in collab.clients}
+        present = self.present()
         for name in to:
             if name in failures:
                 yield Reply(name, failure=failures[name])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedbilevel.experiments.choices import Experiment, Federated, Own, Tracking
+from fedbilevel.experiments.choices import Experiment, Own, Tracking
 from fedbilevel.experiments.federating import NORM_LIMIT, sites_of
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.reading import read_experiment
@@ -20,18 +20,12 @@ def travelling(experiment: Experiment) -> Experiment:
         >>> travelling(Experiment(FedBiO(0.1))).norm_limit
         1000000.0
     """
-    settings = experiment.federation
     asked = replace(
         experiment,
         folder=None,
         tracking=Tracking(),
         norm_limit=experiment.norm_limit or NORM_LIMIT,
-        federation=Federated(
-            sites=sites_of(experiment),
-            timeout=settings.timeout,
-            quorum=settings.quorum,
-            patience=settings.patience,
-        ),
+        federation=replace(experiment.federation, sites=sites_of(experiment), kit=None),
     )
     if isinstance(experiment.problem, Own):
         asked = replace(asked, problem=Own(Path(experiment.problem.file.name)))
