@@ -106,9 +106,12 @@ class LateSites(FLComponent):  # type: ignore[misc]
         """Read the sentence by which a job is ended."""
         if event_type == EventType.FATAL_SYSTEM_ERROR:
             reason = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
-            job = fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())
+            workspace, number = fl_ctx.get_workspace(), fl_ctx.get_job_id()
+            job = Path(workspace.get_run_dir(number))
             for site in late_sites(reason):
-                note_failure(Path(job), site, NOT_BEGUN)
+                note_failure(job, site, NOT_BEGUN)
+            # All others end their workers now, and have not failed.
+            (job / OVER).touch()
 
 
 def late_sites(reason: str) -> list[str]:
