@@ -26,7 +26,7 @@ from tests.federation.experiments import (
 )
 from tests.federation.live import Live, assert_ends_as_simulated
 
-ROUNDS = 400
+ROUNDS = 1500
 TIMEOUT = 15.0
 """An exchange takes 0.6 s here, and on a machine at load 10 less than 10 s."""
 SETTINGS = f"""
