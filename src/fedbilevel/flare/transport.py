@@ -26,7 +26,6 @@ MOST_CALLS = 4
 DRIPPING = 30.0
 """Seconds after its timeout at which a call has ended, unless its answer drips in."""
 DRIPS = "sends its answers too slowly"
-TOO_LARGE = "sent a message larger than the limit of the server's kit"
 BUSY = f"did not answer the last {MOST_CALLS} exchanges yet"
 
 Arrivals: TypeAlias = "SimpleQueue[tuple[Reply, bool]]"
@@ -155,8 +154,7 @@ class Calls:
             for _, found in results:
                 arrived.put((_reply(name, found), True))
             for error in dict(results.failures).values():
-                words = _words(error)
-                arrived.put((Reply(name, failure=words), words == TOO_LARGE))
+                arrived.put((Reply(name, failure=_words(error)), False))
             del self._open[name][number]
 
         threading.Thread(target=drain, daemon=True).start()
@@ -206,7 +204,4 @@ def _words(error: Exception) -> str:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, TimeoutError):
         return NO_ANSWER
-    # All that is left of the error's type on its way.
-    if "exceeds configured limit" in str(cause):
-        return TOO_LARGE
     return f"could not be reached: {str(cause)[:WORDS]}"
