@@ -28,13 +28,11 @@ from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.nightly
 ROUNDS = 12
-ENROLMENT = 120.0
 SETTINGS = f"""
 rounds = {ROUNDS}
 evaluation.every = 1
 federation.quorum = 2
 federation.timeout = 20.0
-federation.enrolment = {ENROLMENT}
 """
 DIED = "west: its worker process ended; left out for 30 seconds, or until its entry in "
 ENDED = "the job ended before its last round"
@@ -137,12 +135,13 @@ def test_a_site_whose_worker_never_begins_is_left_out_of_the_next_job(
 def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
     federation, tmp_path
 ):
-    options = "--federation.enrolment", "60"
+    # On a machine at load 25 honest sites took more than 120 s.
+    options = "--federation.enrolment", "300"
     with run(
         federation, tmp_path, {"west": "hang at the first task"}, *options
     ) as live:
         finished(live)
-    assert "west: did not enrol in 60 seconds; left out for" in live.command.said
+    assert "west: did not enrol in 300 seconds; left out for" in live.command.said
 
 
 def test_more_bad_sites_than_the_quorum_allows_are_named(federation, tmp_path):
