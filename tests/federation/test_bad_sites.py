@@ -172,23 +172,6 @@ def test_a_huge_reply_is_refused_before_room_is_set_aside(federation, tmp_path, 
     assert ENDED not in live.command.said
 
 
-def test_a_site_that_drips_is_dropped_for_the_rest_of_the_job(federation, tmp_path):
-    options = "--federation.timeout", "5", "--rounds", "60"
-    federation.pace.write_text("0.5")
-    try:
-        with run(federation, tmp_path, {"west": "drip"}, *options) as live:
-            live.command.until(
-                lambda: (
-                    "west: sends its answers too slowly; left out" in live.command.said
-                )
-            )
-            federation.pace.unlink()
-            ends(live)
-    finally:
-        federation.pace.unlink(missing_ok=True)
-    assert ENDED not in live.command.said
-
-
 def test_a_server_that_is_gone_is_told_of_and_given_up(federation, tmp_path):
     """The last test: it leaves no server."""
     federation.pace.write_text("0.5")

@@ -45,30 +45,6 @@ def _huge(number, honest):
     return bytes(HUGE) if number > 2 else honest()
 
 
-def _send_slowly(every, pause):
-    """Send replies from the third task on in pieces, with pauses."""
-    # Before the software reads it.
-    os.environ["NVFLARE_STREAMING_CHUNK_SIZE"] = str(every)
-    from nvflare.fuel.f3.streaming import blob_streamer
-
-    answered: list[int] = []
-    read = blob_streamer.BlobStream.read
-
-    def slow_read(self, chunk_size):
-        if len(answered) > 2:
-            time.sleep(pause)
-        return read(self, chunk_size)
-
-    blob_streamer.BlobStream.read = slow_read
-
-    def count(number, honest):
-        answer = honest()
-        answered.append(number)
-        return answer
-
-    _on_task(count)
-
-
 def _declare():
     """Declare replies of 2 GB from the third task on, and send none of it."""
     from nvflare.fuel.f3.streaming import blob_streamer
@@ -117,7 +93,6 @@ WORKER = {
     "hang at the first task": lambda: _on_task(_hang),
     "send a huge reply": lambda: _on_task(_huge),
     "declare a huge reply": _declare,
-    "drip": lambda: _send_slowly(every=16, pause=3.0),
 }
 
 
