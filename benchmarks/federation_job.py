@@ -28,7 +28,7 @@ from fedbilevel.engines.federation import (
     Site,
 )
 from fedbilevel.engines.limits import Limits
-from fedbilevel.flare.transport import Collab
+from fedbilevel.flare.transport import Calls, Collab
 from fedbilevel.flare.worker import Worker
 
 RESULT = "timed.json"
@@ -165,7 +165,8 @@ def _peak(pid: int) -> int:
 def ours(names: list[str], size: int) -> Iterator[None]:
     """Yield after each exchange of this package."""
     devices = EnrolledDevices(dict.fromkeys(names, Enrolment.of(HELD)), HELD)
-    engine = Federation(Collab(), devices, run="timed", timeout=300.0)
+    calls = Calls(Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())))
+    engine = Federation(Collab(calls), devices, run="timed", timeout=300.0)
     x = np.ones(size, np.float32)
     rounds = fb.run(
         PROBLEM,

@@ -15,6 +15,7 @@ import pytest
 
 from fedbilevel.flare.provisioning import provisioned
 from fedbilevel.flare.rehearsal import pids, start, stop
+from fedbilevel.tracking.records import read_records
 from tests.false_clock import false_clock
 from tests.federation import pulled
 from tests.federation.experiments import (
@@ -25,7 +26,7 @@ from tests.federation.experiments import (
 )
 from tests.federation.live import Live, assert_ends_as_simulated
 
-ROUNDS = 150
+ROUNDS = 1500
 TIMEOUT = 15.0
 """An exchange takes 0.6 s here, and on a machine at load 10 less than 10 s."""
 SETTINGS = f"""
@@ -134,9 +135,14 @@ def test_a_killed_site_is_missed_and_back_in_another_job(live):
     assert "west can take part again" in live.command.said
 
 
-def test_a_killed_worker_ends_the_job_and_another_goes_on(live):
+def test_a_killed_worker_leaves_the_job_to_the_others_until_it_is_let_back(live):
     (worker,) = live.processes(live.kits.sites["east"], "worker_process")
+    begun = len(live.exchanges())
     goes_on(live, worker.kill)
+    reasons = [one["left_out"].get("east") for one in live.exchanges()[begun:]]
+    assert "its worker process ended" in reasons
+    assert "east: its worker process ended; left out for 30 s" in live.command.said
+    assert "east can take part again" in live.command.said
 
 
 def test_a_killed_server_is_started_again_and_another_job_goes_on(live):
@@ -172,6 +178,13 @@ def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     assert len(counted) == ROUNDS
     assert set(map(len, counted)) == {3, 4}
     assert_ends_as_simulated(live.folder, counted)
+
+
+def test_records_at_the_end_are_the_servers(live):
+    """Though jobs went back to checkpoints, after rounds that were told already."""
+    here, there = (one / "measured.jsonl" for one in (live.folder, live.home))
+    assert here.read_text() == there.read_text()
+    assert [one.rounds for one in read_records(live.folder)] == list(range(ROUNDS + 1))
 
 
 def test_no_process_is_left(live):

@@ -40,6 +40,10 @@ CHANGEABLE = (
     "checkpoints.",
     "federation.timeout",
     "federation.quorum",
+    "federation.patience",
+    "federation.enrolment",
+    "federation.measurement",
+    "federation.reachable",
     "federation.attempts",
 )
 """Settings that a run may be given anew when it goes on."""
@@ -107,6 +111,7 @@ def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
 @contextmanager
 def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administrator"]:
     from fedbilevel.flare.administrator import Administrator
+    from fedbilevel.flare.message_limits import message_limit
     from fedbilevel.flare.processes import stop
     from fedbilevel.flare.provisioning import provisioned
     from fedbilevel.flare.rehearsal import rehearsal
@@ -120,10 +125,12 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
     print("starting a server and sites on this machine …", file=sys.stderr)
     sites = sites_of(experiment)
     # The folder is ours: what a killed command has left in it is ended.
-    kits = provisioned(folder / "kits", sites)
+    model = model_of(experiment)
+    limit = message_limit(model.x, model.y)
+    kits = provisioned(folder / "kits", sites, limit)
     stop(kits.server, *kits.sites.values())
     with (
-        rehearsal(folder / "kits", sites),
+        rehearsal(folder / "kits", sites, limit),
         Administrator(kits.lead) as administrator,
     ):
         try:
@@ -157,6 +164,9 @@ def _follow(
         shown as show,
     ):
         for news in all_news:
+            if news.rewound is not None:
+                journal.rewind(news.rewound)
+                *_, known = 0, *(record.rounds for record in read_records(folder))
             for record in news.records:
                 journal.write(record)
                 tell_trackers(record)

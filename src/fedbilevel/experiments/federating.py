@@ -29,7 +29,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
                 "federation.sites is missing: name the sites, for each of which "
                 "examples(site) of the problem's file is called."
             )
-        return _quorate(experiment, named)
+        return _checked(experiment, named)
     count = experiment.partition.devices
     if experiment.partition.natural:
         count = task_of(experiment).devices.device_count
@@ -39,10 +39,10 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
             f"to {count} devices; let both be as many."
         )
     named = named or tuple(f"site-{number + 1}" for number in range(count))
-    return _quorate(experiment, named)
+    return _checked(experiment, named)
 
 
-def _quorate(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
+def _checked(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
     if experiment.federation.quorum > len(named):
         raise ValueError(
             f"federation.quorum is {experiment.federation.quorum}, but there are "

@@ -18,11 +18,15 @@ from fedbilevel.experiments.folders import EXCHANGES, LEARNT
 from fedbilevel.experiments.measuring import metrics_of
 from fedbilevel.experiments.running import Work, carry_out
 from fedbilevel.flare.collecting import Garbage
+from fedbilevel.flare.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
 from fedbilevel.flare.enrolling import enrolled
 from fedbilevel.flare.homes import home_of
+from fedbilevel.flare.message_limits import message_limit, too_small
 from fedbilevel.flare.reporting import Reports, is_mistake
-from fedbilevel.flare.transport import Collab
+from fedbilevel.flare.site_failures import BEGUN, OVER
+from fedbilevel.flare.transport import Calls, Collab
 from fedbilevel.flare.travelling import arrived
+from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
 from fedbilevel.tracking.records import RECORDS
 
@@ -57,13 +61,16 @@ class CollabServer:
         job = context.get_job_id()
         home = home_of(self.run_name, workspace, job)
         home.mkdir(parents=True, exist_ok=True)
-        results = Path(workspace.get_run_dir(job)) / RESULTS
+        folder = Path(workspace.get_run_dir(job))
+        results = folder / RESULTS
         results.mkdir(parents=True, exist_ok=True)
-        reports = Reports(home)
+        (folder / BEGUN).touch()
+        calls = Calls(folder)
+        reports = Reports(home, folder, calls)
         context.get_engine().register_app_command(TOPIC, reports.answer)
 
         def prepare(experiment: Experiment) -> Work:
-            return _work(experiment, self.run_name, home, reports)
+            return _work(experiment, self.run_name, home, reports, calls)
 
         try:
             experiment = arrived(
@@ -72,7 +79,8 @@ class CollabServer:
                 Path(workspace.get_root_dir()),
             )
             with closing(carry_out(experiment, home, True, prepare)) as steps:
-                for _ in steps:
+                for step in steps:
+                    reports.begin(step.done.number)
                     if reports.stop_is_asked or collab.is_aborted:
                         break
         except RunAborted:
@@ -82,34 +90,62 @@ class CollabServer:
             (results / FAILURE).write_text(json.dumps(told))
             raise
         finally:
+            (folder / OVER).touch()
+            if calls.any_is_open:
+                # A job that ends waits for its calls, those of dead sites included.
+                context.get_run_abort_signal().trigger(True)
             for name in (RECORDS, *LEFT):
                 if (home / name).exists():
                     shutil.copy(home / name, results / name)
 
 
-def _work(experiment: Experiment, run: str, home: Path, reports: Reports) -> Work:
+def _work(
+    experiment: Experiment, run: str, home: Path, reports: Reports, calls: Calls
+) -> Work:
     model = model_of(experiment)
     _refuse_rare_checkpoints(experiment, model)
-    devices = enrolled(sites_of(experiment), model.form, home)
+    sites, asked = sites_of(experiment), experiment.federation
+    needed = message_limit(model.x, model.y)
+    if reason := too_small(needed):
+        raise ValueError(f"the server cannot take part: {reason}.")
+    reports.enter(ENROLMENT)
+    devices = enrolled(
+        sites,
+        model.form,
+        home,
+        calls,
+        asked.enrolment,
+        # Weights by size need to be known from the first round.
+        len(sites) if experiment.weigh_by_size else asked.quorum,
+        needed,
+    )
+    reports.enter(EXCHANGE)
     garbage = Garbage()
 
     def note(exchange: Exchange) -> None:
         reports.note(exchange)
         garbage.collect()
 
+    def measured(x: Upper, y: Lower) -> dict[str, float]:
+        reports.enter(MEASUREMENT)
+        try:
+            return measure(x, y)
+        finally:
+            reports.enter(EXCHANGE)
+
     engine = Federation(
-        Collab(),
+        Collab(calls),
         devices,
         run=run,
-        timeout=experiment.federation.timeout,
+        timeout=asked.timeout,
         seed=experiment.seed,
-        quorum=experiment.federation.quorum,
-        patience=experiment.federation.patience,
+        quorum=asked.quorum,
+        patience=asked.patience,
         note=note,
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
-    return Work(model.problem, devices, model.x, model.y, weights, engine, measure)
+    return Work(model.problem, devices, model.x, model.y, weights, engine, measured)
 
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:

@@ -6,6 +6,7 @@ from nvflare.collab import collab
 
 from fedbilevel.flare.collecting import Garbage
 from fedbilevel.flare.homes import home_of
+from fedbilevel.flare.message_limits import too_small
 from fedbilevel.flare.worker import Worker, WorkerError
 from fedbilevel.flare.worker_child import Answer
 
@@ -21,21 +22,27 @@ class CollabSite:
 
     Args:
         run_name: the name of the run.
+        seconds: after which a computation is held for hung, and ended.
 
     Example:
-        >>> CollabSite("a1").run_name
+        >>> CollabSite("a1", seconds=600.0).run_name
         'a1'
     """
 
-    def __init__(self, run_name: str) -> None:
-        self.run_name = run_name
+    def __init__(self, run_name: str, seconds: float) -> None:
+        self.run_name, self.seconds = run_name, seconds
         self._worker: Worker | None = None
         self._garbage: Garbage | None = None
 
     @collab.publish
-    def enrol(self) -> bytes | str:
-        """Return what the site tells of its data; text says why it cannot."""
-        return self._ask(ENROL)
+    def enrol(self, needed: int) -> bytes | str:
+        """Return what the site tells of its data; text says why it cannot.
+
+        Args:
+            needed: bytes of the largest message that the site must take.
+        """
+        reason = too_small(needed)
+        return self._ask(ENROL) if reason is None else f"{BROKEN}: {reason}"
 
     @collab.publish
     def answer(self, message: bytes) -> bytes | str:
@@ -66,7 +73,7 @@ class CollabSite:
             self._garbage = Garbage()
         self._garbage.collect()
         try:
-            return self._worker.ask(message)
+            return self._worker.ask(message, self.seconds)
         except WorkerError as error:
             if self._worker.is_closed:
                 # Nothing of the site's own, but the end of the job.

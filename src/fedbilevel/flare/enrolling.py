@@ -2,23 +2,29 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nvflare.collab import collab
-from nvflare.collab.api.exceptions import RunAborted
-
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
+from fedbilevel.engines.federation.gathering import NO_ANSWER
+from fedbilevel.flare.collab_site import BROKEN
+from fedbilevel.flare.transport import Calls
 from fedbilevel.replacing import replacing
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 600.0
-"""Seconds for a site to load its data and compile."""
 
-
-def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledDevices:
+def enrolled(
+    names: Sequence[str],
+    form: LocalExamples,
+    home: Path,
+    calls: Calls,
+    seconds: float,
+    at_least: int,
+    needed: int,
+) -> EnrolledDevices:
     """Ask the sites of a job for their enrolment, and keep what they said at first.
 
     To be called within the main function of a Collab server.
@@ -27,10 +33,18 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
         names: of all sites of the run.
         form: examples such as each must hold.
         home: the folder of the run at the server.
+        calls: of the job's sites.
+        seconds: for sites to load their data and compile.
+        at_least: how many sites must have enrolled for the run to begin.
+        needed: bytes of the largest message that sites must take.
+
+    Returns:
+        All sites. One that has not enrolled yet, in a run that begins without it, has
+        one example until it enrols in a later job.
 
     Raises:
         RunAborted: the job has been, meanwhile.
-        RuntimeError: if a site has never enrolled; says why.
+        RuntimeError: if too few sites have enrolled; says why.
         ValueError: if one holds other examples than the problem asks for, or cannot
             load them.
 
@@ -40,7 +54,7 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
     """
     file = home / "enrolment.json"
     known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    told, reasons = _ask(names)
+    told, reasons = _ask(names, calls, seconds, needed)
     for name, text in told.items():
         if known.setdefault(name, text) != text:
             logger.warning(
@@ -49,39 +63,47 @@ def enrolled(names: Sequence[str], form: LocalExamples, home: Path) -> EnrolledD
                 name,
             )
     missing = [name for name in names if name not in known]
-    if missing:
-        words = "; ".join(
-            f"{name} {reasons.get(name, 'is not connected')}" for name in missing
-        )
-        said = f"a run begins with all of its sites, but: {words}."
+    failed = [name for name in missing if BROKEN in reasons[name]]
+    if failed or len(known) < at_least:
+        words = "; ".join(f"{name} {reasons[name]}" for name in failed or missing)
+        said = f"{len(known)} of {at_least} required sites have enrolled: {words}."
         # A loader that fails will fail again; what was killed, or is away, may not.
-        if any("could not begin" in reasons.get(name, "") for name in missing):
-            raise ValueError(said)
-        raise RuntimeError(said)
-    found = {name: Enrolment.decode(known[name]) for name in names}
-    devices = EnrolledDevices(found, form)
+        raise ValueError(said) if failed else RuntimeError(said)
+    found = {name: Enrolment.decode(known[name]) for name in names if name in known}
+    absent = Enrolment.of(form)._replace(upper_size=1, lower_size=1)
+    devices = EnrolledDevices({name: found.get(name, absent) for name in names}, form)
     # Once they fit: a site whose data are put right may enrol again.
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
+    # Nor would they answer tasks; the next jobs do not wait for them as long again.
+    for name in calls.present() - told.keys():
+        if name in missing or reasons[name] == _late(seconds):
+            calls.drop(name, reasons[name])
     return devices
 
 
-def _ask(names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _late(seconds: float) -> str:
+    return f"did not enrol in {seconds:.0f} seconds"
+
+
+def _ask(
+    names: Sequence[str], calls: Calls, seconds: float, needed: int
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return what sites tell, and why others do not."""
-    present = [proxy.name for proxy in collab.clients if proxy.name in names]
-    told, reasons = {}, {}
-    results = collab.get_clients(present)(timeout=PATIENCE).enrol()
-    if collab.is_aborted:
-        raise RunAborted("the job was aborted while sites enrolled")
-    for name, found in results:
-        if type(found) is not bytes:
-            reasons[name] = str(found)[:300]
+    told: dict[str, str] = {}
+    reasons = dict.fromkeys(names, _late(seconds))
+    until = time.monotonic() + seconds
+    replies = calls.make(
+        lambda group: group.enrol(needed), names, lambda: until - time.monotonic()
+    )
+    for name, message, failure in replies:
+        if message is None:
+            if failure not in (None, NO_ANSWER):
+                reasons[name] = str(failure)
             continue
         try:
-            Enrolment.decode(text := found.decode(errors="replace"))
+            Enrolment.decode(text := message.decode(errors="replace"))
             told[name] = text
         except RefusedError as error:
             reasons[name] = f"sent what was refused: {error}"
-    for name, failure in results.failures.items():
-        reasons[name] = f"could not be reached: {failure}"
     return told, reasons

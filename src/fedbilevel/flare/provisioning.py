@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedbilevel.engines.federation.site_rules import REHEARSAL
+from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.settings import prepare
 
 PROJECT = "rehearsal"
@@ -38,7 +39,9 @@ class Kits(NamedTuple):
     lead: Path
 
 
-def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
+def provisioned(
+    folder: Path, sites: Sequence[str], message_limit: int = DEFAULT
+) -> Kits:
     """Startup kits for a server and sites on this machine, made if not there yet.
 
     The server answers on the loopback only, at a free port, and keeps jobs and
@@ -48,6 +51,7 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
     Args:
         folder: Where the kits are, or are made.
         sites: Names of the sites.
+        message_limit: Bytes of the largest message.
 
     Returns:
         Where each kit is.
@@ -83,7 +87,7 @@ def provisioned(folder: Path, sites: Sequence[str]) -> Kits:
         _provision(_project(sites, _free_port()), folder.absolute())
     for kit in (kits.server, *kits.sites.values()):
         # Whoever rehearses runs a file of their own, and compares it with a simulation.
-        prepare(kit, REHEARSAL, code_from_outside=True)
+        prepare(kit, REHEARSAL, message_limit, code_from_outside=True)
     return kits
 
 

@@ -15,10 +15,14 @@ from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.flare.collab_server import CollabServer
 from fedbilevel.flare.collab_site import CollabSite
+from fedbilevel.flare.site_failures import LateSites
+from fedbilevel.flare.transport import MOST_CALLS
 from fedbilevel.flare.travelling import travelling
 
 BEGIN = 120
 """Seconds for the processes of a job to find each other."""
+HUNG = 10.0
+"""Timeouts of an exchange after which a site's computation is held for hung."""
 
 
 class FederationRecipe(CollabRecipe):  # type: ignore[misc]
@@ -43,17 +47,20 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         self, experiment: Experiment, run: str, sites: Sequence[str] | None = None
     ) -> None:
         chosen = sites_of(experiment) if sites is None else sites
-        problem = experiment.problem
+        problem, asked = experiment.problem, experiment.federation
         self._code = [problem.file] if isinstance(problem, Own) else []
         if experiment.federation.reviewed:
             self._code = []
         super().__init__(
             job_name=f"fedbilevel-{run}",
             server=CollabServer(run),
-            client=CollabSite(run),
-            min_clients=len(chosen),
+            # A task to a computation that died includes loading and compiling.
+            client=CollabSite(run, max(asked.enrolment, HUNG * asked.timeout)),
+            min_clients=min(asked.quorum, len(chosen)),
             sync_task_timeout=BEGIN,
+            max_outbound_call_threads_for_server=MOST_CALLS * len(chosen),
         )
+        self._job.to_server(LateSites(), id="late_sites")
         self.set_per_site_config({site: {} for site in chosen})
         self._job.job.set_app_packages(["fedbilevel"])
         # The file is read when the job is written, which is up to the recipe's owner.

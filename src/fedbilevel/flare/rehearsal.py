@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.flare.administrator import open_session
+from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.processes import pids, start, stop
 from fedbilevel.flare.provisioning import Kits, is_free, port, provisioned
 
@@ -17,7 +18,9 @@ PATIENCE = 90.0
 
 
 @contextmanager
-def rehearsal(folder: Path, sites: Sequence[str]) -> Iterator[Kits]:
+def rehearsal(
+    folder: Path, sites: Sequence[str], message_limit: int = DEFAULT
+) -> Iterator[Kits]:
     """Run a server and sites on this machine while the block runs.
 
     Everything is as in a federation of several machines, except that the server
@@ -26,6 +29,7 @@ def rehearsal(folder: Path, sites: Sequence[str]) -> Iterator[Kits]:
     Args:
         folder: Where the kits are, or are made if not there yet.
         sites: Names of the sites.
+        message_limit: Bytes of the largest message.
 
     Yields:
         Where the startup kits are, once all sites are connected.
@@ -42,7 +46,7 @@ def rehearsal(folder: Path, sites: Sequence[str]) -> Iterator[Kits]:
         ...         connected(kits)
         {'site-1'}
     """
-    kits = provisioned(folder, sites)
+    kits = provisioned(folder, sites, message_limit)
     if not pids(kits.server) and not is_free(port(kits.server)):
         raise RuntimeError(
             f"port {port(kits.server)} of the rehearsal in {folder} is taken; end what "

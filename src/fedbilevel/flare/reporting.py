@@ -8,6 +8,9 @@ from typing import Any
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.claiming import ClaimedError
 from fedbilevel.experiments.folders import EXCHANGES
+from fedbilevel.flare.deadlines import BEGINNING, EXCHANGE, Stage
+from fedbilevel.flare.site_failures import failures_in
+from fedbilevel.flare.transport import Calls
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import read_records
 
@@ -20,22 +23,38 @@ class Reports:
 
     Args:
         home: the folder of the run at the server.
+        job: the folder of the job there.
+        calls: of the job's sites.
 
     Example:
         >>> import tempfile
-        >>> reports = Reports(Path(tempfile.mkdtemp()))
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> reports = Reports(folder, folder, Calls(folder))
         >>> reports.note(Exchange(0, 0, 0.1, ["a"], {}, [], 300, 200))
         >>> reports.answer("fedbilevel", {"after": -1}, None)["records"]
         []
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, job: Path, calls: Calls) -> None:
         self._home = home
+        self._job, self._calls = job, calls
         self._latest: Exchange | None = None
+        self._first: int | None = None
+        self._stage = Stage(0, BEGINNING, [])
         self.stop_is_asked = False
+
+    def enter(self, stage: str) -> None:
+        """Note what the job waits for from now on."""
+        self._stage = Stage(self._stage.number + 1, stage, [])
+
+    def begin(self, first: int) -> None:
+        """Note the round that this job began with, now that later records are gone."""
+        if self._first is None:
+            self._first = first
 
     def note(self, exchange: Exchange) -> None:
         """Write an exchange down; what a crash left of later ones is forgotten."""
+        self.enter(EXCHANGE)
         file = self._home / EXCHANGES
         if self._latest is None and file.exists():
             lines = file.read_text().splitlines()
@@ -47,7 +66,7 @@ class Reports:
             appended.write(f"{exchange.line}\n")
 
     def answer(self, topic: str, asked: Any, context: Any) -> dict[str, Any]:
-        """Tell what was measured, and who was left out of the latest exchange.
+        """Return what was measured, what the job waits for, and which sites failed.
 
         Args:
             topic: of the question, always the same.
@@ -57,12 +76,16 @@ class Reports:
         """
         asked = asked if isinstance(asked, Mapping) else {}
         self.stop_is_asked = self.stop_is_asked or bool(asked.get("stop"))
-        after = asked.get("after", -1)
-        lines = [one.line for one in read_records(self._home) if one.rounds > after]
-        latest = self._latest
+        after, first, latest = asked.get("after", -1), self._first, self._latest
+        # Until then the file may hold records that an earlier job made in vain.
+        records = () if first is None else read_records(self._home)
+        lines = [one.line for one in records if one.rounds > after]
         return {
             "records": lines[:MOST],
             "exchange": None if latest is None else latest.line,
+            "first": first,
+            "stage": [*self._stage[:2], sorted(self._calls.awaited)],
+            "failures": dict(failures_in(self._job)),
         }
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.engines.federation.site_rules import SiteRules
+from fedbilevel.flare.message_limits import DEFAULT, SETTING
 from fedbilevel.flare.site_files import write_site_files
 
+COMMUNICATION = "comm_config.json"
 # A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
 DEAD_AFTER = 30
 # What a job of this package names. A server or site refuses a job that names others,
@@ -14,9 +16,18 @@ DEAD_AFTER = 30
 CLASSES = (
     "fedbilevel.flare.collab_server.CollabServer",
     "fedbilevel.flare.collab_site.CollabSite",
+    "fedbilevel.flare.site_failures.LateSites",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
+# A message of which nothing more comes holds a thread, and its room, for so many
+# seconds (300 by default).
+READ_TIMEOUT, STALLED = "streaming_read_timeout", 60
+FAILURES = {
+    "id": "fedbilevel_site_failures",
+    "path": "fedbilevel.flare.site_failures.SiteFailures",
+    "args": {},
+}
 
 
 # Rights of a role for which nvflare's policy has one word instead of a table.
@@ -33,7 +44,11 @@ RIGHTS = (
 
 
 def prepare(
-    kit: Path, rules: SiteRules = SiteRules(), *, code_from_outside: bool = False
+    kit: Path,
+    rules: SiteRules = SiteRules(),
+    message_limit: int = DEFAULT,
+    *,
+    code_from_outside: bool = False,
 ) -> None:
     """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
@@ -43,12 +58,15 @@ def prepare(
     are getting on. A site keeps its error log to itself, and refuses jobs that bring
     code, whoever submits them, unless it has a policy of its own already: it executes
     problem files that were reviewed there (`review`). It gets a secret salt and the
-    rules that it holds servers to, in `site_rules.toml`, for its operator to edit. All
-    else stays as it was set, rules and salt included.
+    rules that it holds servers to, in `site_rules.toml`, for its operator to edit. No
+    process of the kit takes larger messages than the limit, nor sets room aside for
+    them. All else stays as it was set, rules and salt included.
 
     Args:
         kit: Startup kit of a server or site.
         rules: Of a site that has none yet.
+        message_limit: Bytes of the largest message; `message_limits.message_limit`
+            returns what a model needs.
         code_from_outside: Whether a site takes code from whoever has the right `byoc`.
 
     Example:
@@ -74,13 +92,19 @@ def prepare(
         if not code_from_outside:
             _refuse_code(kit / "local")
     _write(kit / "local", "resources.json", resources)
+    file = kit / "local" / COMMUNICATION
+    communication = json.loads(file.read_text()) if file.exists() else {}
+    limits = {SETTING: message_limit, READ_TIMEOUT: STALLED}
+    _write(kit / "local", COMMUNICATION, communication | limits)
 
 
 def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
     resources["servers"][0]["heart_beat_timeout"] = DEAD_AFTER
     storage = resources["snapshot_persistor"]["args"]["storage"]
     storage["args"]["root_dir"] = str(kit / "snapshots")
-    for component in resources["components"]:
+    components = resources["components"]
+    components += [FAILURES] * (FAILURES not in components)
+    for component in components:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(kit / "jobs")
 

@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedbilevel.engines.federation import Exchange
 from fedbilevel.experiments.choices import Experiment
@@ -14,7 +15,11 @@ from fedbilevel.experiments.federating import sites_of
 from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
+from fedbilevel.flare.deadlines import Deadlines
+from fedbilevel.flare.reach import Reach, UnreachableError
 from fedbilevel.flare.recipe import FederationRecipe
+from fedbilevel.flare.site_failures import FAILURES, failures_in
+from fedbilevel.flare.suspensions import LEFT_OUT, Suspensions
 from fedbilevel.flare.watching import Watch
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import RECORDS, Record, read_records
@@ -23,8 +28,6 @@ POLL = 1.0
 """Seconds between two questions."""
 JOB = "job"
 """The file of a run's folder with the number of its latest job."""
-EXCHANGES_A_ROUND = 4
-"""Of a round that a job is given the time to finish when it is to stop."""
 GATHER = 60.0
 """Seconds that a job waits for sites to connect."""
 
@@ -42,6 +45,8 @@ class News(NamedTuple):
     """What has become known of a run.
 
     Attributes:
+        rewound: rounds after which earlier records no longer hold: the run went back
+            to a checkpoint.
         records: what was measured since the last news.
         exchange: the latest exchange.
         words: what happened to its jobs.
@@ -54,6 +59,7 @@ class News(NamedTuple):
     records: Sequence[Record] = ()
     exchange: Exchange | None = None
     words: str | None = None
+    rewound: int | None = None
 
 
 class _Ended(NamedTuple):
@@ -69,6 +75,9 @@ class Supervision:
 
     Whatever status the server's software gives a job, a run is finished when the
     records of all its rounds are here; a job that ended before is followed by another.
+    A site that failed in a job is left out of the next ones for a while
+    (`suspensions`), if enough others are left. In the end the records are those of the
+    server.
 
     Args:
         experiment: what is asked for.
@@ -87,6 +96,9 @@ class Supervision:
         self._experiment, self._run, self._folder = experiment, run, folder
         self._administrator = by
         self._sites = sites_of(experiment)
+        self._suspensions = Suspensions(folder)
+        self._deadlines = Deadlines.asked_by(experiment)
+        self._reach = Reach(self._deadlines.reachable)
         *_, self._measured = -1, *(one.rounds for one in read_records(folder))
         self._furthest = -1
         self._begun = self._measured >= 0
@@ -102,6 +114,12 @@ class Supervision:
         Raises:
             FederationError: if it cannot go on.
         """
+        try:
+            yield from self._jobs()
+        except UnreachableError as error:
+            raise FederationError(str(error)) from None
+
+    def _jobs(self) -> Generator[News]:
         failures = 0
         attempts = self._experiment.federation.attempts
         while True:
@@ -116,38 +134,44 @@ class Supervision:
             if failures == attempts:
                 raise FederationError(
                     f"{attempts} jobs in a row made no progress; the last: "
-                    f"{ended.words}"
+                    f"{ended.words}. {self._suspensions.reasons()}".rstrip()
                 )
             yield News(words=f"{ended.words}; going on from the last checkpoint")
 
     def _job(self) -> Generator[News, None, _Ended | None]:
-        try:
-            present = self._gathered()
-            with TemporaryDirectory() as folder:
-                job = FederationRecipe(self._experiment, self._run, present)
-                job.export(folder)
-                self._end_left_over()
-                number = self._administrator.submit(Path(folder) / job.job_name)
-                (self._folder / JOB).write_text(number)
-        except ConnectionError as error:
-            time.sleep(POLL)
-            return _Ended(str(error))
-        round_seconds = EXCHANGES_A_ROUND * self._experiment.federation.timeout
-        watch = Watch(self._administrator, number, set(self._sites), round_seconds)
+        present, number = yield from self._submitted()
+        watch = Watch(
+            self._administrator,
+            number,
+            lambda: set(self._sites) - self._suspensions.names(),
+            self._deadlines,
+            self._reach,
+        )
+        first: int | None = None
         try:
             yield News(words=f"a job with {', '.join(present)} begins")
             while not watch.over():
                 if self._is_to_stop:
                     watch.stop()
+                if self._measured >= self._experiment.rounds:
+                    watch.await_end()
+                yield News(words=watch.notice())
                 time.sleep(POLL)
                 told = watch.ask({"after": self._measured})
-                yield from self._told(told or {"records": [], "exchange": None})
+                if told is None:
+                    continue
+                if first is None and told["first"] is not None:
+                    first = told["first"]
+                    yield self._rewound(first or -1)
+                    continue
+                yield from self._told(told["records"], told["exchange"])
+                yield from self._left_out(number, told["failures"])
         except BaseException:
             # Whatever ends the command, a job that nobody follows would go on.
             with suppress(Exception):
                 self._administrator.abort(number)
             raise
-        yield from self._told({"records": self._fetch(number), "exchange": None})
+        yield from self._fetch(number)
         learnt = self._folder / LEARNT
         if self._measured >= self._experiment.rounds and learnt.exists():
             return None
@@ -155,6 +179,24 @@ class Supervision:
         if failure.exists():
             return _Ended(**json.loads(failure.read_text()))
         return _Ended(watch.words, failed=not watch.stopping)
+
+    def _submitted(self) -> Generator[News, None, tuple[Sequence[str], str]]:
+        """Submit a job once the server answers; return its sites, and its number."""
+        while True:
+            try:
+                present = self._gathered()
+                with TemporaryDirectory() as folder:
+                    job = FederationRecipe(self._experiment, self._run, present)
+                    job.export(folder)
+                    self._end_left_over()
+                    number = self._administrator.submit(Path(folder) / job.job_name)
+                    (self._folder / JOB).write_text(number)
+            except ConnectionError as error:
+                yield News(words=self._reach.missed(str(error)))
+                time.sleep(POLL)
+            else:
+                self._reach.answered()
+                return present, number
 
     def _end_left_over(self) -> None:
         """End the job of a command that was killed: two would be in the way."""
@@ -165,54 +207,82 @@ class Supervision:
     def _gathered(self) -> list[str]:
         """Return the sites that are connected, after a while: all, when a run begins.
 
+        Those that are left out for a while are not among them, if enough others are.
+
         Raises:
             FederationError: if they are too few.
             ConnectionError: if the server does not answer.
         """
         until = time.monotonic() + GATHER
+        quorum = self._experiment.federation.quorum
         while True:
             connected = self._administrator.connected()
-            present = [site for site in self._sites if site in connected]
-            if len(present) == len(self._sites):
+            suspended = self._suspensions.names()
+            if len(connected.intersection(self._sites) - suspended) < quorum:
+                suspended = set()
+            wanted = [site for site in self._sites if site not in suspended]
+            present = [site for site in wanted if site in connected]
+            if present == wanted:
                 return present
             if time.monotonic() > until:
                 break
             time.sleep(POLL)
-        least = self._experiment.federation.quorum if self._begun else len(self._sites)
+        least = quorum if self._begun else len(wanted)
         if len(present) >= least:
             return present
-        missing = ", ".join(site for site in self._sites if site not in present)
+        missing = ", ".join(site for site in wanted if site not in present)
         raise FederationError(
             f"{missing} did not connect in {GATHER:.0f} seconds; a run begins with all "
             "of its sites, and goes on with its quorum."
         )
 
-    def _told(self, told: dict[str, Any]) -> Generator[News]:
-        records = [Record.parse(line) for line in told["records"]]
-        line = told["exchange"]
-        exchange = None if line is None else Exchange.parse(line)
+    def _told(self, lines: Sequence[str], exchange: str | None) -> Generator[News]:
+        records = [Record.parse(line) for line in lines]
+        latest = None if exchange is None else Exchange.parse(exchange)
         if records:
             self._measured = max(self._measured, records[-1].rounds)
             self._furthest = max(self._furthest, records[-1].rounds)
-        if exchange is not None:
+        if latest is not None:
             self._begun = True
-            self._furthest = max(self._furthest, exchange.round_number + 1)
-        yield News(records, exchange)
+            self._furthest = max(self._furthest, latest.round_number + 1)
+        yield News(records, latest)
 
-    def _fetch(self, job: str) -> list[str]:
-        """Bring a job's results here; return the records that are new."""
+    def _left_out(self, job: str, failures: Mapping[str, str]) -> Generator[News]:
+        """Leave out the sites that have failed in a job, and say so."""
+        for sentence in self._suspensions.note(job, failures):
+            file = self._folder / LEFT_OUT
+            yield News(words=f"{sentence}, or until its entry in {file} is removed")
+
+    def _rewound(self, rounds: int) -> News:
+        """Ask again for what follows so many rounds: the run went back there."""
+        known = (one.rounds for one in read_records(self._folder))
+        *_, self._measured = -1, *(one for one in known if one <= rounds)
+        return News(rewound=rounds)
+
+    def _fetch(self, job: str) -> Generator[News]:
+        """Bring a job's results here; its records take the place of those here."""
         failure = self._folder / FAILURE
         failure.unlink(missing_ok=True)
         with TemporaryDirectory() as folder:
             try:
                 brought = self._administrator.results(job, Path(folder))
             except ConnectionError:
-                return []  # Lost with its job: the next one has them again.
+                return  # Lost with its job: the next one has them again.
             for name in (*LEFT, FAILURE):
                 for found in brought.glob(f"**/{RESULTS}/{name}"):
                     with replacing(self._folder / name) as unfinished:
                         unfinished.write_bytes(found.read_bytes())
+            for found in brought.glob(f"**/{FAILURES}"):
+                yield from self._left_out(job, failures_in(found.parent))
             for found in brought.glob(f"**/{RESULTS}/{RECORDS}"):
-                records = read_records(found.parent)
-                return [one.line for one in records if one.rounds > self._measured]
-        return []
+                yield from self._replaced(list(read_records(found.parent)))
+
+    def _replaced(self, records: Sequence[Record]) -> Generator[News]:
+        """Let the server's records take the place of those that differ from them."""
+        pairs = zip(read_records(self._folder), records, strict=False)
+        same = takewhile(lambda pair: pair[0].line == pair[1].line, pairs)
+        *_, agreed = -1, *(mine.rounds for mine, _ in same)
+        yield self._rewound(agreed)
+        yield from self._told(
+            [one.line for one in records if one.rounds > agreed], None
+        )

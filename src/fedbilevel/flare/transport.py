@@ -2,34 +2,184 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.engines.federation.gathering import NO_ANSWER
 from fedbilevel.engines.federation.transport import Reply
+from fedbilevel.flare.site_failures import failures_in, note_failure
 
 GRACE = 1.0
 """Seconds after a timeout in which the software says why there was no answer."""
 LOOKS_EVERY = 0.05
-"""Seconds between two looks at whether the job is aborted."""
+"""Seconds between two looks at whether the job is aborted, or a site has failed."""
 WORDS = 300
 """The most that is kept of what a site says of a failure."""
+MOST_CALLS = 4
+"""Calls of one site under way; each holds threads and what has come of the answer."""
+DRIPPING = 30.0
+"""Seconds after its timeout at which a call has ended, unless its answer drips in."""
+DRIPS = "sends its answers too slowly"
+BUSY = f"did not answer the last {MOST_CALLS} exchanges yet"
+
+Arrivals: TypeAlias = "SimpleQueue[tuple[Reply, bool]]"
+"""Replies, each with whether the site was reached."""
+
+
+class Calls:
+    """Calls of a job's sites, each of which ends by the server's clock.
+
+    To be used within the main function of a Collab server. Names are those of the
+    sites' certificates. A site that has failed (`site_failures`) is called no more.
+
+    Args:
+        job: the folder of the job at the server.
+
+    Attributes:
+        awaited: the sites whose replies are waited for now.
+
+    Example:
+        >>> Calls(Path("job")).open_calls("site-1")
+        0
+    """
+
+    def __init__(self, job: Path) -> None:
+        self._job = job
+        # Until when each open call of a site has to end; one dict for each site.
+        self._open: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._count = 0
+        self.awaited: set[str] = set()
+
+    def open_calls(self, site: str) -> int:
+        """Return how many calls of a site have not ended."""
+        return len(self._open[site])
+
+    @property
+    def any_is_open(self) -> bool:
+        """Whether a call of some site has not ended."""
+        return any(self._open.values())
+
+    def present(self) -> set[str]:
+        """Return the sites of the job."""
+        return {proxy.name for proxy in collab.clients}
+
+    def drop(self, site: str, reason: str) -> None:
+        """Call a site no more in this job."""
+        note_failure(self._job, site, reason)
+
+    def make(
+        self, call: Callable[[Any], Any], to: Sequence[str], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        """Call sites, and yield replies as they arrive, until time is up.
+
+        Args:
+            call: calls a published method of a Collab group.
+            to: names of sites.
+            left: returns the seconds that are left.
+
+        Raises:
+            RunAborted: the job has been, meanwhile.
+        """
+        arrived: Arrivals = SimpleQueue()
+        awaited = self.awaited = set()
+        unreached: list[Reply] = []
+        self._drop_dripping()
+        failures = failures_in(self._job)
+        present = self.present()
+        for name in to:
+            if name in failures:
+                yield Reply(name, failure=failures[name])
+            elif name not in present:
+                yield Reply(name, failure="was not connected when the job began")
+            elif self.open_calls(name) >= MOST_CALLS:
+                yield Reply(name, failure=BUSY)
+            else:
+                self._begin(call, name, left(), arrived)
+                awaited.add(name)
+        # Its own clock begins anew with every piece of a message, however slow.
+        until = time.monotonic() + left()
+        while awaited:
+            closes = time.monotonic() + left()
+            # Not where it closes early, as enough have answered.
+            grace = GRACE if closes >= until - LOOKS_EVERY else 0.0
+            rest = closes + grace - time.monotonic()
+            try:
+                wait = max(0.0, min(rest, LOOKS_EVERY))
+                reply, is_reached = arrived.get(timeout=wait)
+            except Empty:
+                if rest <= LOOKS_EVERY:
+                    break
+                failures = failures_in(self._job)
+                for name in sorted(awaited & failures.keys()):
+                    awaited.discard(name)
+                    yield Reply(name, failure=failures[name])
+                continue
+            awaited.discard(reply.device)
+            if is_reached:
+                yield reply
+            else:
+                unreached.append(reply)
+        # The end of a job is told to its sites first; at the server it then ends calls
+        # as if sites had been late. So who cannot be reached is waited for as well.
+        while unreached and not collab.is_aborted and left() > 0:
+            time.sleep(LOOKS_EVERY)
+            if {one.device for one in unreached} <= failures_in(self._job).keys():
+                break
+        if collab.is_aborted:
+            raise RunAborted("the job was aborted during an exchange")
+        failures = failures_in(self._job)
+        for one in unreached:
+            yield one._replace(failure=failures.get(one.device, one.failure))
+
+    def _begin(
+        self,
+        call: Callable[[Any], Any],
+        name: str,
+        timeout: float,
+        arrived: Arrivals,
+    ) -> None:
+        # One site a group: a group has ended only when all of its sites have.
+        group = collab.get_clients([name])(blocking=False, timeout=timeout)
+        number = self._count = self._count + 1
+        self._open[name][number] = time.monotonic() + timeout + DRIPPING
+        results = call(group)
+
+        def drain() -> None:
+            for _, found in results:
+                arrived.put((_reply(name, found), True))
+            for error in dict(results.failures).values():
+                arrived.put((Reply(name, failure=_words(error)), False))
+            del self._open[name][number]
+
+        threading.Thread(target=drain, daemon=True).start()
+
+    def _drop_dripping(self) -> None:
+        """Write down as failed who still sends an answer long after its timeout."""
+        now = time.monotonic()
+        for name, calls in self._open.items():
+            if any(until < now for until in list(calls.values())):
+                note_failure(self._job, name, DRIPS)
 
 
 class Collab:
     """Carries messages between a job's server and its sites.
 
-    To be used within the main function of a Collab server. Names are those of the
-    sites' certificates.
+    Args:
+        calls: of the job's sites.
 
     Example:
         >>> Collab.__name__
         'Collab'
     """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     def exchange(
         self, message: bytes, to: Sequence[str], left: Callable[[], float]
@@ -39,49 +189,7 @@ class Collab:
         Raises:
             RunAborted: the job has been, meanwhile.
         """
-        present = {proxy.name for proxy in collab.clients}
-        for name in to:
-            if name not in present:
-                yield Reply(name, failure="was not connected when the job began")
-        asked = [name for name in to if name in present]
-        if not asked:
-            return
-        # As they arrive, and none is kept here.
-        group = collab.get_clients(asked)(blocking=False, timeout=left())
-        arrived: SimpleQueue[Reply | list[Reply]] = SimpleQueue()
-        threading.Thread(
-            target=_drain, args=(group.answer(message), arrived), daemon=True
-        ).start()
-        # Its own clock begins anew with every piece of a message, however slow.
-        until = time.monotonic() + left()
-        unreached: list[Reply] = []
-        while True:
-            closes = time.monotonic() + left()
-            # Not where it closes early, as enough have answered.
-            grace = GRACE if closes >= until - LOOKS_EVERY else 0.0
-            try:
-                reply = arrived.get(timeout=max(0.0, closes + grace - time.monotonic()))
-            except Empty:
-                break
-            if isinstance(reply, list):
-                unreached = reply
-                break
-            yield reply
-        # The end of a job is told to its sites first; at the server it then ends calls
-        # as if sites had been late. So who cannot be reached is waited for as well.
-        while unreached and not collab.is_aborted and left() > 0:
-            time.sleep(LOOKS_EVERY)
-        if collab.is_aborted:
-            raise RunAborted("the job was aborted during an exchange")
-        yield from unreached
-
-
-def _drain(results: Any, arrived: "SimpleQueue[Reply | list[Reply]]") -> None:
-    """Pass on results as they come, then all failures at once."""
-    for name, found in results:
-        arrived.put(_reply(name, found))
-    failures = dict(results.failures).items()
-    arrived.put([Reply(name, failure=_words(error)) for name, error in failures])
+        return self._calls.make(lambda group: group.answer(message), to, left)
 
 
 def _reply(name: str, found: Any) -> Reply:

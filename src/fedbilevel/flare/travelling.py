@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedbilevel.experiments.choices import Experiment, Federated, Own, Tracking
+from fedbilevel.experiments.choices import Experiment, Own, Tracking
 from fedbilevel.experiments.federating import (
     DISTANCE_LIMIT,
     NORM_LIMIT,
@@ -17,8 +17,8 @@ from fedbilevel.flare.reviewed import digest_of, reviewed
 def travelling(experiment: Experiment) -> Experiment:
     """Return an experiment as a job carries it.
 
-    Where it has no limits for uploads it gets some. Whom to tell of
-    measurements, and which kit is used, stays here.
+    Where it has no limits for uploads it gets some. Whom to tell of measurements, and
+    which kit is used, stays here.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -32,11 +32,8 @@ def travelling(experiment: Experiment) -> Experiment:
         tracking=Tracking(),
         norm_limit=experiment.norm_limit or NORM_LIMIT,
         distance_limit=experiment.distance_limit or DISTANCE_LIMIT,
-        federation=Federated(
-            sites=sites_of(experiment),
-            timeout=settings.timeout,
-            quorum=settings.quorum,
-            patience=settings.patience,
+        federation=replace(
+            settings, sites=sites_of(experiment), kit=None, reviewed=False
         ),
     )
     if isinstance(experiment.problem, Own):

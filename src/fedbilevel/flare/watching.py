@@ -1,29 +1,33 @@
-"""A job under watch: is it over, lost, or to be followed by one with more sites?"""
+"""A job under watch: is it over, lost or late, or does it lack a site?"""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fedbilevel.flare.administrator import Administrator, NotRunningError
 from fedbilevel.flare.collab_server import TOPIC
+from fedbilevel.flare.deadlines import ENDING, Deadlines, Progress, Stage
+from fedbilevel.flare.reach import Reach
 
 LOOK = 5.0
 """Seconds between two looks at which sites take part."""
 SILENCE = 30.0
 """Seconds without an answer after which a job that had answered is held for lost."""
+ABORTING = 30.0
+"""Seconds for a job that is aborted to end."""
 LOST = 5
 """Answers that a job does not run after which it is lost, though said to be running."""
-BEGINNING = 900.0
-"""Seconds for a job to begin, in which sites load their data and compile."""
 
 
 class Watch:
-    """Asks a job how it is, and whether it is over, lost, or lacks a site.
+    """Asks a job how it is, and whether it is over, lost, late, or lacks a site.
 
     Args:
         administrator: reaches the server.
         job: its number.
-        sites: all that could take part.
-        round_seconds: that a round takes at most.
+        sites: returns all that could take part now.
+        deadlines: seconds for what a job waits for.
+        reach: counts the seconds for which the server does not answer.
 
     Attributes:
         stopping: whether it is to end after its round.
@@ -38,52 +42,72 @@ class Watch:
         self,
         administrator: Administrator,
         job: str,
-        sites: set[str],
-        round_seconds: float,
+        sites: Callable[[], set[str]],
+        deadlines: Deadlines,
+        reach: Reach,
     ) -> None:
         self._administrator, self._job, self._sites = administrator, job, sites
-        self._round_seconds = round_seconds
-        self._submitted = self._heard = time.monotonic()
+        self._deadlines, self._reach = deadlines, reach
+        self._progress = Progress(deadlines)
+        self._submitted = time.monotonic()
+        self._heard: float | None = None
         self._exchanging: float | None = None
         self._looked = 0.0
         self._absent: set[str] = set()
         self._was_cut_off = False
         self._not_running = 0
+        self._is_to_end = False
+        self._aborted: float | None = None
         self._until: float | None = None
+        self._notice: str | None = None
         self.stopping = False
         self.words = "the job ended before its last round"
 
     def over(self) -> bool:
-        """Whether there is nothing more to expect of the job."""
+        """Return whether there is nothing more to expect of the job.
+
+        Raises:
+            UnreachableError: the server has not answered for too long.
+        """
         try:
             status = self._administrator.status(self._job)
         except ConnectionError as error:
-            self.words, self._was_cut_off = str(error), True
+            self._miss(error)
             return self._is_late()
+        self._reach.answered()
         if status.startswith("FINISHED"):
             # One that was to stop has its reason already, whatever it is called.
-            if not self.stopping:
+            if not self.stopping and self._aborted is None:
                 self.words = f"the job ended before its last round ({status})"
             return True
-        silent = time.monotonic() - self._heard
-        patience = BEGINNING if self._exchanging is None else SILENCE
+        if self._aborted is not None:
+            # Before its end it has left no results.
+            return time.monotonic() - self._aborted > ABORTING
+        silent = 0.0 if self._heard is None else time.monotonic() - self._heard
         if status == "RUNNING" and self._not_running >= LOST:
             self.words = "the server has lost the job"
-        elif silent > patience:
-            self.words = f"the job was silent for {patience:.0f} seconds"
+        elif silent > SILENCE:
+            self.words = f"the job was silent for {SILENCE:.0f} seconds"
+        elif overdue := self._progress.overdue():
+            self.words = f"the job {overdue}"
         elif not self._is_late():
             return False
         self._administrator.abort(self._job)
-        return True
+        self._aborted = time.monotonic()
+        return False
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the job tells, if it does."""
+        """Return what the job tells, if it does.
+
+        Raises:
+            UnreachableError: the server has not answered for too long.
+        """
         try:
             told = self._administrator.ask(
                 self._job, TOPIC, {**question, "stop": self._is_to_stop()}
             )
         except ConnectionError as error:
-            self.words, self._was_cut_off = str(error), True
+            self._miss(error)
             return None
         except NotRunningError:
             # So it is for a while whenever a job ends, but what a server that was
@@ -93,15 +117,34 @@ class Watch:
         self._not_running = 0
         if told is not None:
             self._heard = time.monotonic()
+            if not self._is_to_end:
+                self._progress.at(Stage(*told["stage"]))
             if told["exchange"] is not None and self._exchanging is None:
                 self._exchanging = self._heard
         return told
 
+    def notice(self) -> str | None:
+        """Return what is to be said of the server, once."""
+        notice, self._notice = self._notice, None
+        return notice
+
+    def await_end(self) -> None:
+        """Expect the job to end, as its last round is measured."""
+        self._is_to_end = True
+        self._progress.at(Stage(-1, ENDING, []))
+
     def stop(self) -> None:
         """Have the job end after its round, or after a while if it does not."""
         self.stopping = True
-        patience = SILENCE + self._round_seconds
+        patience = SILENCE + self._deadlines.round
         self._until = self._until or time.monotonic() + patience
+
+    def _miss(self, error: Exception) -> None:
+        self.words, self._was_cut_off = str(error), True
+        # Nor could the job answer, which may well go on.
+        self._heard = None
+        self._progress.begin_anew()
+        self._notice = self._reach.missed(str(error)) or self._notice
 
     def _is_late(self) -> bool:
         """Whether it was to stop, and has not."""
@@ -119,7 +162,7 @@ class Watch:
             return False
         self._looked = now
         running = self._administrator.running(self._job)
-        absent = (self._administrator.connected() & self._sites) - running
+        absent = (self._administrator.connected() & self._sites()) - running
         back = absent & self._absent
         self._absent = absent
         if back and running:

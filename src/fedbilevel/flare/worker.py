@@ -61,8 +61,8 @@ class Worker:
     def ask(self, message: bytes, timeout: float | None = None) -> bytes | str:
         """Return the child's answer.
 
-        A computation that takes too long goes on, and its answer is thrown away; later
-        messages wait for its end.
+        A computation that takes too long is held for hung: its process is ended, and
+        the next message starts another.
 
         Args:
             message: for the function that `make` returned.
@@ -85,9 +85,12 @@ class Worker:
             newer = "a newer task has come meanwhile"
             raise WorkerError(CLOSED if self._closed else newer) from None
         except TimeoutError:
-            # One that has not begun never will.
-            future.cancel()
+            if future.done():
+                return future.result()
             reason = f"the computation took longer than {timeout:g} seconds"
+            # One that has not begun never will.
+            if not future.cancel() and self._end_child():
+                reason += " and was ended"
             raise WorkerError(reason) from None
 
     def close(self) -> None:
@@ -100,6 +103,12 @@ class Worker:
                 self._child.kill()
             self._changed.notify()
         self._thread.join()
+
+    def _end_child(self) -> bool:
+        with self._changed:
+            if self._child:
+                self._child.kill()
+            return self._child is not None
 
     def __enter__(self) -> "Worker":
         return self

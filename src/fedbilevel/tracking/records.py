@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -176,16 +176,31 @@ class Journal:
         earlier = [one for one in read_records(folder) if 0 < first >= one.rounds]
         self.seconds = earlier[-1].seconds if earlier else 0.0
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / RECORDS
-        with replacing(file) as unfinished:
-            unfinished.write_text("".join(f"{one.line}\n" for one in earlier))
-        self._file = file.open("a")
+        self._folder = folder
+        self._replace(earlier)
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._file.close()
+
+    def rewind(self, rounds: int) -> None:
+        """Drop the records of more rounds: a run went back to a checkpoint.
+
+        Example:
+            >>> import tempfile
+            >>> folder = Path(tempfile.mkdtemp())
+            >>> with Journal(folder, first=0) as journal:
+            ...     for rounds in range(3):
+            ...         journal.write(Record(rounds, 0.1, Costs(), {}))
+            ...     journal.rewind(1)
+            >>> [record.rounds for record in read_records(folder)]
+            [0, 1]
+        """
+        self._file.close()
+        kept = [one for one in read_records(self._folder) if one.rounds <= rounds]
+        self._replace(kept)
 
     def write(self, record: Record) -> None:
         """Write a record, for others to read at once.
@@ -216,3 +231,9 @@ class Journal:
                 "the run was stopped; put its folder back there, and go on with it "
                 f"by: fedbilevel resume {quote(str(folder))}"
             )
+
+    def _replace(self, records: Sequence[Record]) -> None:
+        file = self._folder / RECORDS
+        with replacing(file) as unfinished:
+            unfinished.write_text("".join(f"{one.line}\n" for one in records))
+        self._file = file.open("a")

@@ -22,6 +22,9 @@ class Federated:
         quorum: how many uploads an exchange needs at least.
         patience: how many times as long as half of those who have answered took the
             others are waited for, once there is a quorum; by default until the timeout.
+        enrolment: seconds for sites to load their data and compile.
+        measurement: seconds for the server to measure once.
+        reachable: seconds for which the server may not answer before giving up.
         attempts: how many times a job may fail without progress before giving up.
         reviewed: whether server and sites execute their own reviewed copies of a custom
             problem's file, so that the job brings no code.
@@ -36,11 +39,14 @@ class Federated:
     timeout: float = 60.0
     quorum: int = 1
     patience: float | None = None
+    enrolment: float = 600.0
+    measurement: float = 600.0
+    reachable: float = 3600.0
     attempts: int = 5
     reviewed: bool = False
 
     def __post_init__(self) -> None:
-        above_zero(self, "timeout")
+        above_zero(self, "timeout", "enrolment", "measurement", "reachable")
         at_least(1, self, "quorum", "patience", "attempts")
         if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
             raise ImpossibleValueError("sites", "name at least one, and none twice.")

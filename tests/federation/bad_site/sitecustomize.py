@@ -1,0 +1,107 @@
+"""What a bad site does: Python runs this file where this folder is on its path.
+
+A file that the environment names has the misdeed of each site, by name. It is done in
+the real process that NVIDIA FLARE starts for a job at a site.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+DEEDS = "FEDBILEVEL_TEST_DEEDS"
+HUGE = 1_200_000_000
+
+
+def _on_task(deed):
+    """Let a site do something else than answer."""
+    from fedbilevel.flare.collab_site import CollabSite
+
+    honest = CollabSite._ask
+    tasks: list[bytes] = []
+
+    def _ask(self, message):
+        tasks.append(message)
+        return deed(len(tasks), lambda: honest(self, message))
+
+    CollabSite._ask = _ask  # type: ignore[method-assign]
+
+
+def _exit_at(task, code):
+    def deed(number, honest):
+        if number >= task:
+            os._exit(code)
+        return honest()
+
+    return lambda: _on_task(deed)
+
+
+def _hang(number, honest):
+    time.sleep(1e6)
+
+
+def _huge(number, honest):
+    return bytes(HUGE) if number > 2 else honest()
+
+
+def _declare():
+    """Declare replies of 2 GB from the third task on, and send none of it."""
+    from nvflare.fuel.f3.streaming import blob_streamer
+    from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+
+    answered: list[int] = []
+    send = blob_streamer.BlobStreamer.send
+
+    def lie(self, channel, topic, target, message, secure, optional, reliable=None):
+        if len(answered) <= 2:
+            return send(
+                self, channel, topic, target, message, secure, optional, reliable
+            )
+        # Of any other encoding the receiver sets all of the room aside.
+        message.headers[StreamHeaderKey.PAYLOAD_ENCODING] = "bytes"
+        first = blob_streamer.BlobStream(b"x" * 10, message.headers)
+        first.get_size = lambda: 2_000_000_000
+        return self.byte_streamer.send(
+            channel,
+            topic,
+            target,
+            message.headers,
+            first,
+            blob_streamer.STREAM_TYPE_BLOB,
+            secure=secure,
+            optional=optional,
+            reliable=reliable,
+        )
+
+    blob_streamer.BlobStreamer.send = lie
+
+    def count(number, honest):
+        answer = honest()
+        answered.append(number)
+        return answer
+
+    _on_task(count)
+
+
+WORKER = {
+    "exit before the first task": lambda: os._exit(1),
+    "hang before the first task": lambda: time.sleep(1e6),
+    "exit at the first task": _exit_at(1, 1),
+    "exit at the fifth task": _exit_at(5, 1),
+    "leave at the first task": _exit_at(1, 0),
+    "hang at the first task": lambda: _on_task(_hang),
+    "send a huge reply": lambda: _on_task(_huge),
+    "declare a huge reply": _declare,
+}
+
+
+def _misbehave():
+    site = Path(os.environ.get("FEDBILEVEL_KIT", "")).name
+    file = Path(os.environ.get(DEEDS, ""))
+    deed = json.loads(file.read_text()).get(site) if file.is_file() else None
+    if deed and any("worker_process" in word for word in sys.orig_argv):
+        WORKER[deed]()
+
+
+_misbehave()

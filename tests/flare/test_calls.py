@@ -1,0 +1,130 @@
+"""Calls of sites end by the server's clock: of dead, slow and dripping sites too.
+
+The same with real processes: `tests/federation/test_bad_sites.py`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedbilevel.flare import transport
+from fedbilevel.flare.site_failures import failures_in, late_sites, note_failure
+from fedbilevel.flare.transport import BUSY, DRIPS, MOST_CALLS, Calls
+from tests.waiting import until
+
+
+class Results:
+    """What a group yields: an answer once it is there."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self._answer = answer
+        self.failures: dict[str, Exception] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        yield "", self._answer()
+
+
+class Facade:
+    """Stands for Collab's: each site answers by a function."""
+
+    is_aborted = False
+
+    def __init__(self, sites: dict[str, Callable[[], Any]]) -> None:
+        self.clients = [SimpleNamespace(name=name) for name in sites]
+        self._sites = sites
+
+    def get_clients(self, names: list[str]) -> Callable[..., Any]:
+        (name,) = names
+        return lambda **options: SimpleNamespace(
+            answer=lambda message: Results(self._sites[name])
+        )
+
+
+@pytest.fixture
+def free() -> Iterator[threading.Event]:
+    """What answers that hang wait for, until the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def exchanged(calls: Calls, to: list[str], seconds: float) -> dict[str, Any]:
+    ends = time.monotonic() + seconds
+    replies = transport.Collab(calls).exchange(b"", to, lambda: ends - time.monotonic())
+    return {name: message or failure for name, message, failure in replies}
+
+
+def test_a_site_that_dies_is_not_waited_for(tmp_path, monkeypatch, free):
+    sites = {"east": lambda: b"here", "west": free.wait}
+    monkeypatch.setattr(transport, "collab", Facade(sites))
+    calls = Calls(tmp_path)
+    note = threading.Timer(0.2, note_failure, (tmp_path, "west", "its worker ended"))
+    note.start()
+    began = time.monotonic()
+    assert exchanged(calls, ["east", "west"], seconds=600.0) == {
+        "east": b"here",
+        "west": "its worker ended",
+    }
+    # Nor is it called again in this job.
+    assert exchanged(calls, ["west"], 600.0) == {"west": "its worker ended"}
+    assert time.monotonic() - began < 300.0
+    assert calls.open_calls("west") == 1
+
+
+def test_a_site_that_never_ends_its_answers_holds_few_threads(
+    tmp_path, monkeypatch, free
+):
+    sites = {"east": lambda: b"here", "west": free.wait}
+    monkeypatch.setattr(transport, "collab", Facade(sites))
+    monkeypatch.setattr(transport, "GRACE", 0.0)
+    calls = Calls(tmp_path)
+    threads = threading.active_count()
+    for number in range(20):
+        found = exchanged(calls, ["east", "west"], seconds=0.1)
+        assert found["east"] == b"here"
+        assert found.get("west") == (BUSY if number >= MOST_CALLS else None)
+    assert calls.open_calls("west") == MOST_CALLS
+    assert threading.active_count() - threads <= MOST_CALLS + 1
+
+
+def test_a_site_that_drips_is_dropped_for_the_rest_of_the_job(
+    tmp_path, monkeypatch, free
+):
+    monkeypatch.setattr(transport, "collab", Facade({"west": free.wait}))
+    monkeypatch.setattr(transport, "GRACE", 0.0)
+    monkeypatch.setattr(transport, "DRIPPING", 0.1)
+    calls = Calls(tmp_path)
+    assert exchanged(calls, ["west"], 0.05) == {}
+    time.sleep(0.2)
+    assert exchanged(calls, ["west"], 600.0) == {"west": DRIPS}
+    assert failures_in(tmp_path) == {"west": DRIPS}
+    assert calls.any_is_open
+    free.set()
+    until(lambda: not calls.any_is_open, pause=0.01)
+
+
+def test_a_site_that_is_back_in_time_is_called_again(tmp_path, monkeypatch):
+    answers = iter([b"first", b"second"])
+    monkeypatch.setattr(transport, "collab", Facade({"west": lambda: next(answers)}))
+    calls = Calls(tmp_path)
+    assert exchanged(calls, ["west"], 600.0) == {"west": b"first"}
+    assert exchanged(calls, ["west", "east"], 600.0) == {
+        "east": "was not connected when the job began",
+        "west": b"second",
+    }
+
+
+def test_the_first_reason_of_a_failure_stays(tmp_path):
+    note_failure(tmp_path, "west", "its worker process ended")
+    note_failure(tmp_path, "west", "something else")
+    note_failure(tmp_path, "east", DRIPS)
+    assert failures_in(tmp_path) == {"west": "its worker process ended", "east": DRIPS}
+
+
+def test_other_ends_of_a_job_name_nobody():
+    assert late_sites("failed to set up clients ['west']") == ["west"]
+    assert late_sites("exception occurred: ['west']") == []

@@ -1,0 +1,73 @@
+"""Processes of a kit take no larger messages than the model asks for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
+from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
+
+from fedbilevel.flare.message_limits import DEFAULT, message_limit, too_small
+from fedbilevel.flare.settings import prepare
+
+# As a process of a kit begins.
+LIMIT = """
+import sys
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.utils.config_service import ConfigService
+from fedbilevel.flare.message_limits import too_small
+ConfigService.initialize(section_files={}, config_path=[sys.argv[1]])
+print(CommConfigurator().get_streaming_max_blob_size())
+print(too_small(10**9))
+"""
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A site's."""
+    local = tmp_path / "hospital-1" / "local"
+    local.mkdir(parents=True)
+    (local / "resources.json.default").write_text("{}")
+    (local / "comm_config.json").write_text(json.dumps({"tcp_no_delay": True}))
+    return local.parent
+
+
+@pytest.mark.process
+def test_a_process_of_a_prepared_kit_has_the_limit(kit):
+    limit = message_limit(np.zeros(10**6, np.float32))
+    prepare(kit, message_limit=limit)
+    found = subprocess.run(
+        [sys.executable, "-c", LIMIT, kit], capture_output=True, text=True, check=True
+    )
+    number, words = found.stdout.splitlines()
+    assert int(number) == limit == 40 * 10**6 - 8 * 10**6 + 8 * 2**20
+    assert "call fedbilevel.flare.settings.prepare(kit, message_limit=1000000000)" in (
+        words
+    )
+
+
+def test_other_settings_of_a_kit_stay(kit):
+    prepare(kit)
+    prepare(kit)
+    written = json.loads((kit / "local" / "comm_config.json").read_text())
+    assert written["tcp_no_delay"] is True
+    assert written["streaming_max_blob_size"] == DEFAULT
+
+
+class Silent(Stream):  # type: ignore[misc]
+    """Declares a size, and sends nothing."""
+
+    def read(self, chunk_size: int) -> bytes:
+        return b""
+
+
+def test_what_is_declared_too_large_is_refused_before_room_is_set_aside():
+    with pytest.raises(BlobSizeError, match="exceeds configured limit"):
+        BlobTask(StreamFuture(1, {}), Silent(2_000_000_000, {}), DEFAULT)
+
+
+def test_a_limit_that_suffices_is_no_matter():
+    assert too_small(message_limit(np.zeros(10))) is None

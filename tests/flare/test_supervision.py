@@ -1,0 +1,88 @@
+"""The records that a submitter keeps of a run, and how long it waits for a server."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedbilevel import Costs, FedBiO
+from fedbilevel.experiments.choices import Experiment, Federated
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.reporting import Reports
+from fedbilevel.flare.supervision import FederationError, Supervision
+from fedbilevel.flare.transport import Calls
+from fedbilevel.flare.travelling import travelling
+from fedbilevel.tracking.records import Journal, Record, read_records
+
+
+@pytest.fixture
+def supervision(tmp_path: Path) -> Supervision:
+    """Of a run whose server is not there."""
+    file = tmp_path / "kit" / "startup" / "fed_admin.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"admin": {"username": "lead@north.org"}}))
+    experiment = Experiment(FedBiO(0.1), federation=Federated(reachable=2.0))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return Supervision(experiment, "a1", folder, Administrator(tmp_path / "kit"))
+
+
+def records(*losses: float) -> list[Record]:
+    return [Record(n, 0.1, Costs(), {"loss": one}) for n, one in enumerate(losses)]
+
+
+def written(folder: Path, found: list[Record]) -> None:
+    with Journal(folder, first=0) as journal:
+        for one in found:
+            journal.write(one)
+
+
+def test_a_server_that_never_answers_ends_the_command(supervision):
+    with pytest.raises(FederationError, match="Start the server, and give the same"):
+        for _ in supervision.news():
+            pass
+
+
+@pytest.mark.parametrize(
+    "here",
+    [[], [9.0], [3.0, 2.0, 7.0, 8.0], [3.0, 2.0, 1.0, 0.5], [3.0, 2.0, 1.0, 0.5, 0.1]],
+)
+def test_records_at_the_end_are_the_servers_whatever_was_here(
+    supervision, tmp_path, here
+):
+    folder = tmp_path / "run"
+    written(folder, records(*here))
+    true = records(3.0, 2.0, 1.0, 0.5)
+    with Journal(folder, first=100) as journal:
+        for news in supervision._replaced(true):
+            if news.rewound is not None:
+                journal.rewind(news.rewound)
+            for record in news.records:
+                journal.write(record)
+    assert list(read_records(folder)) == true
+
+
+def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
+    written(tmp_path, records(3.0, 2.0, 1.0))
+    reports = Reports(tmp_path, tmp_path, Calls(tmp_path))
+    assert reports.answer("", {"after": -1}, None)["records"] == []
+    reports.begin(first=1)
+    found = reports.answer("", {"after": 0}, None)
+    assert [Record.parse(line).rounds for line in found["records"]] == [1, 2]
+    assert found["first"] == 1
+
+
+def test_all_deadlines_travel_with_a_job():
+    asked = Federated(
+        timeout=1.0, enrolment=2.0, measurement=3.0, reachable=4.0, kit=Path("kit")
+    )
+    found = travelling(Experiment(FedBiO(0.1), federation=asked)).federation
+    assert replace(found, sites=None, kit=asked.kit) == asked
+    assert found.kit is None
+
+
+def test_the_first_record_is_told_again_after_a_restart(supervision, tmp_path):
+    written(tmp_path / "run", records(3.0))
+    assert supervision._rewound(-1).rewound == -1
+    assert supervision._measured == -1
