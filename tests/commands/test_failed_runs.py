@@ -36,7 +36,7 @@ def test_resume_does_not_repeat_a_failure(failed, capsys):
     assert main(["resume", str(failed)]) == 2
     said = capsys.readouterr().err
     assert f"the run in {failed} failed, last measured after" in said
-    assert "the uploads of all 1 devices were not finite" in said
+    assert "the uploads of all 1 devices were left out: upload is not finite" in said
     assert "engine:DebugSimulation" in said
 
 

@@ -31,6 +31,8 @@ def kit(tmp_path: Path) -> Path:
     local = tmp_path / "hospital-1" / "local"
     local.mkdir(parents=True)
     (local / "resources.json.default").write_text("{}")
+    policy = {"format_version": "1.0", "permissions": {}}
+    (local / "authorization.json.default").write_text(json.dumps(policy))
     (local / "comm_config.json").write_text(json.dumps({"tcp_no_delay": True}))
     return local.parent
 

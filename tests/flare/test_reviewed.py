@@ -1,4 +1,7 @@
-"""A site executes problem files that its people have read, and no others."""
+"""A site executes problem files that its people have read, and no others.
+
+With servers and sites of their own at night: `test_reviewed_code`.
+"""
 
 import json
 from pathlib import Path
@@ -6,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
+from fedbilevel.engines.federation import REHEARSAL
 from fedbilevel.experiments.choices import Experiment, Federated, Own
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
@@ -13,6 +17,7 @@ from fedbilevel.flare.collab_site import ENROL, made
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.reviewed import PROBLEMS, UnreviewedError, digest_of, review
 from fedbilevel.flare.settings import prepare
+from fedbilevel.flare.site_files import write_site_files
 from fedbilevel.flare.travelling import arrived, travelling
 
 POLICY = {
@@ -35,8 +40,10 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    (tmp_path / "kit" / "local").mkdir(parents=True)
-    return tmp_path / "kit"
+    local = tmp_path / "kit" / "local"
+    local.mkdir(parents=True)
+    write_site_files(local, REHEARSAL)
+    return local.parent
 
 
 def sent(file: Path, job: Path, is_reviewed: bool) -> Path:

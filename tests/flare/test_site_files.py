@@ -34,6 +34,8 @@ def kit(tmp_path: Path) -> Path:
     kit = tmp_path / "site-1"
     (kit / "local").mkdir(parents=True)
     (kit / "local" / "resources.json.default").write_text("{}")
+    policy = {"format_version": "1.0", "permissions": {}}
+    (kit / "local" / "authorization.json.default").write_text(json.dumps(policy))
     return kit
 
 

@@ -1,4 +1,7 @@
-"""A site that fails is left out for longer each time, until somebody lets it back."""
+"""A site that fails is left out for longer each time, until somebody lets it back.
+
+With servers and sites of their own at night: `test_bad_sites`.
+"""
 
 import json
 

@@ -6,8 +6,6 @@ from benchopt import BaseSolver, safe_import_context
 from benchopt.stopping_criterion import SufficientProgressCriterion
 
 with safe_import_context() as import_ctx:
-    import sys
-
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -116,7 +114,7 @@ class Solver(BaseSolver):
             self.algorithm,
             self.held,
             *self.start,
-            rounds=sys.maxsize,
+            rounds=2**31 - 1,
             seed=self.random_state,
         )
         a_time = max(1, self.eval_freq // self.local_steps)

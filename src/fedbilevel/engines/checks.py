@@ -166,7 +166,7 @@ def check_rounds(rounds: int) -> None:
         )
 
 
-def check_run(seed: int, engine: Engine, limits: Limits) -> None:
+def check_run(seed: int, engine: Engine, limits: object) -> None:
     """Refuse seeds, engines and limits that no run can have.
 
     Example:

@@ -48,7 +48,7 @@ class Work(NamedTuple):
 
     Example:
         >>> Work._fields[-2:]
-        ('group', 'total')
+        ('total', 'reach')
     """
 
     algorithm: FederatedAlgorithm

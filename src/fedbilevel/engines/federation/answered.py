@@ -43,7 +43,8 @@ class AnsweredTasks:
     ) -> None:
         self._rules = rules
         self._file = None if folder is None else folder / ANSWERED
-        self._digests: dict[Moment, str] = {}
+        # Not of moments: the garbage collector need not look at tuples of numbers.
+        self._digests: dict[tuple[int, int], str] = {}
         self._count, self._rollbacks = elsewhere, 0
         for moment, digest in _lines(self._file):
             self._add(moment, digest)
@@ -59,7 +60,7 @@ class AnsweredTasks:
             RefusedError: if the rules do not allow an answer, or the task cannot be
                 noted.
         """
-        if self._digests.get(moment) == digest:
+        if self._digests.get(_numbers(moment)) == digest:
             return
         if self._count >= self._rules.most_exchanges:
             raise RefusedError(
@@ -79,14 +80,14 @@ class AnsweredTasks:
         self._add(moment, digest)
 
     def _goes_back(self, moment: Moment) -> bool:
-        return bool(self._digests) and moment <= next(reversed(self._digests))
+        return bool(self._digests) and _numbers(moment) <= next(reversed(self._digests))
 
     def _add(self, moment: Moment, digest: str) -> None:
         if self._goes_back(moment):
             self._rollbacks += 1
             while self._goes_back(moment):
                 self._digests.popitem()
-        self._digests[moment] = digest
+        self._digests[_numbers(moment)] = digest
         self._count += 1
 
     def _write(self, moment: Moment, digest: str) -> None:
@@ -98,6 +99,10 @@ class AnsweredTasks:
         except OSError as error:
             reason = f"it cannot note what it answers: {error.strerror}"
             raise RefusedError(reason) from error
+
+
+def _numbers(moment: Moment) -> tuple[int, int]:
+    return int(moment[0]), int(moment[1])
 
 
 def _append(file: Path, line: bytes) -> None:
