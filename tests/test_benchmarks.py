@@ -55,6 +55,7 @@ def test_the_bare_program_gives_the_packages_numbers(number, group):
     assert float(jnp.abs(state[2]).max()) > 1e-6
 
 
+@pytest.mark.nightly
 @pytest.mark.single_precision
 def test_the_research_loop_computes_the_same_estimates():
     import torch

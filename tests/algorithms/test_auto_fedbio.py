@@ -99,6 +99,7 @@ def test_the_scales_of_the_losses_change_nothing(upper, lower):
     )
 
 
+@pytest.mark.nightly
 def test_rates_follow_a_curvature_that_grows_as_x_moves():
     # The curvature x⁴ grows a thousandfold on the way from 1 to where Φ is least.
     problem = BilevelProblem(
@@ -241,6 +242,7 @@ def test_devices_that_differ_much_are_not_taken_for_explosions():
     assert abs(float(last.x) - 1.0) < 0.5
 
 
+@pytest.mark.nightly
 def test_an_adjoint_in_negative_curvature_begins_again():
     # g = (y² − 1)² / 4 + x y / 10 bends down between its two valleys, where y begins.
     problem = BilevelProblem(

@@ -188,7 +188,7 @@ def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name
     "algorithm",
     [
         FedBiO(0.1, private_lower=True),
-        FedBiOAcc(0.1, 1.0, 1.0, 1.0, 20.0, 20.0, 20.0, private_lower=True),
+        *at_night(FedBiOAcc(0.1, 1.0, 1.0, 1.0, 20.0, 20.0, 20.0, private_lower=True)),
     ],
 )
 def test_private_lower_levels_solve_their_own_problem(algorithm):

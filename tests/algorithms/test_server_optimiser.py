@@ -26,7 +26,7 @@ from fedbilevel import (
     with_server_optimiser,
 )
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+from tests.algorithms.table import ALGORITHMS, KINDS, at_night, in_tiers
 from tests.engines import federation
 
 ADAM = optax_optimiser("adam", learning_rate=0.05, b2=0.99)
@@ -79,7 +79,7 @@ def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
     "algorithm",
     [
         LocalBSGVRM(0.1, NeumannSeries(4, 0.9), upper_rate=1e-3, local_steps=3),
-        FedBiOAcc(0.1, upper_rate=1e-3, local_steps=3),
+        *at_night(FedBiOAcc(0.1, upper_rate=1e-3, local_steps=3)),
     ],
     ids=lambda one: type(one).__name__,
 )

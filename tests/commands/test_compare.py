@@ -231,6 +231,7 @@ def test_seeds_without_a_common_round_are_named(tmp_path):
     assert "have no measured round in common" in answer.err
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.single_precision
 def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):

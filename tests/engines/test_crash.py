@@ -93,9 +93,8 @@ def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
     np.testing.assert_allclose(in_two, np.load(whole), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "victims", [(1,), pytest.param((0, 1, 1), marks=pytest.mark.nightly)], ids=len
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("victims", [(1,), (0, 1, 1)], ids=len)
 def test_one_of_two_processes_killed_and_both_restarted(victims, tmp_path):
     folder, result = tmp_path / "killed", tmp_path / "killed.npy"
     generator = np.random.default_rng(4)

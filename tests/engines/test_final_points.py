@@ -16,7 +16,7 @@ from fedbilevel import (
 )
 from fedbilevel.engines.final_points import final_points
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, at_night
 
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])
 START = np.linspace(-1.0, 1.0, quadratic.X_SIZE), np.ones(quadratic.Y_SIZE)
@@ -30,7 +30,7 @@ def devices() -> InMemoryDevices:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["FedBiO", "LocalBSGVRM"])
+@pytest.mark.parametrize("name", ["FedBiO", *at_night("LocalBSGVRM")])
 def test_the_numbers_are_those_of_runs(name):
     whole = ALGORITHMS[name]()
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, whole)

@@ -126,6 +126,7 @@ def test_two_steps_that_are_too_large_are_both_named():
     assert [one.level.name for one in found(algorithm)] == ["LOWER", "ADJOINT"]
 
 
+@pytest.mark.nightly
 def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
     def with_rate(rate: float) -> Any:
         return with_server_optimiser(
