@@ -1,5 +1,6 @@
 """The work of some devices at once: what compiled engines have in common."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -152,9 +153,25 @@ def travel_limit(job: Job, reference: PhaseReference) -> float | None:
         >>> travel_limit.__name__
         'travel_limit'
     """
-    if reference.of(job.algorithm, job.problem).travel is None:
+    limit = job.limits.distance
+    if limit is None or reference.of(job.algorithm, job.problem).travel is None:
         return None
-    return None if job.limits.distance is None else float(job.limits.distance)
+    return float(limit)
+
+
+def reach_among(seen: Sequence[Travel], limit: float) -> Reach:
+    """Return how far uploads may go, from all devices' in any number of pieces.
+
+    Example:
+        >>> near = Travel(jnp.array([[1.0, 2.0]]), jnp.array([True, True]))
+        >>> far = Travel(jnp.array([[9e9]]), jnp.array([True]))
+        >>> reach_among([near, far], limit=10.0).tolist()
+        [20.0]
+    """
+    gone = np.concatenate([one.distances for one in seen], axis=1)
+    allowed = np.concatenate([one.allowed for one in seen])
+    furthest: Reach = reach_of(np, gone, allowed, limit)
+    return furthest
 
 
 class _Uploads(NamedTuple):

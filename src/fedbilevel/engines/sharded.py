@@ -15,13 +15,13 @@ from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
     LOADED_BYTES,
     chunk_size,
+    reach_among,
     replicate,
     travel_limit,
 )
 from fedbilevel.engines.configuration import fingerprint
 from fedbilevel.engines.dealing import Group, deal, load
 from fedbilevel.engines.layout import AXIS, Layout, place, shards
-from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -138,9 +138,7 @@ class Sharded:
         limit = travel_limit(job, reference)
         if several and limit is not None:
             seen = [measure(private, work_of(*group), program) for group in groups]
-            gone = np.concatenate([one.distances for one in seen], axis=1)
-            allowed = np.concatenate([one.allowed for one in seen])
-            reach = reach_of(np, gone, allowed, limit)
+            reach = reach_among(seen, limit)
         for group, numbers, present in groups:
             work = work_of(group, numbers, present)
             if group is not dealt.groups[-1]:

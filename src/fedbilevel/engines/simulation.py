@@ -13,6 +13,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
     chunk_size,
+    reach_among,
     replicate,
     rows_of,
     travel_limit,
@@ -20,7 +21,6 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge
 from fedbilevel.engines.protocol import (
     Job,
@@ -99,9 +99,7 @@ class Simulation:
         limit = travel_limit(job, reference)
         if len(chunks) > 1 and limit is not None:
             seen = [_travel(*work(chunk), **program) for chunk in chunks]
-            gone = np.concatenate([one.distances for one in seen], axis=1)
-            allowed = np.concatenate([one.allowed for one in seen])
-            reach = reach_of(np, gone, allowed, limit)
+            reach = reach_among(seen, limit)
         for chunk in chunks:
             mean, kept, who = _work(*work(chunk), reach=reach, **program)
             counted.append(who)
