@@ -1,11 +1,13 @@
-"""The search that every contender gets: draws, neighbours, and whole runs.
+"""The search that every contender gets: draws, neighbours, whole runs, wider ranges.
 
-16 draws of a Sobol sequence run with a fifth of the samples; the best four and a
-neighbour of each run with two fifths of them. Then whole runs decide: the best three
-run with two seeds, the better two of them with four, the best with ten. Settings are
-compared by their worst seed, and one whose loss ends no lower than it began makes room
-for the next, at last for draws that were not kept. So a step that deteriorates late, or
-with one seed in five, does not win.
+Draws of a Sobol sequence run with a fifth of the samples; the best of them and a
+neighbour of each run with two fifths. Then whole runs with ever more seeds decide
+between ever fewer settings. These are compared by their worst seed, and one whose loss
+ends no lower than it began makes room for the next, at last for draws that were not
+kept. Where the best is at the edge of a range, it is moved on threefold as long as two
+fifths of the samples say that it gets better, and whole runs with the same seeds decide
+between both. So a step that deteriorates late does not win. One that does so with one
+seed in ten may; the reported seeds then show it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,20 +30,22 @@ class Effort(NamedTuple):
         kept: of them, after the first rung.
         finals: how many settings are left, and the seeds that each is run whole with.
         runs: the most whole runs, if many fail.
+        wider: the most settings outside of the ranges that are tried.
     """
 
     draws: int
     kept: int
     finals: tuple[tuple[int, int], ...]
     runs: int
+    wider: int
 
 
 FIRST_SEED = 1000
 """No reported run has a seed from here on."""
 SHARES = 0.2, 0.4
 """Of the samples, on the first two rungs."""
-REACH = np.log(3.0)
-"""How far neighbours are, at most, on the logarithm of a number."""
+REACH = 3.0
+"""By what factor neighbours differ at most, and what is beyond an edge is tried."""
 
 
 class Found(NamedTuple):
@@ -99,7 +103,41 @@ def search(names: Sequence[str], loss: Loss, start: float, effort: Effort) -> Fo
         waiting = sorted(passed, key=lambda place: max(whole[place])) + waiting
     # If none has passed all, the one that got furthest.
     best = max(whole, key=lambda place: sum(one < start for one in whole[place]))
-    return Found(settings[best], whole[best], runs(), first, second)
+    found = Found(settings[best], whole[best], runs(), first, second)
+    return widened(found, loss, effort.wider)
+
+
+def widened(found: Found, loss: Loss, most: int) -> Found:
+    """Return a better setting outside of the ranges if the best is at their edges.
+
+    Args:
+        found: the best so far.
+        loss: what is to be small.
+        most: settings to try.
+    """
+    best, tried = found.best, 0
+    if not at_edges(best):
+        return found
+    halfway = loss(best, SHARES[1], FIRST_SEED + 1)
+    better = True
+    while better:
+        better = False
+        for further in _beyond(best):
+            if tried == most:
+                break
+            tried += 1
+            reached = loss(further, SHARES[1], FIRST_SEED + 1)
+            if reached < halfway:
+                best, halfway, better = further, reached, True
+                break
+    if best is found.best:
+        return found
+    whole: list[float] = []
+    while len(whole) < len(found.whole):
+        whole.append(loss(best, 1.0, FIRST_SEED + 2 + len(whole)))
+        if not whole[-1] < max(found.whole):
+            return found._replace(runs=found.runs + len(whole))
+    return found._replace(best=best, whole=whole, runs=found.runs + len(whole))
 
 
 def drawn(names: Sequence[str], count: int) -> list[dict[str, float]]:
@@ -116,7 +154,7 @@ def neighbour(setting: Values, generator: np.random.Generator) -> dict[str, floa
     near = dict(setting)
     for name, value in setting.items():
         if name in RANGES:
-            factor = float(np.exp(generator.uniform(-REACH, REACH)))
+            factor = float(np.exp(generator.uniform(-1, 1) * np.log(REACH)))
             near[name] = min(value * factor, RANGES[name].most)
     return near
 
@@ -129,6 +167,18 @@ def at_edges(setting: Values) -> list[str]:
         if name in RANGES
         and not 1.1 * RANGES[name].low < value < RANGES[name].high / 1.1
     ]
+
+
+def _beyond(setting: Values) -> list[dict[str, float]]:
+    """Return settings with one number at an edge moved outwards."""
+    further = []
+    for name in at_edges(setting):
+        low, high, most = RANGES[name]
+        outwards = REACH if setting[name] ** 2 > low * high else 1 / REACH
+        value = min(setting[name] * outwards, most)
+        if value != setting[name]:
+            further.append({**setting, name: value})
+    return further
 
 
 def _at(name: str, part: float) -> float:

@@ -43,16 +43,19 @@ from fedbilevel.problems import Task
 QUICK_COMPILATION = "--xla_llvm_disable_expensive_passes=true"
 """Halves the time of compilation and leaves that of runs as it is."""
 KEPT = experiment.RESULTS / "tasks.json"
+SHORT = "cleaning-mnist", "cleaning-fashion", "regularisation-adult"
+"""Tasks that get the longer search."""
 ONE_DEVICE = "FedBiO"
 """What is run with all rows on one device."""
 
 
 class Setting(NamedTuple):
-    """How much is run."""
+    """How much is run; the longer effort is for tasks whose runs are short."""
 
     fast: bool
     samples: int
     effort: Effort
+    longer: Effort
     seeds: tuple[int, ...]
     total_batch: int
     evaluations: int
@@ -63,7 +66,8 @@ class Setting(NamedTuple):
 FULL = Setting(
     False,
     1_000_000,
-    Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30),
+    Effort(draws=16, kept=3, finals=((2, 2), (1, 5)), runs=15, wider=6),
+    Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=6),
     (200, 201, 202, 203, 204),
     256,
     10,
@@ -73,7 +77,8 @@ FULL = Setting(
 FAST = Setting(
     True,
     20_000,
-    Effort(draws=3, kept=1, finals=((1, 2),), runs=3),
+    Effort(draws=3, kept=1, finals=((1, 2),), runs=3, wider=1),
+    Effort(draws=3, kept=1, finals=((1, 2),), runs=3, wider=1),
     (200, 201),
     32,
     2,
@@ -86,6 +91,7 @@ class Race(NamedTuple):
     """What all contenders of a task on a partition share.
 
     Attributes:
+        name: of the task.
         case: the task with its data.
         task: the same with devices, beginning at y*(x).
         selection_loss: the upper loss of a point on the selection examples.
@@ -95,6 +101,7 @@ class Race(NamedTuple):
         spent: samples of the first round and of later ones, by what decides them.
     """
 
+    name: str
     case: Case
     task: Task
     selection_loss: Callable[[Any, Any], Any]
@@ -127,7 +134,8 @@ def race_of(name: str, partition: Partition, setting: Setting) -> Race:
         rounds=200,
         weights=task.devices.lower_sizes,
     )
-    return Race(case, task, loss, float(loss(task.x, task.y)), curvature, size, {})
+    start = float(loss(task.x, task.y))
+    return Race(name, case, task, loss, start, curvature, size, {})
 
 
 def work_of(algorithm: Any, task: Task) -> float:
@@ -241,7 +249,8 @@ def compete(contender: str, race: Race, setting: Setting) -> dict[str, Any]:
     def loss(values: Any, share: float, seed: int) -> float:
         return loss_after(race, partial(make, values), share * setting.samples, seed)
 
-    found = search(chosen.names, loss, race.start_loss, setting.effort)
+    effort = setting.longer if race.name in SHORT else setting.effort
+    found = search(chosen.names, loss, race.start_loss, effort)
     return {
         **_reported(partial(make, found.best), race, setting),
         "setting": found.best,

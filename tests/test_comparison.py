@@ -20,7 +20,7 @@ from benchmarks.contenders import (
 from benchmarks.search import FIRST_SEED, Effort, at_edges, drawn, neighbour, search
 from benchmarks.task_list import CASES, METRICS, Partition, partitions_of
 
-EFFORT = Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30)
+EFFORT = Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=0)
 NAMES = ("upper", "lower")
 
 
@@ -64,6 +64,46 @@ def test_the_worst_seed_decides_among_those_that_pass():
         return 0.9 if shaky else 1 / values["upper"]
 
     assert 100 < search(NAMES, loss, 1.0, EFFORT).best["upper"] <= 300
+
+
+def test_a_best_that_is_at_an_edge_is_moved_on_until_it_gets_no_better():
+    def loss(values, share, seed):
+        return distance(values, {"upper": 20_000.0, "lower": 0.3})
+
+    edge = search(NAMES, loss, 1.0, EFFORT)
+    wide = search(NAMES, loss, 1.0, EFFORT._replace(wider=6))
+    assert at_edges(edge.best) == ["upper"]
+    assert wide.best["upper"] / edge.best["upper"] == pytest.approx(
+        3 ** round(np.log(20_000 / edge.best["upper"]) / np.log(3))
+    )
+    assert wide.best["lower"] == edge.best["lower"]
+    assert len(wide.whole) == len(edge.whole) == 10
+    assert wide.runs == edge.runs + 10
+    few = search(NAMES, loss, 1.0, EFFORT._replace(wider=2))
+    assert few.best["upper"] == pytest.approx(9 * edge.best["upper"])
+
+
+def test_what_is_beyond_an_edge_is_taken_only_if_whole_runs_are_better():
+    def loss(values, share, seed):
+        late = share == 1.0 and seed == FIRST_SEED + 5 and values["upper"] > 700
+        return 0.9 if late else 1 / values["upper"]
+
+    edge = search(NAMES, loss, 1.0, EFFORT)
+    wide = search(NAMES, loss, 1.0, EFFORT._replace(wider=6))
+    assert edge.best["upper"] < 700
+    assert wide.best == edge.best
+    assert wide.runs == edge.runs + 4  # the fourth seed decided
+
+
+def test_a_number_that_has_a_bound_is_not_moved_beyond_it():
+    tried = []
+
+    def loss(values, share, seed):
+        tried.append(values["mixing"])
+        return 1 / (1 + values["mixing"])
+
+    found = search(("mixing",), loss, 1.0, EFFORT._replace(wider=6))
+    assert found.best["mixing"] == max(tried) == 1.0
 
 
 def test_a_search_in_which_every_setting_fails_ends_with_the_one_that_got_furthest():
