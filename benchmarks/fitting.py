@@ -1,6 +1,7 @@
 """Training to the end on data in one place, for references and starting points."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +15,18 @@ from fedbilevel.problems import LabelledTable
 ITERATIONS = 300
 
 
-def minimiser(
-    loss: Callable[[PyTree, PyTree], Float[Array, ""]], start: PyTree, data: PyTree
-) -> PyTree:
+Loss = Callable[[PyTree, PyTree], Float[Array, ""]]
+"""Of a variable and of data."""
+
+
+def minimiser(loss: Loss, start: PyTree, data: PyTree) -> PyTree:
     """Return the variable that L-BFGS finds."""
     flat, unravel = ravel_pytree(start)
-    slope = jax.jit(jax.value_and_grad(lambda v, data: loss(unravel(v), data)))
+    slope = _slope_of(loss)
 
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = slope(jnp.asarray(vector, flat.dtype), data)
-        return float(value), np.asarray(gradient, float)
+        value, gradient = slope(unravel(jnp.asarray(vector, flat.dtype)), data)
+        return float(value), np.asarray(ravel_pytree(gradient)[0], float)
 
     options = {"maxiter": ITERATIONS}
     found = minimize(
@@ -32,17 +35,48 @@ def minimiser(
     return unravel(jnp.asarray(found.x, flat.dtype))
 
 
-def softmax(start: PyTree, tables: list[LabelledTable], ridge: float) -> PyTree:
-    """Return softmax regression trained on all the tables' examples."""
-    data = tuple(
+@lru_cache(maxsize=8)
+def _slope_of(loss: Loss) -> Callable[[PyTree, PyTree], tuple[Array, PyTree]]:
+    # Kept, so that what is trained many times is compiled once.
+    return jax.jit(jax.value_and_grad(loss))
+
+
+def softmax(
+    start: PyTree,
+    tables: list[LabelledTable],
+    ridge: float,
+    weights: Float[np.ndarray, "examples"] | None = None,
+) -> PyTree:
+    """Return softmax regression trained on all the tables' examples.
+
+    Args:
+        start: where training begins.
+        tables: the examples.
+        ridge: of the model.
+        weights: of the examples, with sum 1; None weighs all alike.
+    """
+    features, labels = (
         jnp.concatenate([jnp.asarray(getattr(table, part)) for table in tables])
         for part in ("features", "labels")
     )
+    if weights is None:
+        weights = np.full(len(labels), 1 / len(labels))
+    numbers = (jnp.asarray(value, features.dtype) for value in (weights, ridge))
+    return minimiser(_softmax_loss, start, (features, labels, *numbers))
 
-    def loss(y: Array, data: tuple[Array, Array, float]) -> Float[Array, ""]:
-        features, labels, ridge = data
-        scores = jax.nn.log_softmax(features @ y.T)
-        fit = -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
-        return fit + 0.5 * ridge * jnp.sum(y**2)
 
-    return minimiser(loss, start, (*data, ridge))
+def softmax_losses(y: PyTree, table: LabelledTable) -> Float[np.ndarray, "examples"]:
+    """Return the loss of each example."""
+    features, labels = jnp.asarray(table.features), jnp.asarray(table.labels)
+    return np.asarray(_cross_entropy(y, features, labels))
+
+
+def _softmax_loss(y: Array, data: tuple[Array, ...]) -> Float[Array, ""]:
+    features, labels, weights, ridge = data
+    fit = jnp.sum(weights * _cross_entropy(y, features, labels))
+    return fit + 0.5 * ridge * jnp.sum(y**2)
+
+
+def _cross_entropy(y: Array, features: Array, labels: Array) -> Float[Array, "rows"]:
+    scores = jax.nn.log_softmax(features @ y.T)
+    return -jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]

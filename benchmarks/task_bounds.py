@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import AUTO, PUBLISHED, SEARCHED
+from benchmarks.references import CLEAN, SMALLEST
 from benchmarks.task_list import METRICS, Partition, partitions_of
 from benchmarks.timing import Bound
 
@@ -36,6 +37,17 @@ def failed(cell: Any) -> int:
         not end["selection_loss"] < cell["start_loss"] or end.get("detection", 1) < 0.5
         for end in ends_of(cell)
     )
+
+
+def selection_loss(cell: Any) -> float:
+    """Return the mean upper loss on the selection examples, where runs ended."""
+    return float(np.mean([end["selection_loss"] for end in ends_of(cell)]))
+
+
+def below_no_tuning(results: Results, task: str, cell: Any) -> int:
+    """Return how many seeds end with a lower metric than the model before tuning."""
+    untuned = results[f"{task}.references"]["metrics"]["no tuning"]
+    return int((figures_of(cell, task) < untuned).sum())
 
 
 def gap(results: Results, task: str, partition: Partition) -> float:
@@ -93,15 +105,15 @@ def _cleaning(results: Results) -> tuple[float, float]:
     """Return what the contender that the selection examples choose gets at cleaning.
 
     The area under the curve of its detection, and the part of the gap between the best
-    honest reference and clean labels that a model trained on its weights closes.
+    reference that cleans nothing and clean labels that a model trained on its weights
+    closes.
     """
     start = f"{CLEANED}.{Partition.RANDOM}."
     cells = [cell for name, cell in results.items() if name.startswith(start)]
-    chosen = min(
-        cells, key=lambda cell: np.mean([e["selection_loss"] for e in ends_of(cell)])
-    )
+    ended = (cell for cell in cells if np.isfinite(selection_loss(cell)))
+    chosen = min(ended, key=selection_loss)
     area = float(np.mean([end["detection"] for end in ends_of(chosen)]))
     reference = dict(results[f"{CLEANED}.references"]["metrics"])
-    clean = reference.pop("clean labels")
-    honest = max(reference.values())
-    return area, (chosen["retrained"] - honest) / (clean - honest)
+    clean, _ = reference.pop(CLEAN), reference.pop(SMALLEST, None)
+    without = max(reference.values())
+    return area, (chosen["retrained"] - without) / (clean - without)

@@ -1,5 +1,6 @@
 """The tables and the figures of the real tasks."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ from matplotlib import pyplot as plt
 
 from benchmarks.contenders import AUTO
 from benchmarks.experiment import half_width, save_figure
-from benchmarks.task_bounds import Results, ends_of, failed, figures_of, key_of
+from benchmarks.task_bounds import (
+    Results,
+    below_no_tuning,
+    ends_of,
+    failed,
+    figures_of,
+    key_of,
+    selection_loss,
+)
 from benchmarks.task_list import METRICS, Partition, partitions_of
 from fedbilevel.mathematics.power_iteration import PRODUCTS
 
@@ -23,6 +32,8 @@ HEADER = [
     "half_width",
     "seeds",
     "failed",
+    "below_no_tuning",
+    "selection_loss",
     "retrained",
     "detection",
     "steps",
@@ -51,6 +62,12 @@ def oracle_calls(method: str, cell: Any) -> float:
         # In each exchange, of 4 batches in 5 steps: one is measured by powers, once by
         # its loss, and once by two gradients.
         return samples * (1 + (PRODUCTS + 3) / 20)
+    if method == "FedNest":
+        # A round draws a batch for each local step on y and x, which take its gradient
+        # at two points, one for each term, and four besides.
+        setting = cell["setting"]
+        steps = 2 * setting["local_steps"]
+        return float(samples * (1 + steps / (4 + steps + setting["terms"])))
     return samples * (2 if cell["two_gradients"] else 1)
 
 
@@ -67,11 +84,13 @@ def table(
             for method, key in methods_of(task, partition, methods).items():
                 if method != ONE or partition is Partition.RANDOM:
                     where = "pooled" if method == ONE else partition
-                    rows.append(_row(task, where, method, results[key]))
+                    rows.append(_row(results, task, where, method, results[key]))
     return HEADER, rows
 
 
-def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
+def _row(
+    results: Results, task: str, partition: str, method: str, cell: Any
+) -> list[object]:
     ends, finals = ends_of(cell), figures_of(cell, task)
     found = [end["detection"] for end in ends if "detection" in end]
     setting = cell.get("setting", {})
@@ -84,6 +103,8 @@ def _row(task: str, partition: str, method: str, cell: Any) -> list[object]:
         float(half_width(finals)),
         " ".join(f"{one:.4f}" for one in finals),
         failed(cell),
+        below_no_tuning(results, task, cell),
+        selection_loss(cell),
         "" if cell["retrained"] is None else cell["retrained"],
         float(np.mean(found)) if found else "",
         ends[0]["steps"],
@@ -103,19 +124,58 @@ def summary(
     methods: tuple[str, ...],
     partition: Partition,
 ) -> tuple[list[str], list[list[str]]]:
-    """Return one row a method and one column a task, for reading."""
-    tasks = tuple(task for task in tasks if partition in partitions_of(task))
+    """Return the metric, one row a method and one column a task, for reading."""
+
+    def text(task: str, cell: Any) -> str:
+        figures = figures_of(cell, task)
+        many, worse = failed(cell), below_no_tuning(results, task, cell)
+        marks = f", {many} of {len(figures)} failed" if many else ""
+        marks += f", {worse} below no tuning" if worse else ""
+        return f"{figures.mean():.3f} ({figures.min():.3f}–{figures.max():.3f}){marks}"
+
+    tasks = _dealt(tasks, partition)
     found: dict[str, dict[str, str]] = {}
     for task in tasks:
         for name, value in results[f"{task}.references"]["metrics"].items():
             found.setdefault(name, {})[task] = f"{value:.3f}"
+    return _by_task(results, tasks, methods, partition, found, text)
+
+
+def losses(
+    results: Results,
+    tasks: tuple[str, ...],
+    methods: tuple[str, ...],
+    partition: Partition,
+) -> tuple[list[str], list[list[str]]]:
+    """Return the upper loss on the selection examples, as `summary` does the metric."""
+    tasks = _dealt(tasks, partition)
+    starts = {
+        task: f"{results[key_of(task, partition, AUTO)]['start_loss']:.4f}"
+        for task in tasks
+    }
+
+    def text(task: str, cell: Any) -> str:
+        return f"{selection_loss(cell):.4f}"
+
+    found = {"at the start": starts}
+    return _by_task(results, tasks, methods, partition, found, text)
+
+
+def _dealt(tasks: tuple[str, ...], partition: Partition) -> tuple[str, ...]:
+    return tuple(task for task in tasks if partition in partitions_of(task))
+
+
+def _by_task(
+    results: Results,
+    tasks: tuple[str, ...],
+    methods: tuple[str, ...],
+    partition: Partition,
+    found: dict[str, dict[str, str]],
+    text: Callable[[str, Any], str],
+) -> tuple[list[str], list[list[str]]]:
     for task in tasks:
         for method, key in methods_of(task, partition, methods).items():
-            figures = figures_of(results[key], task)
-            text = f"{figures.mean():.3f} ({figures.min():.3f}–{figures.max():.3f})"
-            many = failed(results[key])
-            text += f", {many} of {len(figures)} failed" if many else ""
-            found.setdefault(method, {})[task] = text
+            found.setdefault(method, {})[task] = text(task, results[key])
     rows = [
         [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
     ]
@@ -173,7 +233,9 @@ def _panel(
 ) -> None:
     keys = methods_of(task, partition, methods)
     for number, (method, key) in enumerate(keys.items()):
-        curves = results[key]["curves"]
+        curves = [c for c in results[key]["curves"] if _ended(c)]
+        if not curves:
+            continue
         length = min(len(curve) for curve in curves)
         spent = [point[cost] for point in curves[0][:length]]
         values = np.array(
@@ -187,11 +249,17 @@ def _panel(
         low, high = values.min(axis=0), values.max(axis=0)
         axis.fill_between(spent, low, high, color=colour, alpha=0.1)
     references = results[f"{task}.references"]["metrics"]
-    for style, (name, value) in zip(STYLES, references.items(), strict=False):
-        axis.axhline(value, color="black", linewidth=0.8, linestyle=style, label=name)
+    for number, (name, value) in enumerate(references.items()):
+        style, grey = STYLES[number % len(STYLES)], 0.6 * (number // len(STYLES))
+        axis.axhline(value, color=f"{grey}", lw=0.8, linestyle=style, label=name)
     if cost != "samples":  # one device sends next to nothing, FedNest very often
         axis.set_xscale("log")
     axis.grid(alpha=0.3)
+
+
+def _ended(curve: list[dict[str, float]]) -> bool:
+    """Return whether a run came to its end: one that diverged is not drawn."""
+    return bool(np.isfinite(curve[-1]["selection_loss"]))
 
 
 def _limits(

@@ -19,9 +19,12 @@ def report(
     print_table(header, [[short(cell) for cell in row] for row in rows])
     write_table(folder / "tasks.csv", header, rows)
     for partition in SHOWN:
-        readable = task_figures.summary(results, tasks, methods, partition)
-        write_markdown(folder / f"tasks-{partition}.md", *readable)
-    costs = task_figures.costs(results, tasks[0], methods)
-    write_markdown(folder / "tasks-costs.md", *costs)
+        what = results, tasks, methods, partition
+        write_markdown(folder / f"tasks-{partition}.md", *task_figures.summary(*what))
+        losses = task_figures.losses(*what)
+        write_markdown(folder / f"tasks-loss-{partition}.md", *losses)
+    for task in tasks:
+        costs = task_figures.costs(results, task, methods)
+        write_markdown(folder / f"tasks-costs-{task}.md", *costs)
     task_figures.draw(results, tasks, methods, folder)
     conclude(bounds(results, tasks))

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks import task_bounds
+from benchmarks import task_bounds, task_figures
 from benchmarks.contenders import (
     AUTO,
     RANGES,
@@ -19,6 +19,7 @@ from benchmarks.contenders import (
 )
 from benchmarks.search import FIRST_SEED, Effort, at_edges, drawn, neighbour, search
 from benchmarks.task_list import CASES, METRICS, Partition, partitions_of
+from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples, predict_costs
 
 EFFORT = Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=0)
 NAMES = ("upper", "lower")
@@ -183,6 +184,7 @@ def results():
                 figure = 0.84 if task in ahead and published else 0.85
                 cell = made_up([figure] * 5, detection=0.98)
                 cells[task_bounds.key_of(task, partition, method)] = cell
+        cells[task_bounds.key_of(task, Partition.ONE, "FedBiO")] = made_up([0.85] * 5)
     return cells
 
 
@@ -206,6 +208,43 @@ def test_a_promise_that_one_cell_breaks_is_missed(results, key, cell, place):
     results[key] = cell
     kept = [bound.kept for bound in task_bounds.bounds(results, tuple(CASES))]
     assert [number for number, one in enumerate(kept) if not one] == [place]
+
+
+def test_seeds_below_no_tuning_are_counted_and_losses_averaged(results):
+    cell = made_up([0.79, 0.81, 0.8, 0.7, 0.9], loss=0.25)
+    assert task_bounds.below_no_tuning(results, "cleaning-mnist", cell) == 2
+    assert task_bounds.selection_loss(cell) == 0.25
+    results["cleaning-mnist.random.FedNest"] = cell
+    header, rows = task_figures.summary(
+        results, tuple(CASES), ("FedNest",), Partition.RANDOM
+    )
+    shown = {row[0]: row[header.index("cleaning-mnist")] for row in rows}
+    assert shown["no tuning"] == "0.800"
+    assert shown["FedNest"] == "0.800 (0.700–0.900), 2 below no tuning"
+    header, rows = task_figures.losses(
+        results, tuple(CASES), ("FedNest",), Partition.RANDOM
+    )
+    shown = {row[0]: row[header.index("cleaning-mnist")] for row in rows}
+    assert shown["at the start"] == "1.0000"
+    assert shown["FedNest"] == "0.2500"
+
+
+@pytest.mark.parametrize(("local_steps", "terms"), [(1, 2), (5, 10)])
+def test_the_second_gradients_of_fednest_are_counted(local_steps, terms):
+    values = {"upper": 1.0, "lower": 1.0, "final": 1.0, "scale": 1.0}
+    values |= {"local_steps": local_steps, "terms": terms}
+    algorithm = SEARCHED["FedNest"].make(values, Scale(1.0, 1.0, 3, 10, 1))
+    ones = np.ones((4, 1))
+    devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 2)
+    loss = lambda x, y, batch: jnp.mean((y - x) ** 2 * batch)  # noqa: E731
+    spent = predict_costs(
+        BilevelProblem(loss, loss), algorithm, devices, 1.0, 1.0, rounds=1
+    )
+    cell = {"curves": [[{"samples": spent.samples}]], "setting": values}
+    twice = 2 * local_steps * 3 * 2  # steps on y and on x, batches of 3, two devices
+    assert task_figures.oracle_calls("FedNest", cell) == pytest.approx(
+        spent.samples + twice
+    )
 
 
 def test_the_paper_s_assumption_holds_on_three_tasks():
