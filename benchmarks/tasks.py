@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 FULL = Setting(
     False,
     1_000_000,
-    Effort(draws=16, kept=3, finals=((2, 2), (1, 5)), runs=15, wider=6),
+    Effort(draws=16, kept=3, finals=((2, 2), (1, 10)), runs=20, wider=6),
     Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=6),
     (200, 201, 202, 203, 204),
     256,

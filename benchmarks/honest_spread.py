@@ -1,0 +1,107 @@
+"""How far honest devices go: what each distance limit leaves out on the real tasks.
+
+    python -m benchmarks.honest_spread          # about 15 minutes on 2 cores
+    python -m benchmarks.honest_spread --fast   # a small version, as in CI
+
+An upload that goes many times as far as the median device's is left out of a
+federation's exchange (`distance_limit`, 10 unless an experiment says otherwise). On
+heterogeneous devices an honest one may go far too. Each of the six tasks is dealt
+heterogeneously and run by FedBiO and by AutoFedBiO; the table has the part of honest
+uploads that a limit leaves out, the devices that it leaves out in more than half of
+their rounds, and the test metric at the end.
+"""
+
+from typing import NamedTuple
+
+from benchmarks.contenders import SEARCHED, Scale
+from benchmarks.task_list import METRICS, Partition
+from benchmarks.tasks import FAST, FULL, Race, Setting, race_of
+from benchmarks.timing import Bound, conclude, print_table, wants_fast
+from fedbilevel import AutoFedBiO, FederatedAlgorithm, Limits, run
+from fedbilevel.experiments.federating import DISTANCE_LIMIT
+
+LIMITS = (3.0, 5.0, DISTANCE_LIMIT, 30.0)
+USUAL = {"upper": 10.0, "lower": 0.5, "adjoint": 0.5, "final": 1.0, "local_steps": 5}
+"""Of FedBiO, in the units of the comparison."""
+ROUNDS = 200
+MOST = 0.01
+"""The part of honest uploads that the usual limit may leave out."""
+
+
+class Spread(NamedTuple):
+    """What a limit does to honest devices.
+
+    Attributes:
+        excluded: the part of their uploads that was left out.
+        frequent: devices that were left out in more than half of their rounds.
+        metric: at the end.
+    """
+
+    excluded: float
+    frequent: int
+    metric: float
+
+
+def main() -> None:
+    fast = wants_fast(__doc__, "one task, five rounds")
+    setting, rounds = (FAST, 5) if fast else (FULL, ROUNDS)
+    rows, worst = [], 0.0
+    for name in setting.tasks:
+        race = race_of(name, Partition.HETEROGENEOUS, setting)
+        for kind, algorithm in contenders(race, rounds).items():
+            without = spread(race, name, algorithm, rounds, setting, None)
+            for limit in LIMITS:
+                found = spread(race, name, algorithm, rounds, setting, limit)
+                if limit == DISTANCE_LIMIT:
+                    worst = max(worst, found.excluded)
+                rows.append(
+                    [
+                        name,
+                        kind,
+                        f"{limit:g}",
+                        f"{100 * found.excluded:.2f} %",
+                        found.frequent,
+                        f"{found.metric:.3f}",
+                        f"{without.metric:.3f}",
+                    ]
+                )
+                print(*rows[-1], flush=True)
+    header = ["task", "algorithm", "limit", "left out", "often", "metric", "no limit"]
+    print_table(header, rows)
+    conclude([Bound(f"left out by {DISTANCE_LIMIT:g}, at most", worst, MOST)])
+
+
+def contenders(race: Race, rounds: int) -> dict[str, FederatedAlgorithm]:
+    scale = Scale(race.case.upper_step, race.curvature, race.batch_size, 1, rounds)
+    return {
+        "FedBiO": SEARCHED["FedBiO"].make(USUAL, scale),
+        "auto": AutoFedBiO(rounds, batch_size=race.batch_size),
+    }
+
+
+def spread(
+    race: Race,
+    name: str,
+    algorithm: FederatedAlgorithm,
+    rounds: int,
+    setting: Setting,
+    limit: float | None,
+) -> Spread:
+    task = race.task
+    *_, last = run(
+        task.problem,
+        algorithm,
+        task.devices,
+        task.x,
+        task.y,
+        rounds=rounds,
+        seed=setting.seeds[0],
+        limits=Limits(distance=limit),
+    )
+    found = last.exclusions
+    metric = float(task.metrics[METRICS[name]](last.x, last.y))
+    return Spread(found.excluded / found.participations, found.frequent, metric)
+
+
+if __name__ == "__main__":
+    main()
