@@ -64,6 +64,8 @@ SLOW_DOCTESTS = {
     "tuning.tuner.tune",
 }
 """Examples of docstrings that take more than 1.5 s of a processor."""
+NIGHTLY_DOCTESTS = {"flare.rehearsal.rehearsal"}
+"""Examples of docstrings that start a federation; by day `test_flare_small` does."""
 LEFT = pytest.StashKey[Counter[str]]()
 """Numbers of tests left to the night, by file."""
 memory = 0
@@ -142,6 +144,8 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.process)
         if item.name.removeprefix("fedbilevel.") in SLOW_DOCTESTS:
             item.add_marker(pytest.mark.slow)
+        if item.name.removeprefix("fedbilevel.") in NIGHTLY_DOCTESTS:
+            item.add_marker(pytest.mark.nightly)
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
             item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("nightly"):

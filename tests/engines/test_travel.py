@@ -175,7 +175,7 @@ def test_who_goes_too_far_is_absent_on_every_engine(engine):
 
 
 @pytest.mark.slow
-@in_tiers(quick=(), check=(*KINDS, "AutoFedBiO"))
+@in_tiers(quick=(), check=KINDS)
 def test_every_algorithm_says_how_far_its_uploads_go(name):
     algorithm = ALGORITHMS[name]()
     if name.startswith("two exchanges"):
