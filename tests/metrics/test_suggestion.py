@@ -192,7 +192,7 @@ def test_every_engine_suggests_the_same():
 def test_it_costs_at_most_a_twentieth_of_the_run(rounds, batch_size):
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
     found = suggest(PROBLEM, held, *START, rounds=rounds, batch_size=batch_size)
-    assert found.algorithm.batch_size == (batch_size or 64)
+    assert found.algorithm.batch_size == (batch_size or 256 // COUNT)
     spent = predict_costs(PROBLEM, found.algorithm, held, *START, rounds=rounds)
     assert found.costs.samples <= 0.05 * spent.samples
     assert found.costs.exchanges <= 0.05 * spent.exchanges
