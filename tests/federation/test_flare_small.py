@@ -9,6 +9,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,7 @@ def live(kits: Kits) -> Iterator[Live]:
         # Again where the machine was too busy to ask it for something meanwhile.
         while not killed(live.exchanges()):
             live.kill_computation("east")
-            begun = len(live.exchanges())
-            command.until(
-                lambda begun=begun: any(
-                    "east" in one["counted"] for one in live.exchanges()[begun:]
-                )
-            )
+            command.until(partial(counts, live, "east", len(live.exchanges())))
         command.until(lambda: "south: its worker process ended" in command.said)
         live.pace.unlink()
         until(lambda: command.process.poll() is not None, lambda: command.said)
@@ -93,6 +89,11 @@ def test_who_has_the_documented_role_may_submit_and_ask(kits, live):
     assert submitter["admin"]["username"].startswith("lead@")
     policy = json.loads((kits.server / "local" / "authorization.json").read_text())
     assert policy["permissions"]["lead"]["app_command"] == "n:submitter"
+
+
+def counts(live: Live, site: str, begun: int) -> bool:
+    """Return whether a site has counted in an exchange since some number of them."""
+    return any(site in one["counted"] for one in live.exchanges()[begun:])
 
 
 def killed(exchanges: list[dict[str, Any]]) -> bool:
