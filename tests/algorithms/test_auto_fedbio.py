@@ -125,32 +125,43 @@ def cliff(x, y, batch):
     return jnp.mean(0.5 * (y - 2.0 * batch) ** 2) + wall
 
 
+# Problems of several tests are made once, so that their programs are too.
+CLIFF = BilevelProblem(
+    upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
+    lower_loss=cliff,
+)
+# √(1 + (y − x)²) is straight far out: a step of one over its curvature there jumps over
+# y*(x), and back again.
+STRAIGHT = BilevelProblem(
+    upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+    lower_loss=lambda x, y, batch: (
+        jnp.mean(jnp.sqrt(1.0 + (y - x * batch) ** 2)) + 0.01 * y**2
+    ),
+)
+ROWS = BilevelProblem(
+    upper_loss=lambda x, y, batch: jnp.mean((y - batch[:, 0]) ** 2),
+    lower_loss=lambda x, y, batch: jnp.mean((y - x * batch[:, 0]) ** 2),
+)
+
+
 def test_an_explosion_is_answered_by_stepping_back(caplog):
-    problem = BilevelProblem(
-        upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
-        lower_loss=cliff,
-    )
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        last = last_round(problem, *start)
+        last = last_round(CLIFF, *start)
     said = [one.getMessage() for one in caplog.records]
     assert any("steps back to its last good state" in one for one in said)
     assert 1 <= int(last.server.setbacks) == len(said)
     assert abs(float(last.y) - 1.0) < 1e-3
     assert abs(float(last.x) - 1.0) < 0.05
-    again = last_round(problem, *start)
+    again = last_round(CLIFF, *start)
     jax.tree.map(np.testing.assert_array_equal, again.server, last.server)
 
 
 @pytest.mark.parametrize("rounds", [9, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_short_run_recovers_from_an_explosion(rounds):
     # All rounds in which x warms up diverge: there is no loss yet to compare with.
-    problem = BilevelProblem(
-        upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
-        lower_loss=cliff,
-    )
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
-    last = last_round(problem, *start, rounds=rounds)
+    last = last_round(CLIFF, *start, rounds=rounds)
     assert 1 <= int(last.server.setbacks) <= rounds // 2
     # It goes on, in steps as short as the cliff asks for.
     assert 0.01 < float(last.y) < 1.1
@@ -191,15 +202,7 @@ def test_it_leaves_a_start_at_zero(size):
 
 @pytest.mark.parametrize("y", [0.0, 50.0])
 def test_a_loss_that_is_flat_where_it_begins_does_not_throw_it_about(y):
-    # √(1 + (y − x)²) is straight far out: a step of one over its curvature there
-    # jumps over y*(x), and back again.
-    problem = BilevelProblem(
-        upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
-        lower_loss=lambda x, y, batch: (
-            jnp.mean(jnp.sqrt(1.0 + (y - x * batch) ** 2)) + 0.01 * y**2
-        ),
-    )
-    last = last_round(problem, alone(1.0, 1.0), jnp.array(2.0), jnp.array(y))
+    last = last_round(STRAIGHT, alone(1.0, 1.0), jnp.array(2.0), jnp.array(y))
     assert 1.0 < float(last.x) < 1.5  # from 2 to 1.02, on the way
     assert abs(float(last.y - last.x)) < 0.05
 
@@ -217,11 +220,7 @@ def test_a_device_whose_examples_are_not_finite_is_left_out_and_named(rows, excl
     bad = good.copy()
     bad[rows] = np.nan
     held = [LocalExamples(good, bad), *[LocalExamples(good, good)] * 3]
-    problem = BilevelProblem(
-        upper_loss=lambda x, y, batch: jnp.mean((y - batch[:, 0]) ** 2),
-        lower_loss=lambda x, y, batch: jnp.mean((y - x * batch[:, 0]) ** 2),
-    )
-    last = last_round(problem, InMemoryDevices(held), jnp.array(2.0), jnp.array(0.0))
+    last = last_round(ROWS, InMemoryDevices(held), jnp.array(2.0), jnp.array(0.0))
     assert abs(float(last.x) - 1.0) < 0.02
     assert last.exclusions.excluded >= excluded
     assert int(last.server.setbacks) == 0
