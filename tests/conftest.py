@@ -47,7 +47,7 @@ ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$"
 """How a module says that none of its tests is quick."""
 PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/", "src/fedbilevel/commands/worker.py"
 """Modules whose docstrings start processes in their examples."""
-SLOW_DOCTESTS = {
+NIGHTLY_DOCTESTS = {
     "algorithms.own_solves.own_solve",
     "engines.federation.engine.Federation",
     "engines.final_points.final_points",
@@ -55,6 +55,7 @@ SLOW_DOCTESTS = {
     "engines.mean.merge_across",
     "engines.rounds.best_round",
     "engines.sweep.sweep",
+    "flare.rehearsal.rehearsal",
     "metrics.diagnosis.diagnose",
     "metrics.estimation.estimate_assumptions",
     "metrics.instability.find_instabilities",
@@ -63,7 +64,11 @@ SLOW_DOCTESTS = {
     "tracking.driving.tracked",
     "tuning.tuner.tune",
 }
-"""Examples of docstrings that take more than 1.5 s of a processor."""
+"""Examples of docstrings that take more than 1.5 s of a processor.
+
+By day what they name is looked for (tests/docs/test_code_blocks.py), and what they call
+has tests of its own.
+"""
 LEFT = pytest.StashKey[Counter[str]]()
 """Numbers of tests left to the night, by file."""
 memory = 0
@@ -140,8 +145,8 @@ def pytest_collection_modifyitems(
     for item in items:
         if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
             item.add_marker(pytest.mark.process)
-        if item.name.removeprefix("fedbilevel.") in SLOW_DOCTESTS:
-            item.add_marker(pytest.mark.slow)
+        if item.name.removeprefix("fedbilevel.") in NIGHTLY_DOCTESTS:
+            item.add_marker(pytest.mark.nightly)
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
             item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("nightly"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import experiment
+from tests.waiting import HANG
 
 ENDS = (
     ".csv",
@@ -124,7 +125,7 @@ assert experiment.run_cells("e", "s", cells) == {str(n): n for n in range(6)}
     environment = {**os.environ, "FEDBILEVEL_CELLS": str(tmp_path)}
     command = [sys.executable, "-c", program, str(log)]
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [one.wait(timeout=120) for one in both] == [0, 0]
+    assert [one.wait(timeout=HANG) for one in both] == [0, 0]
     assert sorted(log.read_text().split()) == [str(number) for number in range(6)]
 
 

@@ -62,7 +62,7 @@ def test_every_algorithm_of_the_library_has_an_upper_rate():
     }
 
 
-@pytest.mark.parametrize("name", by_day(TUNABLE, *KINDS[:2], "FedNest"))
+@pytest.mark.parametrize("name", by_day(TUNABLE, *KINDS[:2]))
 def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
     # With X written into the lower loss x may move, but y cannot feel it.
     def lower_loss(x, y, batch):

@@ -53,7 +53,7 @@ def assert_same(one, other, atol=1e-10):
     )
 
 
-@in_tiers(quick=(), check=KINDS)
+@in_tiers(quick=(), check=KINDS[1:])
 def test_jit_equals_no_jit(name):
     # Two rounds: the opening and a later one, of two devices. Uncompiled work is slow.
     settings = {"rounds": 2, "weights": [2.5, 0, 0, 0, 1.0]}
@@ -103,7 +103,7 @@ def test_an_absent_device_counts_for_nothing_whatever_it_holds(name):
     assert_same(last_server(name), last_server(name, devices=InMemoryDevices(held)))
 
 
-@in_tiers(quick=(), check=KINDS)
+@in_tiers(quick=(), check=KINDS[1:])
 def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers(name):
     def programs():
         work: Any = simulation._work
@@ -138,7 +138,7 @@ def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers
     assert programs() == before
 
 
-@in_tiers(quick=(), check=KINDS)
+@in_tiers(quick=(), check=KINDS[1:])
 @pytest.mark.single_precision
 def test_dtypes_and_structure_are_kept(name):
     def loss(x, y, batch):
@@ -162,7 +162,7 @@ def test_dtypes_and_structure_are_kept(name):
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(last.server))
 
 
-@every_algorithm
+@in_tiers(quick=KINDS[1:2], check=KINDS[1:])
 def test_what_a_run_will_cost_is_known_before(name):
     what = quadratic.problem(), ALGORITHMS[name](), ragged_devices()
     x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)

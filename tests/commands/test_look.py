@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.reading import read_experiment
 from fedbilevel.mathematics.theory.plans import plan_for_accuracy
 from tests.algorithms.table import by_day
-from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
+from tests.commands.typing_in import ENVIRONMENT, QUICK, as_for_users, fedbilevel
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +48,7 @@ class Page(HTMLParser):
                 self.fetched.append(value)
 
 
-@pytest.mark.parametrize("problem", by_day(PROBLEMS, "cleaning", "regularisation"))
+@pytest.mark.parametrize("problem", by_day(PROBLEMS, "cleaning"))
 def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tmp_path):
     fedbilevel(tmp_path, f"new first --ready {problem}")
     small = "--rounds 2 --data.training 200 --data.validation 100 --evaluation.every 1"
@@ -143,16 +144,37 @@ def test_devices_that_differ_are_found_out(tmp_path):
     assert json.loads(done.stdout)["verdict"] == "HETEROGENEOUS"
 
 
-def test_a_scaffold_runs_and_its_tests_pass(tmp_path):
+@pytest.mark.nightly
+def test_pytest_finds_the_tests_of_a_scaffold_and_they_pass(tmp_path):
     fedbilevel(tmp_path, "new ridge")
-    fedbilevel(tmp_path, "run ridge.toml")
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         check=True,
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
+        text=True,
     )
+    assert "5 passed" in done.stdout
+
+
+def test_a_scaffold_runs_and_its_tests_pass(tmp_path, monkeypatch):
+    fedbilevel(tmp_path, "new ridge")
+    fedbilevel(tmp_path, "run ridge.toml")
+    monkeypatch.syspath_prepend(tmp_path)
+    with as_for_users():
+        files = [tmp_path / "test_ridge.py", tmp_path / "test_ridge_site.py"]
+        modules = [runpy.run_path(str(file)) for file in files]
+        tests = [
+            one
+            for module in modules
+            for name, one in module.items()
+            if name.startswith("test_")
+        ]
+        assert len(tests) == 5
+        for test in tests:
+            test()
+    del sys.modules["ridge"]
     found = json.loads(fedbilevel(tmp_path, "plot runs/ridge --json").stdout)
     assert [Path(file).stem for file in found["pictures"]] == ["course", "upper"]
 

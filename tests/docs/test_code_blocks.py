@@ -14,6 +14,7 @@ import pytest
 
 from fedbilevel.__main__ import COMMANDS
 from tests.compiling import QUICKLY
+from tests.conftest import NIGHTLY_DOCTESTS
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT, Block, Fate
 from tests.waiting import HANG
@@ -103,6 +104,17 @@ def test_what_a_page_names_is_there(page):
                 program, *words = line.split()
                 if program == "fedbilevel" and words[0] != "--help":
                     assert words[0] in COMMANDS, line
+
+
+@pytest.mark.parametrize("name", sorted(NIGHTLY_DOCTESTS))
+def test_what_an_example_that_is_left_to_the_night_names_is_there(name):
+    module, _, attribute = f"fedbilevel.{name}".rpartition(".")
+    text = getattr(import_module(module), attribute).__doc__
+    examples = doctest.DocTestParser().get_examples(text)
+    assert examples
+    for found in modules_of("".join(one.source for one in examples)):
+        module, _, attribute = found.rpartition(".")
+        assert hasattr(import_module(module), attribute), found
 
 
 # The README's programs and what they print: tests/test_readme.py.

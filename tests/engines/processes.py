@@ -36,7 +36,7 @@ def main(folder: Path, names: list[str]) -> None:
             np.save(folder / f"{number}.npy", np.array(rounds))
     # In some rounds of a sample this process has no device to load at all.
     for _ in federation.trajectory(
-        "LocalBSGVRM",
+        names[-1],
         Sharded(),
         devices=federation.on_demand(load),
         participation=UniformSample(2),

@@ -63,7 +63,9 @@ def wait_for_a_write(folder: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.0002)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.nightly)])
+# By day one kill, in the middle of a write. That another number of processes may go on
+# is held by day to the engines of one process: tests/engines/test_checkpoints.py.
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
     folder, result = tmp_path / "killed", tmp_path / "killed.npy"
     generator = np.random.default_rng(3)
@@ -75,22 +77,23 @@ def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
         first = rounds_seen(process, int(generator.integers(3, 6)))
         assert first == before
         if killed % 2:
-            wait_for_a_write(folder, process)
-        else:
             time.sleep(float(generator.uniform(0, 0.02)))
+        else:
+            wait_for_a_write(folder, process)
         assert process.poll() is None, "the run was over before it could be killed"
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += 1
         assert newest(folder) >= before
     assert newest(folder) > 0
-    in_two = finish_elsewhere(folder, 2)
+    in_two = finish_elsewhere(folder, 2) if kills > 1 else None
     finish(start(folder, result, 1))
     # The uninterrupted run is made in this process: a run's bits are not its process's.
     whole = tmp_path / "whole.npy"
     durable.main(tmp_path / "whole", whole)
     np.testing.assert_array_equal(np.load(result), np.load(whole))
-    np.testing.assert_allclose(in_two, np.load(whole), rtol=0, atol=1e-10)
+    if in_two is not None:
+        np.testing.assert_allclose(in_two, np.load(whole), rtol=0, atol=1e-10)
 
 
 @pytest.mark.nightly

@@ -36,7 +36,7 @@ def damage(path: Path, generator: np.random.Generator, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*range(12), *at_night(*range(12, 60))])
+@pytest.mark.parametrize("case", [*range(6), *at_night(*range(6, 60))])
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     case, two_checkpoints, tmp_path, caplog
 ):

@@ -205,7 +205,7 @@ def upload_norms(run: Federations) -> list[float]:
     return norms
 
 
-@in_tiers(quick=(), check=(*KINDS, "SimFBO"))
+@in_tiers(quick=(), check=KINDS[1:])
 def test_every_engine_counts_the_same_devices(name):
     run = federations(ALGORITHMS[name]())
     norms = upload_norms(run)

@@ -25,7 +25,7 @@ def devices() -> InMemoryDevices:
 
 
 @pytest.mark.slow
-@in_tiers(quick=(), check=KINDS)
+@in_tiers(quick=(), check=KINDS[1:])
 def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, ALGORITHMS[name]())
     settings = [ALGORITHMS[name](), halved]

@@ -28,7 +28,7 @@ from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.preparation import prepare
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
+from tests.algorithms.table import ALGORITHMS, KINDS, by_day, in_tiers
 from tests.federation.sites import sites_holding
 from tests.waiting import HANG
 
@@ -165,7 +165,11 @@ def points(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [*ENGINES, "federation"])
+# By day those that differ most. The uncompiled engine takes half the time of all.
+@pytest.mark.parametrize(
+    "engine",
+    by_day([*ENGINES, "federation"], "one chunk", "shards and chunks", "federation"),
+)
 def test_who_goes_too_far_is_absent_on_every_engine(engine):
     algorithm = FedBiO(0.1, local_steps=2)
     expected = points(algorithm, "one chunk", 1e4, without=True)
@@ -175,7 +179,7 @@ def test_who_goes_too_far_is_absent_on_every_engine(engine):
 
 
 @pytest.mark.slow
-@in_tiers(quick=(), check=(*KINDS, "AutoFedBiO"))
+@in_tiers(quick=(), check=KINDS)
 def test_every_algorithm_says_how_far_its_uploads_go(name):
     algorithm = ALGORITHMS[name]()
     if name.startswith("two exchanges"):

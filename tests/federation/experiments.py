@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -46,13 +46,15 @@ batch_size = 2
 }
 
 
-def written(folder: Path, algorithm: str, settings: str) -> Path:
+def written(
+    folder: Path, algorithm: str, settings: str, sites: Sequence[str] = SITES
+) -> Path:
     """Write an experiment file, and beside it the small problem; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(pulled.__file__, folder / "pulled.py")
     file = folder / f"{algorithm}.toml"
     file.write_text(
-        f"""federation.sites = {list(SITES)}
+        f"""federation.sites = {list(sites)}
 {settings}
 [problem]
 name = "Own"

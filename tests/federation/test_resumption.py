@@ -41,7 +41,7 @@ from tests.waiting import HANG
 
 ROUNDS = 6
 PRIVATE = "FedBiO, private lower level"
-AMONG = [PRIVATE, "two exchanges, private state", "LocalBSGM"]
+AMONG = [PRIVATE, "two exchanges, private state", *at_night("LocalBSGM")]
 EVERYONE = tuple(NAMES.index(name) for name in PRESENT)
 
 

@@ -22,10 +22,10 @@ EXCHANGES = 40
 
 @pytest.mark.slow
 def test_no_object_and_no_array_is_kept_of_an_exchange():
-    among = sites("LocalBSGM")
+    among = sites("FedBiO")
     rounds = run(
         PROBLEM,
-        algorithm("LocalBSGM"),
+        algorithm("FedBiO"),
         enrolled(among),
         *START,
         rounds=EXCHANGES + 1,

@@ -27,6 +27,7 @@ from fedbilevel import (
 )
 from fedbilevel.mathematics import theory
 from fedbilevel.mathematics.theory import Assumptions, Start
+from tests.algorithms.table import at_night
 
 ASSUMPTIONS = Assumptions(
     strong_convexity=1.0, upper_lipschitz=1.5, gradient_lipschitz=1.0, deviation=0.0
@@ -59,7 +60,7 @@ def long_run(weight: float, step: float, devices: int, *, reduced: bool) -> floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [2, *at_night(1)])
 def test_the_closed_form_is_that_of_the_algorithm(number):
     eta, rho, alpha, devices = 0.5, 0.4, 0.8, 2
     problem = BilevelProblem(

@@ -133,7 +133,7 @@ def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(n
 
 
 @pytest.mark.slow
-@one_of_each_kind
+@pytest.mark.parametrize("name", by_day(CASES, "hyper_cleaning"))
 def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
     task = CASES[name]().task
     algorithm = LocalBSGM(

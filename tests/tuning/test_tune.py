@@ -24,6 +24,7 @@ from fedbilevel import (
 from fedbilevel.tuning import scoring
 from fedbilevel.tuning.halving import rungs_of
 from fedbilevel.tuning.study import overall
+from tests.algorithms.table import at_night
 from tests.tuning.toy import PROBLEM, SLOW, devices
 
 ROUNDS = 18
@@ -83,7 +84,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
     [
         FedBiO(1.0, upper_rate=0.0, lower_rate=0.1, adjoint_rate=0.1),
         Space(SLOW, (Setting("upper_rate", 0.1, 1.0),)),
-        FedBiO(1e-4),
+        *at_night(FedBiO(1e-4)),
     ],
 )
 def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
@@ -148,7 +149,7 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
     [
         ((13, 16, 13), (4, 4, 4, 1, 3)),
         ((3, 8), (1, 1, 1, 2, 2, 1)),
-        ((5, 30), (2, 2, 1, 8, 8, 8, 1)),
+        pytest.param((5, 30), (2, 2, 1, 8, 8, 8, 1), marks=pytest.mark.nightly),
     ],
 )
 def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
@@ -221,7 +222,7 @@ def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
     assert next(calls) == 4
 
 
-@pytest.mark.parametrize("memory", [scoring.MEMORY, 0.0])
+@pytest.mark.parametrize("memory", [scoring.MEMORY, *at_night(0.0)])
 def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
     # Steps of the last device on y overflow; it is excluded, and the others go on.
     problem = BilevelProblem(

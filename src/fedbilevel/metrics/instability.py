@@ -145,7 +145,9 @@ def find_instabilities(
         ... )
         >>> devices = InMemoryDevices([LocalExamples(np.ones(1), np.ones(1))])
         >>> algorithm = FedBiO(0.1, lower_rate=12.0)  # 1.2 > 2 / L = 1
-        >>> found = find_instabilities(problem, algorithm, devices, 3.0, 0.0)
+        >>> found = find_instabilities(
+        ...     problem, algorithm, devices, 3.0, 0.0, seconds=600.0
+        ... )
         >>> [(one.level.name, one.setting) for one in found]
         [('LOWER', 'lower_rate')]
     """

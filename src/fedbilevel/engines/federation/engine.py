@@ -78,7 +78,7 @@ class Federation:
         >>> enrolled = EnrolledDevices(
         ...     {name: site.enrolment for name, site in sites.items()}, form=held
         ... )
-        >>> federation = Federation(InProcess(sites), enrolled, run="a", timeout=9.0)
+        >>> federation = Federation(InProcess(sites), enrolled, run="a", timeout=600.0)
         >>> *_, last = run(*what, enrolled, 3.0, 0.0, rounds=2, engine=federation)
         >>> last.participants
         array([0, 1])
