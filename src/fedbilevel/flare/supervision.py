@@ -191,6 +191,9 @@ class Supervision:
                     self._end_left_over()
                     number = self._administrator.submit(Path(folder) / job.job_name)
                     (self._folder / JOB).write_text(number)
+                # Of an earlier job: what this one leaves is fetched, or is not here.
+                for name in (LEARNT, FAILURE):
+                    (self._folder / name).unlink(missing_ok=True)
             except ConnectionError as error:
                 yield News(words=self._reach.missed(str(error)))
                 time.sleep(POLL)
@@ -261,8 +264,6 @@ class Supervision:
 
     def _fetch(self, job: str) -> Generator[News]:
         """Bring a job's results here; its records take the place of those here."""
-        failure = self._folder / FAILURE
-        failure.unlink(missing_ok=True)
         with TemporaryDirectory() as folder:
             try:
                 brought = self._administrator.results(job, Path(folder))
