@@ -6,8 +6,8 @@ the server writes the site down instead, and the job continues with the others.
 
 import json
 import re
-import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,17 @@ from nvflare.private.defs import (
     JobFailureMsgKey,
 )
 
-from fedbilevel.replacing import replacing
+FAILURES = "site_failures.jsonl"
+"""The file of a job at the server: a line for each site that failed, with the reason.
 
-FAILURES = "site_failures.json"
-"""The file of a job at the server: why each site that failed did, by name."""
+Both the server's process and the job's write to it. A line that is appended by one call
+needs no lock, and takes the place of no other."""
 BEGUN, OVER = "begun", "over"
 """Files of a job at the server, made before its first round and after its last."""
 JOBS = "fedbilevel-"
 """How the names of this package's jobs begin; others' end as NVIDIA FLARE has it."""
 WORKER_DIED = "its worker process ended"
 NOT_BEGUN = "its worker process did not begin"
-
-_writing = threading.Lock()
 
 
 def failures_in(job: Path) -> Mapping[str, str]:
@@ -51,9 +50,15 @@ def failures_in(job: Path) -> Mapping[str, str]:
         {'site-3': 'its worker process ended'}
     """
     try:
-        found: dict[str, str] = json.loads((job / FAILURES).read_text())
+        lines = (job / FAILURES).read_text().splitlines()
     except FileNotFoundError:
         return {}
+    found: dict[str, str] = {}
+    for line in lines:
+        # One that is being written is read the next time.
+        with suppress(ValueError):
+            site, reason = json.loads(line)
+            found.setdefault(site, reason)
     return found
 
 
@@ -64,8 +69,10 @@ def note_failure(job: Path, site: str, reason: str) -> None:
         >>> note_failure.__name__
         'note_failure'
     """
-    with _writing, replacing(job / FAILURES) as unfinished:
-        unfinished.write_text(json.dumps({site: reason, **failures_in(job)}))
+    if site in failures_in(job):
+        return
+    with (job / FAILURES).open("ab", buffering=0) as lines:
+        lines.write(f"{json.dumps([site, reason])}\n".encode())
 
 
 class SiteFailures(FLComponent):  # type: ignore[misc]
