@@ -6,7 +6,7 @@ the server writes the site down instead, and the job continues with the others.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from nvflare.private.defs import (
     CellMessageHeaderKeys,
     JobFailureMsgKey,
 )
+
+from fedbilevel.flare.site_events import distrust_sites
 
 FAILURES = "site_failures.jsonl"
 """The file of a job at the server: a line for each site that failed, with the reason.
@@ -79,7 +81,8 @@ class SiteFailures(FLComponent):  # type: ignore[misc]
     """Keeps one site from ending a job at the server that has enough others.
 
     `prepare` of a server adds it to the components in `local/resources.json`. A job has
-    enough sites while no fewer than its `min_clients` run it.
+    enough sites while no fewer than its `min_clients` run it. Who ends their workers
+    since the job itself is ended has not failed.
 
     Example:
         >>> SiteFailures.__name__
@@ -88,8 +91,12 @@ class SiteFailures(FLComponent):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Take over reports of failed sites when the server starts."""
-        if event_type == EventType.SYSTEM_START:
-            server = fl_ctx.get_engine().server
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            distrust_sites(fl_ctx.get_engine().run_manager.handlers)
+        elif event_type == EventType.SYSTEM_START:
+            engine = fl_ctx.get_engine()
+            server, runner = engine.server, engine.job_runner
+            runner._stop_run = _marking(runner._stop_run, Path(engine.args.workspace))
             # A later registration takes the place of the server's own.
             server.cell.register_request_cb(
                 channel=CellChannel.SERVER_MAIN,
@@ -102,7 +109,8 @@ class LateSites(FLComponent):  # type: ignore[misc]
     """Writes down the sites whose workers did not begin, for which a job was ended.
 
     A component of a job at the server: Collab ends the job with a sentence that names
-    them.
+    them. It names those that have not begun of an aborted job, too, which did nothing
+    wrong.
 
     Example:
         >>> LateSites.__name__
@@ -111,12 +119,16 @@ class LateSites(FLComponent):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Read the sentence by which a job is ended."""
-        if event_type == EventType.FATAL_SYSTEM_ERROR:
+        if event_type == EventType.START_RUN:
+            distrust_sites(fl_ctx.get_engine().run_manager.handlers)
+        elif event_type == EventType.FATAL_SYSTEM_ERROR:
             reason = str(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
             workspace, number = fl_ctx.get_workspace(), fl_ctx.get_job_id()
             job = Path(workspace.get_run_dir(number))
-            for site in late_sites(reason):
-                note_failure(job, site, NOT_BEGUN)
+            aborted = fl_ctx.get_run_abort_signal().triggered
+            if not aborted and not (job / OVER).exists():
+                for site in late_sites(reason):
+                    note_failure(job, site, NOT_BEGUN)
             # All others end their workers now, and have not failed.
             (job / OVER).touch()
 
@@ -130,6 +142,17 @@ def late_sites(reason: str) -> list[str]:
     """
     named = re.fullmatch(r"failed to (?:sync|set up) clients \[(.*)\]", reason)
     return [] if named is None else re.findall(r"'([^']+)'", named[1])
+
+
+def _marking(stop_run: Callable[..., Any], workspace: Path) -> Callable[..., Any]:
+    """Return what ends a job, but first marks it as over: sites are told before."""
+
+    def stop(job_id: str, fl_ctx: Any) -> Any:
+        with suppress(OSError):  # of a job that was never deployed here
+            (workspace / job_id / OVER).touch()
+        return stop_run(job_id, fl_ctx)
+
+    return stop
 
 
 def _handle_report(server: Any, request: Any) -> Any:
