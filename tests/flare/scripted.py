@@ -19,6 +19,7 @@ class Job:
         records: that it measures.
         files: that it leaves among its results, by name; none to lose all results.
         failures: why sites have failed, by name.
+        refusals: why sites did not take it, by name.
         status: of NVIDIA FLARE, once it is over.
         answers: questions that it answers before it is over.
     """
@@ -26,6 +27,7 @@ class Job:
     records: Sequence[Record] = ()
     files: dict[str, str] | None = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     status: str = "FINISHED:COMPLETED"
     answers: int = 2
 
@@ -52,7 +54,11 @@ class ScriptedServer(Administrator):
         return set(self._sites)
 
     def running(self, job: str) -> set[str]:
-        return set(self._sites)
+        return self._sites - self._job.refusals.keys()
+
+    def deployment(self, job: str) -> list[str]:
+        words = {**dict.fromkeys(sorted(self._sites), "OK"), **self._job.refusals}
+        return ["server: OK", *(f"{site}: {said}" for site, said in words.items())]
 
     def submit(self, folder: Path) -> str:
         self.submitted, self._asked = self.submitted + 1, 0

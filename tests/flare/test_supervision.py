@@ -126,3 +126,32 @@ def test_what_an_earlier_job_has_learnt_is_not_the_result(tmp_path, monkeypatch)
     server, _ = supervised(tmp_path, [stopped, lost, last], monkeypatch)
     assert server.submitted == 3
     assert (tmp_path / LEARNT).read_text() == "after all"
+
+
+def test_a_site_that_takes_no_job_is_left_out_with_its_reason(tmp_path, monkeypatch):
+    whole = records(3.0, 2.0, 1.0, 0.5)
+    refused = {"west": "not authorized"}
+    last = Job(whole, files={LEARNT: "all"}, refusals=refused)
+    server, said = supervised(tmp_path, [last], monkeypatch)
+    assert server.submitted == 1
+    (told,) = [one for one in said if one.startswith("west: ")]
+    assert told.startswith("west: did not take the job: not authorized; left out for")
+
+
+@pytest.mark.parametrize("answers", [0, 2])
+def test_a_job_that_too_few_sites_take_ends_the_run_with_their_sentences(
+    tmp_path, monkeypatch, answers
+):
+    refused = dict.fromkeys(["east", "west"], "not authorized")
+    job = Job(refusals=refused, answers=answers, status="FINISHED:FAILED_TO_RUN")
+    words = "quorum=2 sites take the job: east did not take the job: not authorized; w"
+    with pytest.raises(FederationError, match=words):
+        supervised(tmp_path, [job], monkeypatch)
+
+
+def test_a_site_that_did_not_answer_is_asked_again(tmp_path, monkeypatch):
+    silent = dict.fromkeys(["east", "west"], "no reply (deployment timeout)")
+    first = Job(refusals=silent, answers=0, status="FINISHED:FAILED_TO_RUN")
+    last = Job(records(3.0, 2.0, 1.0, 0.5), files={LEARNT: "all"})
+    server, _ = supervised(tmp_path, [first, last], monkeypatch)
+    assert server.submitted == 2
