@@ -42,7 +42,7 @@ class ScriptedServer(Administrator):
 
     def __init__(self, sites: Sequence[str], jobs: Sequence[Job]) -> None:
         self._sites, self._jobs = set(sites), list(jobs)
-        self._asked = 0
+        self._answered = 0
         self.submitted = 0
         self.aborted: list[str] = []
 
@@ -61,26 +61,26 @@ class ScriptedServer(Administrator):
         return ["server: OK", *(f"{site}: {said}" for site, said in words.items())]
 
     def submit(self, folder: Path) -> str:
-        self.submitted, self._asked = self.submitted + 1, 0
+        self.submitted, self._answered = self.submitted + 1, 0
         return str(self.submitted)
 
     def status(self, job: str) -> str:
-        return self._job.status if self._asked >= self._job.answers else "RUNNING"
+        return self._job.status if self._answered >= self._job.answers else "RUNNING"
 
     def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any]:
-        self._asked += 1
+        self._answered += 1
         lines = [one.line for one in self._job.records if one.rounds > asked["after"]]
         return {
             "records": lines,
             "exchange": None,
             "first": 0,
-            "stage": [self._asked, EXCHANGE, []],
+            "stage": [self._answered, EXCHANGE, []],
             "failures": self._job.failures,
         }
 
     def abort(self, job: str) -> None:
         self.aborted.append(job)
-        self._asked = self._job.answers
+        self._answered = self._job.answers
 
     def results(self, job: str, folder: Path) -> Path:
         if self._job.files is None:

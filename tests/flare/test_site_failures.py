@@ -36,7 +36,7 @@ SITES = "east", "north", "west"
 JOB = "7"
 
 
-class Context(FLContext):
+class Context(FLContext):  # type: ignore[misc]
     """Of one process of a server."""
 
     def __init__(self, engine: Any, job: Path | None = None) -> None:

@@ -107,14 +107,15 @@ def supervised(
         federation=asked,
     )
     server = ScriptedServer(SITES, jobs)
-    said = []
+    said: list[str] = []
     with Journal(folder, first=0) as journal:
         for news in Supervision(experiment, "a1", folder, server).news():
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
                 journal.write(record)
-            said += [news.words] * (news.words is not None)
+            if news.words is not None:
+                said.append(news.words)
     return server, said
 
 
