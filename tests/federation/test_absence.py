@@ -160,7 +160,7 @@ class Straggling:
 
 @pytest.mark.slow
 def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
-    monkeypatch.setattr("fedbilevel.engines.federation.engine.SHORTEST", 0.05)
+    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.05)
     among = sites(NAME)
     records: list[Exchange] = []
     engine = Federation(
@@ -180,6 +180,48 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
         assert record.skipped == []
         assert record.left_out == {"site-3": NOT_AWAITED}
         assert record.seconds < 30
+
+
+class Hasty:
+    """A transport to sites of which two answer at once, and the others take longer."""
+
+    def __init__(self, among: Mapping[str, Site]) -> None:
+        self._inside = InProcess(among)
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        hasty = ["site-0", "site-2"]
+        yield from self._inside.exchange(message, hasty, left)
+        wait = time.monotonic() + 0.5
+        while left() > 0 and time.monotonic() < wait:
+            time.sleep(0.01)
+        if left() > 0:
+            others = [name for name in to if name not in hasty]
+            yield from self._inside.exchange(message, others, left)
+
+
+@pytest.mark.slow
+def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
+    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    among = sites(NAME)
+    for site in among.values():
+        site.warm_up()
+    records: list[Exchange] = []
+    engine = Federation(
+        Hasty(among),
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=2,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    with no_hang():
+        list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+    for record in records:
+        assert record.left_out == {}
 
 
 def test_patience_below_one_is_refused():

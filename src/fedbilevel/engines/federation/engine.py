@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from fedbilevel.engines.federation.folding import concluded
 from fedbilevel.engines.federation.gathering import Form, Gathering
 from fedbilevel.engines.federation.kept import AFRESH
 from fedbilevel.engines.federation.messages import packed
+from fedbilevel.engines.federation.pace import closes_after
 from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
 from fedbilevel.engines.federation.transport import Transport
@@ -31,9 +31,6 @@ from fedbilevel.engines.protocol import (
     RunState,
 )
 from fedbilevel.engines.screening import MOST_NAMED
-
-SHORTEST = 1.0
-"""Seconds that late answers are waited for at least, however quick the others were."""
 
 
 class NoQuorumError(RuntimeError):
@@ -58,9 +55,9 @@ class Federation:
         seed: that `run` is given too.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
-        patience: how many times as long as half of those who have answered took the
-            others are waited for, once there is a quorum; none to wait for all until
-            the timeout.
+        patience: how many times as long as half of the devices took the others are
+            waited for, once these and a quorum have answered; none to wait for all
+            until the timeout.
         note: is told of every exchange.
 
     Example:
@@ -175,11 +172,9 @@ class Federation:
         took: list[float] = []
 
         def left() -> float:
-            passed, until = time.monotonic() - sent, self._timeout
-            if self._patience is not None and len(took) >= self._quorum:
-                usual = max(SHORTEST, self._patience * median(took))
-                until = min(until, usual)
-            return until - passed
+            expected = len(took) + len(gathering.awaited)
+            closes = closes_after(took, expected, self._quorum, self._patience)
+            return min(self._timeout, closes) - (time.monotonic() - sent)
 
         for reply in self._transport.exchange(message, list(asked), left):
             before = len(gathering.missing)

@@ -85,6 +85,15 @@ class Gathering:
         """The devices whose uploads are in the mean."""
         return [one for one in self._asked.values() if one not in self.missing]
 
+    @property
+    def awaited(self) -> Sequence[int]:
+        """The devices that may answer yet."""
+        return [
+            device
+            for device, why in self.missing.items()
+            if why in (NO_ANSWER, OTHER_ANSWER)
+        ]
+
     def take(self, reply: Reply) -> None:
         """Let a reply count, if it is what was asked for and nothing else."""
         if isinstance(reply.message, bytes):
