@@ -3,13 +3,16 @@
 The same with real processes: `tests/federation/test_flare_faults.py`.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedbilevel.flare import watching
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.deadlines import EXCHANGE, Deadlines
+from fedbilevel.flare.deadlines import EXCHANGE, Deadlines, Progress
 from fedbilevel.flare.reach import Reach
 from fedbilevel.flare.watching import Watch
+from tests.flare.test_suspensions import Clock
 
 DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
 SITES = {"east", "north", "west"}
@@ -20,6 +23,13 @@ class Server(Administrator):
 
     def __init__(self) -> None:
         self.there, self.runs = set(SITES), set(SITES)
+        self.aborted = False
+
+    def status(self, job: str) -> str:
+        return "RUNNING"
+
+    def abort(self, job: str) -> None:
+        self.aborted = True
 
     def connected(self) -> set[str]:
         return set(self.there)
@@ -33,7 +43,15 @@ class Server(Administrator):
 
 
 @pytest.fixture
-def server(monkeypatch) -> Server:
+def clock(monkeypatch) -> Clock:
+    """Seconds, by which a job has begun to exchange at once."""
+    clock = Clock()
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def server(monkeypatch, clock) -> Server:
     monkeypatch.setattr(watching, "LOOK", 0.0)
     return Server()
 
@@ -76,3 +94,20 @@ def test_a_job_that_all_run_goes_on(server):
     looks(watch)
     assert not watch.stopping
     assert not watch.idle
+
+
+def test_a_job_that_cannot_be_asked_is_overdue_though_the_server_answers(
+    server, monkeypatch, clock
+):
+    def unanswered(job, topic, asked):
+        raise ConnectionError("the command failed")
+
+    monkeypatch.setattr(server, "ask", unanswered)
+    watch = watched(server, SITES, set())
+    watch._progress = Progress(DEADLINES, clock)
+    while not server.aborted and clock.now < 2000.0:
+        watch.over()
+        clock.now += 1.0
+        watch.ask({})
+    assert server.aborted
+    assert "waited 901 seconds for the job to begin" in watch.words

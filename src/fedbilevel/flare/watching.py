@@ -78,6 +78,9 @@ class Watch:
             status = self._administrator.status(self._job)
         except ConnectionError as error:
             self._miss(error)
+            # Nor is the job to be seen. If the server answers and only the job cannot
+            # be asked, time goes on.
+            self._progress.pause()
             return self._is_late()
         self._reach.answered()
         if status.startswith("FINISHED"):
@@ -145,10 +148,11 @@ class Watch:
         self._until = self._until or time.monotonic() + patience
 
     def _miss(self, error: Exception) -> None:
-        self.words, self._was_cut_off = str(error), True
+        self._was_cut_off = True
+        if self._aborted is None:
+            self.words = str(error)
         # Nor could the job answer, which may well go on.
         self._heard = None
-        self._progress.begin_anew()
         self._notice = self._reach.missed(str(error)) or self._notice
 
     def _is_late(self) -> bool:
