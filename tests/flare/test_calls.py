@@ -124,6 +124,19 @@ def test_a_site_that_is_back_in_time_is_called_again(tmp_path, monkeypatch):
     }
 
 
+def test_an_answer_that_cannot_be_unpacked_is_its_sites_failure(tmp_path, monkeypatch):
+    def unpack() -> Any:
+        raise TypeError("no such class")
+
+    monkeypatch.setattr(transport, "collab", Facade({"west": unpack}))
+    calls = Calls(tmp_path)
+    began = time.monotonic()
+    found = exchanged(calls, ["west"], 600.0)
+    assert found == {"west": "could not be reached: no such class"}
+    assert time.monotonic() - began < 300.0
+    until(lambda: not calls.any_is_open, pause=0.01)
+
+
 def test_the_first_reason_of_a_failure_stays(tmp_path):
     note_failure(tmp_path, "west", "its worker process ended")
     note_failure(tmp_path, "west", "something else")
