@@ -61,3 +61,12 @@ def test_a_run_that_too_many_refuse_ends_with_their_sentences(tmp_path):
     job(tmp_path, dict.fromkeys(SITES, FITS))
     with pytest.raises(ValueError, match=r"north could not begin: .*; west could not"):
         job(tmp_path, {"east": FITS, "north": REFUSAL, "west": REFUSAL})
+
+
+def test_an_enrolment_that_is_too_long_is_refused_before_it_is_kept(tmp_path):
+    long = Enrolment.of(HELD)._replace(upper={"a" * 10**5: "float64[2]"})
+    job(tmp_path, dict.fromkeys(SITES[:2], FITS))
+    sent = {"east": FITS, "north": FITS, "west": long.encode().encode()}
+    _, failures = job(tmp_path, sent)
+    assert "it is no enrolment: it has 1" in failures["west"]
+    assert len((tmp_path / "enrolment.json").read_text()) < 10**4
