@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from fedbilevel import UniformSample, run
+from fedbilevel import Limits, UniformSample, run
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
 from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.gathering import NOT_AWAITED
 from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.federation.site import Site
+from fedbilevel.engines.federation.tasks import Answer
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
 from tests.waiting import no_hang
 
 NAME = "two exchanges, private state"
+FAR = "FedBiO"
 
 
 def pauses(absences: Absences, misses: int) -> Iterator[int]:
@@ -222,6 +224,59 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
         list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
     for record in records:
         assert record.left_out == {}
+
+
+@pytest.mark.slow
+def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
+    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    among = sites(FAR)
+    for site in among.values():
+        site.warm_up()
+
+    class Poisoned:
+        """A transport to sites of which one goes too far, and the last is slower."""
+
+        def exchange(
+            self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        ) -> Iterator[Reply]:
+            *first, last = to
+            for reply in InProcess(among).exchange(message, first, left):
+                assert reply.message is not None
+                answer = Answer.decode(reply.message)
+                if reply.device == "site-0":
+                    moved = {name: 1e6 + one for name, one in answer.arrays.items()}
+                    answer = answer._replace(arrays=moved)
+                yield Reply(reply.device, answer.encode())
+            wait = time.monotonic() + 0.5
+            while left() > 0 and time.monotonic() < wait:
+                time.sleep(0.01)
+            if left() > 0:
+                yield from InProcess(among).exchange(message, [last], left)
+
+    records: list[Exchange] = []
+    engine = Federation(
+        Poisoned(),
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=3,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(FAR), enrolled(among)
+    with no_hang():
+        list(
+            run(
+                *what,
+                *START,
+                rounds=2,
+                weights=WEIGHTS,
+                limits=Limits(distance=10.0),
+                engine=engine,
+            )
+        )
+    for record in records:
+        assert list(record.left_out) == ["site-0"]
 
 
 def test_patience_below_one_is_refused():

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 import jax
 import jax.numpy as jnp
@@ -170,10 +171,9 @@ class Federation:
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
         took: list[float] = []
+        closes = inf
 
         def left() -> float:
-            expected = len(took) + len(gathering.awaited)
-            closes = closes_after(took, expected, self._quorum, self._patience)
             return min(self._timeout, closes) - (time.monotonic() - sent)
 
         for reply in self._transport.exchange(message, list(asked), left):
@@ -181,6 +181,12 @@ class Federation:
             gathering.take(reply)
             if len(gathering.missing) < before:
                 took.append(time.monotonic() - sent)
+            # Not early by uploads that go too far and will not count.
+            if self._patience is not None and gathering.near >= self._quorum:
+                expected = len(took) + len(gathering.awaited)
+                closes = closes_after(took, expected, self._quorum, self._patience)
+            else:
+                closes = inf
             if not gathering.missing or left() <= 0:
                 break
         closed = left() <= 0 and time.monotonic() - sent < self._timeout

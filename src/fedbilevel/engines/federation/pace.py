@@ -8,7 +8,7 @@ SHORTEST = 1.0
 
 
 def closes_after(
-    took: Sequence[float], expected: int, quorum: int, patience: float | None
+    took: Sequence[float], expected: int, quorum: int, patience: float
 ) -> float:
     """Return after how many seconds an exchange closes, by those who have answered.
 
@@ -20,7 +20,7 @@ def closes_after(
         took: seconds of each answer that counts, in their order.
         expected: how many devices have answered, or may yet.
         quorum: how many answers an exchange needs at least.
-        patience: the multiple; none to wait for all.
+        patience: the multiple.
 
     Example:
         >>> closes_after([0.1, 0.2], expected=5, quorum=2, patience=3.0)
@@ -29,6 +29,6 @@ def closes_after(
         12.0
     """
     middle = expected // 2
-    if patience is None or len(took) < max(quorum, middle + 1):
+    if len(took) < max(quorum, middle + 1):
         return inf
     return max(SHORTEST, patience * took[middle])
