@@ -118,6 +118,29 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
     assert counts == ["1 of its 1 ro", "2 of its 2 ro", "4 of its 4 ro"]
 
 
+@pytest.mark.slow
+def test_who_was_not_asked_is_asked_before_an_exchange_fails():
+    among = sites(NAME)
+    records: list[Exchange] = []
+
+    def fault(replies):
+        for reply in replies:
+            # In the third exchange site-3, away so far, is not asked at first.
+            if len(records) < 2 and reply.device == "site-3":
+                continue
+            if len(records) == 2 and reply.device == "site-0":
+                reply = Reply("site-0", failure="ran out of memory")
+            yield reply
+
+    engine = federation(among, fault=fault, note=records.append, quorum=3)
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+    assert records[1].counted == ["site-0", "site-2", "site-4"]
+    assert sorted(records[2].counted) == ["site-2", "site-3", "site-4"]
+    assert records[2].left_out == {"site-0": "ran out of memory"}
+    assert records[2].skipped == []
+
+
 class Endless:
     """A transport that goes on sending what nobody asked for."""
 

@@ -68,7 +68,8 @@ class Deadlines(NamedTuple):
         return cls(
             # Two timers run: the server's, and the submitter's over it.
             asked.enrolment + SERVER_SECONDS,
-            asked.timeout + SERVER_SECONDS,
+            # Sites that missed some exchanges may be asked after the others.
+            2 * asked.timeout + SERVER_SECONDS,
             EXCHANGES_A_ROUND * asked.timeout,
             asked.measurement,
             asked.reachable,

@@ -94,6 +94,10 @@ class Gathering:
             if why in (NO_ANSWER, OTHER_ANSWER)
         ]
 
+    def expect(self, more: Mapping[str, int]) -> None:
+        """Wait for more devices, which are among those asked by now."""
+        self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))
+
     def take(self, reply: Reply) -> None:
         """Let a reply count, if it is what was asked for and nothing else."""
         if isinstance(reply.message, bytes):
