@@ -150,6 +150,10 @@ def test_an_event_of_one_site_ends_no_job(federation, tmp_path):
     assert ENDED not in live.command.said
     assert live.command.said.count(" begins\n") == 1
     assert all(len(one["counted"]) == len(SITES) for one in exchanges)
+    # Nor does it reach another site.
+    logs = list(federation.kits.sites["east"].glob("*/log.txt"))
+    assert logs
+    assert not any("FATAL_SYSTEM_ERROR" in log.read_text() for log in logs)
 
 
 def test_more_bad_sites_than_the_quorum_allows_are_named(federation, tmp_path):

@@ -20,6 +20,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.utils.event import fire_event_to_components
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 from nvflare.private.fed.server.server_runner import ServerRunner
 from nvflare.widgets.fed_event import ServerFedEventRunner
@@ -119,11 +121,17 @@ class Server:
             run_processes={JOB: {RunProcessKey.PARTICIPANTS: clients}},
             notify_dead_job=lambda job, site, reason: None,
         )
-        self.cell = SimpleNamespace(register_request_cb=self._register)
+        core_cell = SimpleNamespace(set_message_interceptor=self._intercept)
+        self.cell = SimpleNamespace(
+            register_request_cb=self._register, core_cell=core_cell
+        )
         SiteFailures().handle_event(EventType.SYSTEM_START, Context(self.engine))
 
     def _register(self, channel: str, topic: str, cb: Any) -> None:
         self._handle = cb
+
+    def _intercept(self, check: Any, *arguments: Any) -> None:
+        self.check = lambda message: check(message, *arguments)
 
     def report(self, site: str) -> None:
         """Let a site report that its worker has ended."""
@@ -165,3 +173,27 @@ def test_sites_that_had_not_begun_when_a_job_was_aborted_are_not_late(
         context.signal.trigger(True)
     LateSites().handle_event(EventType.FATAL_SYSTEM_ERROR, context)
     assert set(failures_in(tmp_path)) == (set() if aborted else {"west"})
+
+
+@pytest.mark.parametrize(
+    ("origin", "destination", "passes"),
+    [
+        ("west", "server", True),
+        ("west.7", "server.7", True),
+        ("server.7", "east.7", True),
+        ("west", "west.7", True),
+        ("west.7", "east.7", False),
+        ("west.7", "east", False),
+        ("west", "east.unknown", False),
+        ("west.8", "east.8", True),
+    ],
+)
+def test_no_site_tells_another_what_to_do(tmp_path, origin, destination, passes):
+    server = Server(tmp_path)
+    anothers = SimpleNamespace(meta={"name": "swarm"}, min_sites=2)
+    server.job_runner.running_jobs["8"] = anothers
+    route = {
+        MessageHeaderKey.ORIGIN: origin,
+        MessageHeaderKey.DESTINATION: destination,
+    }
+    assert (server.check(Message(route)) is None) == passes

@@ -23,7 +23,7 @@ from nvflare.private.defs import (
     JobFailureMsgKey,
 )
 
-from fedbilevel.flare.site_events import distrust_sites
+from fedbilevel.flare.site_events import between_sites, distrust_sites
 
 FAILURES = "site_failures.jsonl"
 """The file of a job at the server: a line for each site that failed, with the reason.
@@ -102,6 +102,9 @@ class SiteFailures(FLComponent):  # type: ignore[misc]
                 channel=CellChannel.SERVER_MAIN,
                 topic=CellChannelTopic.REPORT_JOB_FAILURE,
                 cb=lambda request: _handle_report(server, request),
+            )
+            server.cell.core_cell.set_message_interceptor(
+                between_sites, lambda job: _is_anothers(runner.running_jobs.get(job))
             )
 
 
@@ -186,6 +189,10 @@ def _outlives(engine: Any, job: Any, site: str) -> bool:
     left = {client.name for client in participants} - set(failures_in(folder))
     # Before its rounds a job waits for all of its sites to begin, and would wait long.
     return (folder / BEGUN).exists() and len(left) >= int(running.min_sites)
+
+
+def _is_anothers(job: Any) -> bool:
+    return job is not None and not _is_ours(job)
 
 
 def _is_ours(job: Any) -> bool:

@@ -46,7 +46,7 @@ def _huge(number, honest):
 
 
 def _fire(number, honest):
-    """Send the server an event by which it ends a job, at every task."""
+    """Send the server and a site an event by which a job ends, at every task."""
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_constant import FedEventHeader
     from nvflare.apis.shareable import Shareable
@@ -57,7 +57,10 @@ def _fire(number, honest):
     event.set_header(FedEventHeader.EVENT_TYPE, EventType.FATAL_SYSTEM_ERROR)
     event.set_header(FedEventHeader.TIMESTAMP, time.time())
     context = collab.fl_ctx
-    context.get_engine().fire_and_forget_aux_request(FED_EVENT_TOPIC, event, context)
+    engine = context.get_engine()
+    engine.fire_and_forget_aux_request(FED_EVENT_TOPIC, event, context)
+    if number > 1:
+        engine.send_aux_request(["east"], FED_EVENT_TOPIC, event, 2.0, context, True)
     return honest()
 
 
