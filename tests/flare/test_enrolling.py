@@ -1,5 +1,6 @@
 """Who cannot take part ends a run as it begins; later it is left out and named."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ OTHERS = Enrolment.of(HELD._replace(lower=np.ones((8, 5)))).encode().encode()
 REFUSAL = "could not begin: the algorithm draws batches of 1"
 
 
-def job(folder: Path, replies: dict[str, bytes | str], quorum: int = 2):
+def job(folder: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
     """Enrol sites that answer so; return all, and who is left out of the job."""
     number = len(list(folder.glob("job-*")))
     calls = Calls(folder / f"job-{number}")
