@@ -12,10 +12,12 @@ from fedbilevel import (
     BilevelProblem,
     Everyone,
     InMemoryDevices,
+    Limits,
     LocalExamples,
     UniformSample,
     run,
 )
+from fedbilevel.algorithms.guard import MOST_SETBACKS
 from tests import quadratic
 from tests.algorithms.table import at_night
 
@@ -243,6 +245,92 @@ def test_devices_that_differ_much_are_not_taken_for_explosions():
     )
     assert int(last.server.setbacks) < 10
     assert abs(float(last.x) - 1.0) < 0.5
+
+
+@jax.tree_util.register_static
+class Lying:
+    """AutoFedBiO with devices that send something else, where their data say so."""
+
+    def __init__(self, rounds: int, lie: str, value: float) -> None:
+        self.inner, self.lie, self.value = AutoFedBiO(rounds), lie, value
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def init(self, problem, x, y):
+        return self.inner.init(problem, x, y)
+
+    def opening(self, problem):
+        (phase,) = self.inner.opening(problem)
+        return (self._lying(phase, lambda sent: 0.0 * sent + self.value),)
+
+    def phases(self, problem):
+        def changed(sent):
+            reached, found, steps, broken = sent
+            if self.lie == "broken":
+                return reached, found, steps, 0.0 * broken + self.value
+            if self.lie in found._fields:
+                found = found._replace(**{self.lie: 0.0 * found.loss + self.value})
+            return reached, found, steps, broken
+
+        (phase,) = self.inner.phases(problem)
+        return (self._lying(phase, changed),)
+
+    def _lying(self, phase, changed):
+        if (self.lie == "opening") != (phase.steps == 0):
+            return phase
+
+        def start(downlink, private, data, key):
+            (batch,) = data.upper.draw(key, 1, draws=1)
+            return phase.start(downlink, private, data, key), batch[0] < 0
+
+        def finish(carry, downlink, key):
+            sent, kept, info = phase.finish(carry[0], downlink, key)
+            told = jax.tree.map(
+                lambda lie, truth: jnp.where(carry[1], lie, truth), changed(sent), sent
+            )
+            return told, kept, info
+
+        return phase._replace(
+            start=start,
+            step=lambda carry, data, key: (phase.step(carry[0], data, key), carry[1]),
+            finish=finish,
+        )
+
+
+@pytest.mark.parametrize(
+    ("lie", "value"),
+    [
+        ("loss", 1e30),
+        ("loss", -1e30),
+        ("loss", 8.0),
+        ("bend", -1e30),
+        ("broken", 1e9),
+        ("curvature", -1.0),
+        ("opening", 1e30),
+    ],
+)
+def test_what_one_device_reports_does_not_stop_a_run(lie, value):
+    # The liar's example is −1, the others' 1: both losses are the same for each.
+    held = [LocalExamples(np.full(1, c), np.ones(1)) for c in (-1.0, *[1.0] * 6)]
+    problem = BilevelProblem(
+        upper_loss=lambda x, y, batch: jnp.mean((y - jnp.abs(batch)) ** 2),
+        lower_loss=lambda x, y, batch: jnp.mean(batch) * (y - x) ** 2,
+    )
+    *_, last = run(
+        problem,
+        Lying(ROUNDS, lie, value),
+        InMemoryDevices(held),
+        jnp.array(2.0),
+        jnp.array(0.0),
+        rounds=ROUNDS,
+        limits=Limits(distance=10.0),
+    )
+    assert int(last.server.setbacks) <= MOST_SETBACKS
+    assert abs(float(last.x) - 1.0) < 0.05
 
 
 @pytest.mark.nightly

@@ -13,6 +13,7 @@ from fedbilevel.experiments.choices import (
     Own,
     Partition,
 )
+from fedbilevel.experiments.folders import LEARNT
 from fedbilevel.experiments.running import carry_out
 from fedbilevel.metrics import newton_reference, stationarity
 from fedbilevel.tracking import read_records
@@ -73,3 +74,16 @@ def test_a_metric_that_is_no_number_is_named(tmp_path):
     experiment = Experiment(FedBiO(0.1), problem=Own(own), rounds=2)
     with pytest.raises(ValueError, match="the metric both returned an array of shape"):
         list(carry_out(experiment, tmp_path / "run", goes_on=False))
+
+
+@pytest.mark.single_precision
+def test_a_run_that_was_killed_after_its_last_record_still_leaves_what_it_learnt(
+    tmp_path,
+):
+    experiment = Experiment(FedBiO(0.1), partition=Partition(devices=2), rounds=2)
+    *_, last = carry_out(experiment, tmp_path, goes_on=False)
+    (tmp_path / LEARNT).unlink()
+    *_, again = carry_out(experiment, tmp_path, goes_on=True)
+    np.testing.assert_array_equal(again.done.x, last.done.x)
+    with np.load(tmp_path / LEARNT) as learnt:
+        np.testing.assert_array_equal(learnt["x"], last.done.x)

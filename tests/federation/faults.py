@@ -201,31 +201,34 @@ class Schedule:
     """Faults of one run, to be given to `InProcess`; remembers what it did.
 
     Attributes:
-        exchanges: for each exchange the fate of each device that was asked, in words
-            and itself.
-        strays: for each exchange the devices of which something late arrived.
+        exchanges: for each time that devices were asked the fate of each, in words and
+            itself.
+        strays: for each such time the devices of which something late arrived, and of
+            which time it is.
         reordered: how many exchanges' replies did not come in order.
     """
 
     def __init__(self, seed: int, honest: float) -> None:
         self._generator = np.random.default_rng([seed, 41])
         self._honest = honest
-        self._later: list[tuple[int, Reply]] = []
+        self._later: list[tuple[int, Reply, int]] = []
         self.exchanges: list[dict[str, tuple[str, Fate]]] = []
-        self.strays: list[set[str]] = []
+        self.strays: list[set[tuple[str, int]]] = []
         self.reordered = 0
 
     def __call__(self, replies: Iterable[Reply]) -> list[Reply]:
         now = len(self.exchanges)
-        arriving = [reply for due, reply in self._later if due <= now]
+        late = [(reply, of) for due, reply, of in self._later if due <= now]
+        arriving = [reply for reply, _ in late]
         self._later = [one for one in self._later if one[0] > now]
-        self.strays.append({reply.device for reply in arriving})
+        self.strays.append({(reply.device, of) for reply, of in late})
         fates = {}
         for reply in replies:
             _, fate = fates[reply.device] = self._draw(reply)
             arriving += fate.replies
             for one in fate.later:
-                self._later.append((now + int(self._generator.integers(1, 4)), one))
+                due = now + int(self._generator.integers(1, 4))
+                self._later.append((due, one, now))
         self.exchanges.append(fates)
         if self._generator.random() < 0.5:
             arriving = self._shuffled(arriving)

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 from fedbilevel import FedBiO, FederatedAlgorithm
 from fedbilevel.engines.federation import REHEARSAL, RefusedError, Site, SiteRules
+from fedbilevel.engines.federation.answer_count import AnswerCount
 from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
@@ -69,6 +70,7 @@ class Victim:
     Attributes:
         questions: that were asked so far, answered or not.
         answered: how many of them were.
+        answers: the site's own count of them.
         runs: that the site has enrolled in.
         reason: why it does not enrol.
     """
@@ -78,6 +80,7 @@ class Victim:
     ) -> None:
         self.problem, self.algorithm, self.rules = problem, algorithm, rules
         self.questions = self.answered = self.runs = 0
+        self.answers = AnswerCount()
         self.reason = ""
         self._site: Site | None = None
         server, _ = algorithm.init(problem.problem, problem.x, problem.y)
@@ -122,7 +125,7 @@ class Victim:
         what = self.problem.problem, self.algorithm, examples
         start = self.problem.x, self.problem.y
         try:
-            site = Site(0, *what, *start, rules=self.rules, elsewhere=self.answered)
+            site = Site(0, *what, *start, rules=self.rules, answers=self.answers)
         except RefusedError as error:
             self.reason = str(error)
             return None

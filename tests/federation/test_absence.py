@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from fedbilevel import UniformSample, run
+from fedbilevel import Limits, UniformSample, run
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
 from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.gathering import NOT_AWAITED
 from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.federation.site import Site
+from fedbilevel.engines.federation.tasks import Answer
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
 from tests.waiting import no_hang
 
 NAME = "two exchanges, private state"
+FAR = "FedBiO"
 
 
 def pauses(absences: Absences, misses: int) -> Iterator[int]:
@@ -116,6 +118,29 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
     assert counts == ["1 of its 1 ro", "2 of its 2 ro", "4 of its 4 ro"]
 
 
+@pytest.mark.slow
+def test_who_was_not_asked_is_asked_before_an_exchange_fails():
+    among = sites(NAME)
+    records: list[Exchange] = []
+
+    def fault(replies):
+        for reply in replies:
+            # In the third exchange site-3, away so far, is not asked at first.
+            if len(records) < 2 and reply.device == "site-3":
+                continue
+            if len(records) == 2 and reply.device == "site-0":
+                reply = Reply("site-0", failure="ran out of memory")
+            yield reply
+
+    engine = federation(among, fault=fault, note=records.append, quorum=3)
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+    assert records[1].counted == ["site-0", "site-2", "site-4"]
+    assert sorted(records[2].counted) == ["site-2", "site-3", "site-4"]
+    assert records[2].left_out == {"site-0": "ran out of memory"}
+    assert records[2].skipped == []
+
+
 class Endless:
     """A transport that goes on sending what nobody asked for."""
 
@@ -187,6 +212,101 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
         assert record.left_out == {"site-3": NOT_AWAITED}
         # Three times the 2 seconds that the median of the other three took.
         assert record.seconds == 6.0
+
+
+class Hasty:
+    """A transport to sites of which two answer at once, and the others take longer."""
+
+    def __init__(self, among: Mapping[str, Site]) -> None:
+        self._inside = InProcess(among)
+
+    def exchange(
+        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        hasty = ["site-0", "site-2"]
+        yield from self._inside.exchange(message, hasty, left)
+        wait = time.monotonic() + 0.5
+        while left() > 0 and time.monotonic() < wait:
+            time.sleep(0.01)
+        if left() > 0:
+            others = [name for name in to if name not in hasty]
+            yield from self._inside.exchange(message, others, left)
+
+
+@pytest.mark.slow
+def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
+    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    among = sites(NAME)
+    for site in among.values():
+        site.warm_up()
+    records: list[Exchange] = []
+    engine = Federation(
+        Hasty(among),
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=2,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    with no_hang():
+        list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+    for record in records:
+        assert record.left_out == {}
+
+
+@pytest.mark.slow
+def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
+    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    among = sites(FAR)
+    for site in among.values():
+        site.warm_up()
+
+    class Poisoned:
+        """A transport to sites of which one goes too far, and the last is slower."""
+
+        def exchange(
+            self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        ) -> Iterator[Reply]:
+            *first, last = to
+            for reply in InProcess(among).exchange(message, first, left):
+                assert reply.message is not None
+                answer = Answer.decode(reply.message)
+                if reply.device == "site-0":
+                    moved = {name: 1e6 + one for name, one in answer.arrays.items()}
+                    answer = answer._replace(arrays=moved)
+                yield Reply(reply.device, answer.encode())
+            wait = time.monotonic() + 0.5
+            while left() > 0 and time.monotonic() < wait:
+                time.sleep(0.01)
+            if left() > 0:
+                yield from InProcess(among).exchange(message, [last], left)
+
+    records: list[Exchange] = []
+    engine = Federation(
+        Poisoned(),
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=3,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(FAR), enrolled(among)
+    with no_hang():
+        list(
+            run(
+                *what,
+                *START,
+                rounds=2,
+                weights=WEIGHTS,
+                limits=Limits(distance=10.0),
+                engine=engine,
+            )
+        )
+    for record in records:
+        assert list(record.left_out) == ["site-0"]
 
 
 def test_patience_below_one_is_refused():

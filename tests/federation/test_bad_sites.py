@@ -144,6 +144,18 @@ def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
     assert "west: did not enrol in 300 seconds; left out for" in live.command.said
 
 
+def test_an_event_of_one_site_ends_no_job(federation, tmp_path):
+    with run(federation, tmp_path, {"west": "send an event that ends a job"}) as live:
+        exchanges = finished(live)
+    assert ENDED not in live.command.said
+    assert live.command.said.count(" begins\n") == 1
+    assert all(len(one["counted"]) == len(SITES) for one in exchanges)
+    # Nor does it reach another site.
+    logs = list(federation.kits.sites["east"].glob("*/log.txt"))
+    assert logs
+    assert not any("FATAL_SYSTEM_ERROR" in log.read_text() for log in logs)
+
+
 def test_more_bad_sites_than_the_quorum_allows_are_named(federation, tmp_path):
     deeds = dict.fromkeys(["east", "west"], "exit before the first task")
     options = "--federation.quorum", "3", "--federation.attempts", "2"

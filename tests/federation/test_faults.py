@@ -57,13 +57,34 @@ class Skipping:
             self._back[name] = self._now + pause
 
 
-def check_record(record: Exchange, schedule: Schedule, skipping: Skipping) -> list[str]:
-    """Hold what the server wrote of an exchange to what was done; return who counts."""
-    fates, strays = schedule.exchanges[-1], schedule.strays[-1]
+def check_record(
+    record: Exchange, schedule: Schedule, skipping: Skipping, began: int, quorum: int
+) -> list[str]:
+    """Hold what the server wrote of an exchange to what was done; return who counts.
+
+    Args:
+        record: what it wrote.
+        schedule: what was done.
+        skipping: who is not asked at first.
+        began: how many times devices had been asked before the exchange.
+        quorum: of the exchange; if it lacks, those who were not asked are.
+    """
+    fates, *others = schedule.exchanges[began:]
     asked = skipping.asked()
     assert list(fates) == asked
-    assert record.skipped == [name for name in PRESENT if name not in asked]
-    counted = [name for name in asked if fates[name][1].counts]
+    counting = {name for name in asked if fates[name][1].counts}
+    spare = [name for name in PRESENT if name not in asked]
+    assert len(others) == (len(counting) < quorum and bool(spare))
+    for more in others:
+        assert list(more) == spare
+        # What was late the first time may be in time for the second.
+        late = {name for name, of in schedule.strays[began + 1] if of == began}
+        counting |= {name for name in spare if more[name][1].counts}
+        counting |= {name for name in late if fates[name][1].words == SILENT}
+        fates, asked, spare = {**fates, **more}, asked + spare, []
+    strays = {name for arrived in schedule.strays[began:] for name, _ in arrived}
+    assert record.skipped == spare
+    counted = [name for name in asked if name in counting]
     assert record.counted == counted
     assert set(record.left_out) == set(asked) - set(counted)
     for name, said in record.left_out.items():
@@ -83,12 +104,14 @@ def check_run(
     quorum, rounds = int(generator.integers(1, 3)), int(generator.integers(4, 7))
     records: list[Exchange] = []
     expected, skipping = ByHand(name), Skipping(quorum)
-    last_counted = np.zeros((len(NAMES), 2), int)
+    last_counted, began = np.zeros((len(NAMES), 2), int), [0]
 
     def exchanged(record: Exchange) -> None:
         records.append(record)
-        counted = check_record(record, schedule, skipping)
-        seen.update(kind for kind, _ in schedule.exchanges[-1].values())
+        counted = check_record(record, schedule, skipping, began[-1], quorum)
+        for fates in schedule.exchanges[began[-1] :]:
+            seen.update(kind for kind, _ in fates.values())
+        began.append(len(schedule.exchanges))
         if len(counted) >= quorum:
             devices = [NAMES.index(one) for one in counted]
             last_counted[devices] = record.round_number, record.place + 1

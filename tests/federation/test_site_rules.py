@@ -20,7 +20,7 @@ from fedbilevel import (
 )
 from fedbilevel.algorithms.survey import Survey
 from fedbilevel.engines.federation import RefusedError, Site, SiteRules
-from fedbilevel.engines.federation.answered import ANSWERED
+from fedbilevel.engines.federation.answer_count import ANSWERED
 from fedbilevel.engines.federation.messages import packed
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
@@ -193,7 +193,17 @@ def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
     with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
         one.answer(task(3))
     one.answer(task(2))
-    one.answer(task(3, run="second"))
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_another_run_finds_the_same_bound(tmp_path, in_memory):
+    folder = None if in_memory else tmp_path
+    one = site(rules=SiteRules(most_exchanges=3), folder=folder)
+    for number, run in enumerate(["first", "second", "first"]):
+        one.answer(task(number, run=run))
+    for run in ("first", "second", "third"):
+        with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
+            one.answer(task(3, run=run))
 
 
 def test_a_line_that_was_not_finished_is_cut_off(tmp_path):

@@ -3,6 +3,7 @@
 The same with real processes: `tests/federation/test_bad_sites.py`.
 """
 
+import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,12 @@ from typing import Any
 import pytest
 
 from fedbilevel.flare import transport
-from fedbilevel.flare.site_failures import failures_in, late_sites, note_failure
+from fedbilevel.flare.site_failures import (
+    FAILURES,
+    failures_in,
+    late_sites,
+    note_failure,
+)
 from fedbilevel.flare.transport import BUSY, DRIPS, MOST_CALLS, Calls
 from tests.waiting import HANG, until
 
@@ -129,6 +135,19 @@ def test_a_site_that_is_back_in_time_is_called_again(tmp_path, monkeypatch):
     }
 
 
+def test_an_answer_that_cannot_be_unpacked_is_its_sites_failure(tmp_path, monkeypatch):
+    def unpack() -> Any:
+        raise TypeError("no such class")
+
+    monkeypatch.setattr(transport, "collab", Facade({"west": unpack}))
+    calls = Calls(tmp_path)
+    began = time.monotonic()
+    found = exchanged(calls, ["west"], 600.0)
+    assert found == {"west": "could not be reached: no such class"}
+    assert time.monotonic() - began < 300.0
+    until(lambda: not calls.any_is_open, pause=0.01)
+
+
 def test_the_first_reason_of_a_failure_stays(tmp_path):
     note_failure(tmp_path, "west", "its worker process ended")
     note_failure(tmp_path, "west", "something else")
@@ -139,3 +158,36 @@ def test_the_first_reason_of_a_failure_stays(tmp_path):
 def test_other_ends_of_a_job_name_nobody():
     assert late_sites("failed to set up clients ['west']") == ["west"]
     assert late_sites("exception occurred: ['west']") == []
+
+
+def test_processes_that_note_failures_at_once_lose_none(tmp_path):
+    # The server's process and the job's share no lock, so each has a module of its own.
+    modules = [_anew("fedbilevel.flare.site_failures") for _ in range(4)]
+
+    def note(number: int) -> None:
+        for count in range(50):
+            modules[number].note_failure(tmp_path, f"site-{number}-{count}", DRIPS)
+
+    threads = [threading.Thread(target=note, args=(n,)) for n in range(len(modules))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures_in(tmp_path)) == 200
+
+
+def _anew(name: str) -> Any:
+    """Return a module as another process would have it."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_line_that_is_being_written_hides_no_other(tmp_path):
+    note_failure(tmp_path, "west", "its worker ended")
+    with (tmp_path / FAILURES).open("a") as file:
+        file.write('["east", "its wor')
+    assert failures_in(tmp_path) == {"west": "its worker ended"}

@@ -39,6 +39,20 @@ def test_answers_without_progress_do_not_reset_the_watch(stage, most):
     )
 
 
+def test_a_server_that_is_away_now_and_then_does_not_reset_the_watch():
+    clock = Clock()
+    progress = Progress(DEADLINES, clock)
+    progress.at(Stage(7, EXCHANGE, ["west"]))
+    for _ in range(4):
+        clock.now += 9.0  # the job is seen to wait
+        assert progress.overdue() is None
+        clock.now += 1000.0  # the server does not answer
+        progress.pause()
+    progress.at(Stage(7, EXCHANGE, ["west"]))
+    clock.now += 5.0
+    assert "waited 41 seconds for an exchange (west)" in str(progress.overdue())
+
+
 def test_another_exchange_begins_the_time_anew():
     clock = Clock()
     progress = Progress(DEADLINES, clock)

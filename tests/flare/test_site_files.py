@@ -9,8 +9,6 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.engines.federation import REHEARSAL, RefusedError, SiteRules
-from fedbilevel.engines.federation.answered import AnsweredTasks
-from fedbilevel.engines.protocol import Moment
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
@@ -19,7 +17,6 @@ from fedbilevel.flare.homes import RUNS
 from fedbilevel.flare.settings import prepare
 from fedbilevel.flare.site_files import (
     SALT,
-    answered_elsewhere,
     read_site_files,
     write_site_files,
 )
@@ -130,20 +127,3 @@ def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
 def test_a_rehearsal_answers_what_a_simulation_would(kit):
     prepare(kit, REHEARSAL)
     assert json.loads(enrolment(kit, SMALL))["lower_size"] == 143
-
-
-def test_exchanges_of_all_runs_in_a_kit_count_together(kit):
-    home = kit / RUNS / "somebody" / "second"
-    for owner, run in (
-        ("somebody", "first"),
-        ("else", "second"),
-        ("somebody", "second"),
-    ):
-        folder = kit / RUNS / owner / run
-        folder.mkdir(parents=True)
-        (folder / "answered.txt").write_text("0 0 aa\n1 0 bb\n")
-    assert answered_elsewhere(kit, home) == 4
-    tasks = AnsweredTasks(SiteRules(most_exchanges=7), home, elsewhere=4)
-    tasks.admit(Moment(2, 0), "cc")
-    with pytest.raises(RefusedError, match="answers 7 exchanges of all runs together"):
-        tasks.admit(Moment(3, 0), "dd")

@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import Costs, FedBiO
-from fedbilevel.experiments.choices import Experiment, Federated
+from fedbilevel.experiments.choices import Experiment, Federated, Partition
+from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.flare import supervision as module
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.reporting import Reports
 from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.flare.transport import Calls
 from fedbilevel.flare.travelling import travelling
 from fedbilevel.tracking.records import Journal, Record, read_records
+from tests.flare.scripted import Job, ScriptedServer
+
+SITES = "east", "north", "west"
 
 
 @pytest.fixture
@@ -86,3 +91,68 @@ def test_the_first_record_is_told_again_after_a_restart(supervision, tmp_path):
     written(tmp_path / "run", records(3.0))
     assert supervision._rewound(-1).rewound == -1
     assert supervision._measured == -1
+
+
+def supervised(
+    folder: Path, jobs: list[Job], monkeypatch, rounds: int = 3, **settings
+) -> tuple[ScriptedServer, list[str]]:
+    """Let jobs carry a run to its end; return the server, and what was said."""
+    monkeypatch.setattr(module, "POLL", 0.0)
+    monkeypatch.setattr(module, "GATHER", 0.1)
+    asked = Federated(sites=SITES, **{"quorum": 2, **settings})
+    experiment = Experiment(
+        FedBiO(0.1),
+        partition=Partition(devices=len(SITES)),
+        rounds=rounds,
+        federation=asked,
+    )
+    server = ScriptedServer(SITES, jobs)
+    said: list[str] = []
+    with Journal(folder, first=0) as journal:
+        for news in Supervision(experiment, "a1", folder, server).news():
+            if news.rewound is not None:
+                journal.rewind(news.rewound)
+            for record in news.records:
+                journal.write(record)
+            if news.words is not None:
+                said.append(news.words)
+    return server, said
+
+
+def test_what_an_earlier_job_has_learnt_is_not_the_result(tmp_path, monkeypatch):
+    stopped = Job(records(3.0, 2.0), files={LEARNT: "after one round"})
+    whole = records(3.0, 2.0, 1.0, 0.5)
+    # All rounds are measured, but what was learnt is lost on its way.
+    lost, last = Job(whole, files=None), Job(whole, files={LEARNT: "after all"})
+    server, _ = supervised(tmp_path, [stopped, lost, last], monkeypatch)
+    assert server.submitted == 3
+    assert (tmp_path / LEARNT).read_text() == "after all"
+
+
+def test_a_site_that_takes_no_job_is_left_out_with_its_reason(tmp_path, monkeypatch):
+    whole = records(3.0, 2.0, 1.0, 0.5)
+    refused = {"west": "not authorized"}
+    last = Job(whole, files={LEARNT: "all"}, refusals=refused)
+    server, said = supervised(tmp_path, [last], monkeypatch)
+    assert server.submitted == 1
+    (told,) = [one for one in said if one.startswith("west: ")]
+    assert told.startswith("west: did not take the job: not authorized; left out for")
+
+
+@pytest.mark.parametrize("answers", [0, 2])
+def test_a_job_that_too_few_sites_take_ends_the_run_with_their_sentences(
+    tmp_path, monkeypatch, answers
+):
+    refused = dict.fromkeys(["east", "west"], "not authorized")
+    job = Job(refusals=refused, answers=answers, status="FINISHED:FAILED_TO_RUN")
+    words = "quorum=2 sites take the job: east did not take the job: not authorized; w"
+    with pytest.raises(FederationError, match=words):
+        supervised(tmp_path, [job], monkeypatch)
+
+
+def test_a_site_that_did_not_answer_is_asked_again(tmp_path, monkeypatch):
+    silent = dict.fromkeys(["east", "west"], "no reply (deployment timeout)")
+    first = Job(refusals=silent, answers=0, status="FINISHED:FAILED_TO_RUN")
+    last = Job(records(3.0, 2.0, 1.0, 0.5), files={LEARNT: "all"})
+    server, _ = supervised(tmp_path, [first, last], monkeypatch)
+    assert server.submitted == 2

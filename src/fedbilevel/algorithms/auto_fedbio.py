@@ -37,6 +37,8 @@ OPENING_BATCHES = 4
 """Batches of each device whose curvature is measured before the first step."""
 MOST_BROKEN = 0.1
 """Devices whose local steps diverge, by weight, that are no reason to step back."""
+HALF = 0.5
+"""Devices whose local steps diverge, by weight, that are always a reason."""
 
 
 class AutoState(NamedTuple):
@@ -104,10 +106,17 @@ class Work(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What all devices are told besides the point."""
+    """What all devices are told besides the point.
+
+    Attributes:
+        curvature: L, that rates are made from.
+        shrinkage: multiplies all rates.
+        level: of the loss, to compare what devices report with.
+    """
 
     curvature: Float[Array, ""]
     shrinkage: Float[Array, ""]
+    level: Float[Array, ""]
 
 
 class Found(NamedTuple):
@@ -116,7 +125,7 @@ class Found(NamedTuple):
     Attributes:
         loss: f(x, y) on a batch, where it began.
         curvature: the largest curvature of g on a batch over L, to the fourth power.
-        bend: zᵀ H z at the last step.
+        bend: zᵀ H z at the last step; of the mean, the vote on its sign.
     """
 
     loss: Float[Array, ""]
@@ -154,9 +163,11 @@ class AutoFedBiO:
 
     When the upper loss explodes or local steps diverge, the server goes back to the
     last good state with all rates halved; they grow again by a twentieth a round.
-    `Round.server.setbacks` counts how often, and the log says so. Where z has come to a
-    direction of negative curvature, the lower loss is not convex and z would grow for
-    ever: it begins again at 0.
+    `Round.server.setbacks` counts how often, and the log says so. It is five times at
+    most, unless the local steps of more than half of the devices diverge: a device that
+    reports wrong numbers must not stop a run. Where z has come to a direction of
+    negative curvature on most devices, the lower loss is not convex and z would grow
+    for ever: it begins again at 0.
 
     Attributes:
         rounds: how long the run is meant to be; later rounds leave x as it is.
@@ -261,13 +272,18 @@ class AutoFedBiO:
             answer,
             lambda server, mean: server._replace(curvature=_number(jnp.sqrt(mean))),
         )
+        measure = measure._replace(
+            receive=lambda sent: jnp.maximum(sent, 0.0),
+            travel=lambda sent, downlink: (jnp.sqrt(sent),),
+        )
         return (measure,)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return local steps on y and z, and one average."""
 
         def broadcast(server: AutoState) -> Downlink:
-            shared = Shared(server.curvature, server.guard.shrinkage)
+            guard = server.guard
+            shared = Shared(server.curvature, guard.shrinkage, guard.level)
             return AdjointPoint(server.x, server.y, server.adjoint), server.step, shared
 
         def start(
@@ -317,6 +333,14 @@ class AutoFedBiO:
             upload = reached, found, steps, _number(broken)
             return upload, (), {"loss": work.found.loss}
 
+        def receive(sent: Uplink) -> Decoded:
+            # One device's number must not outweigh the others', whatever it is.
+            reached, found, steps, broken = sent
+            found = found._replace(
+                curvature=jnp.maximum(found.curvature, 0.0), bend=jnp.sign(found.bend)
+            )
+            return reached, found, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
+
         def server(server: AutoState, mean: Decoded) -> AutoState:
             (along, y, z), found, steps, broken = mean
             moved = self._move(server, along, y, z, found)
@@ -327,7 +351,8 @@ class AutoFedBiO:
                 found.loss,
                 warm=(self._done(server.step) > WARM_UP)
                 & (server.step >= SETTLING * self.local_steps),
-                broken=(broken > MOST_BROKEN) | _ran_away(steps, server.y),
+                broken=(broken > HALF) | _ran_away(steps, server.y),
+                doubtful=broken > MOST_BROKEN,
             )
             x, y, z, moments = guard.good
             back = moved._replace(
@@ -344,18 +369,23 @@ class AutoFedBiO:
 
         def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
             (along, y, z), found, steps, _ = sent
-            here, _, _ = downlink
-            # Not the loss: where the others' are small, an honest one may be large.
+            here, _, shared = downlink
+            # Where the others' losses are small, an honest one may be large: compared
+            # with what losses were before x moved it is not.
+            loss = (jnp.abs(found.loss) + shared.level) / _unit(shared.level)
             return (
                 along,
                 tree.subtract(y, here.y),
                 tree.subtract(z, here.adjoint),
                 found.curvature**0.25,
                 steps,
+                loss,
             )
 
         steps = self.local_steps - 1  # the first is taken by `start`
-        phase = Phase(steps, broadcast, start, step, finish, server, travel=travel)
+        phase = Phase(
+            steps, broadcast, start, step, finish, server, receive, travel=travel
+        )
         return (phase,)
 
     def _advance(self, problem: BilevelProblem, work: Work, samples: Samples) -> Work:

@@ -13,6 +13,9 @@ FLOOR = 0.05
 SMOOTHING = 0.1
 """Of a new round in the average of the latest."""
 
+MOST_SETBACKS = 5
+"""Setbacks of a run, but for those that most devices ask for: what a few report may be
+wrong, and a device that reports the same in every round would stop the run for good."""
 RECOVERY = 1.05
 """By how much the rates grow in a round after a setback, until they are as before."""
 
@@ -69,6 +72,7 @@ def judge(
     *,
     warm: Bool[Array, ""],
     broken: Bool[Array, ""],
+    doubtful: Bool[Array, ""],
 ) -> tuple[Guard, Bool[Array, ""]]:
     """Return what is known after a round, and whether to step back.
 
@@ -77,7 +81,8 @@ def judge(
     average, of its noise, and of a twentieth of the level before x moved. Or the
     average itself is above that level by four times its noise: the run is worse off
     than without moving x. Before x moves at its full rate the loss may change as it
-    likes, for y comes from where it was put.
+    likes, for y comes from where it was put. Unless steps diverged on most devices, a
+    run steps back five times at most.
 
     A state is good to return to if its loss is about as small as any before it.
 
@@ -86,17 +91,19 @@ def judge(
         state: where the round began.
         loss: there.
         warm: whether x moves at its full rate.
-        broken: whether the round's steps diverged.
+        broken: whether the round's steps diverged on most devices.
+        doubtful: whether they did on a few.
 
     Example:
         >>> import jax.numpy as jnp
         >>> one, hundred = jnp.array(1.0), jnp.array(100.0)
         >>> no, yes = jnp.array(False), jnp.array(True)
+        >>> sound = {"broken": no, "doubtful": no}
         >>> guard = new_guard(one, 0 * one)
-        >>> guard, exploded = judge(guard, one, one, warm=no, broken=no)
+        >>> guard, exploded = judge(guard, one, one, warm=no, **sound)
         >>> bool(exploded)
         False
-        >>> guard, exploded = judge(guard, hundred, hundred, warm=yes, broken=no)
+        >>> guard, exploded = judge(guard, hundred, hundred, warm=yes, **sound)
         >>> bool(exploded), float(guard.good), float(guard.shrinkage)
         (True, 1.0, 0.5)
     """
@@ -106,7 +113,8 @@ def judge(
     above = loss - guard.smooth
     jumped = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
     worse = guard.smooth > guard.level + FACTOR * margin
-    exploded = broken | (warm & (jumped | worse))
+    heeded = guard.setbacks < MOST_SETBACKS
+    exploded = broken | (heeded & (doubtful | (warm & (jumped | worse))))
     calm = ~exploded & (~warm | (loss <= guard.lowest + margin))
     good = jax.tree.map(
         lambda old, new: jnp.where(calm, jnp.asarray(new, jnp.result_type(old)), old),
@@ -131,7 +139,7 @@ def judge(
             guard.lowest,
             jnp.where(warm, jnp.minimum(guard.lowest, smooth), smooth),
         ),
-        noise=jnp.where(warm & ~broken, noise, guard.noise),
+        noise=jnp.where(warm & ~(broken | doubtful), noise, guard.noise),
         shrinkage=jnp.where(
             exploded,
             0.5 * guard.shrinkage,

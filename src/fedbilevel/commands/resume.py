@@ -12,7 +12,7 @@ from fedbilevel.engines.checkpoints import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
 from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.folders import PROBLEM, RUN
+from fedbilevel.experiments.folders import LEARNT, PROBLEM, RUN
 from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.runs import asked_of, finished, problem_edited
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             f"fedbilevel resume {quote(str(folder))} engine:DebugSimulation"
         )
     done = finished(experiment, folder) and not lacks_baseline(experiment, folder)
+    done = done and (folder / LEARNT).exists()
     if done and not given.options:
         print(
             f"the run in {folder} is finished; --rounds with more than "

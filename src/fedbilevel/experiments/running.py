@@ -143,7 +143,11 @@ def carry_out(
                 "called so; give the run another --folder to begin anew."
             )
         if begun and finished(experiment, folder):
-            yield from (Step(done, None) for done in rounds)
+            for done in rounds:
+                if done.number + 1 == experiment.rounds:
+                    # A run that was killed after its last record has not come to it.
+                    write_learnt(folder, Learnt(done.x, done.y))
+                yield Step(done, None)
             return
         # Between two checkpoints, a run that was killed has done no more than this.
         most = 2 * experiment.checkpoints.every

@@ -126,6 +126,11 @@ class Administrator:
 
         return self._asked(question)
 
+    def deployment(self, job: str) -> list[str]:
+        """Return what became of bringing a job to its sites, a line for each."""
+        meta = self._asked(lambda session: session.get_job_meta(job))
+        return list(map(str, meta.get("job_deploy_detail") or []))
+
     def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Return what a running job answers; none if it does not.
 

@@ -118,6 +118,7 @@ def _work(
         # Weights by size need to be known from the first round.
         len(sites) if experiment.weigh_by_size else asked.quorum,
         needed,
+        asked.quorum,
     )
     reports.enter(EXCHANGE)
     garbage = Garbage()

@@ -5,7 +5,7 @@ from pathlib import Path
 from nvflare.collab import collab
 
 from fedbilevel.flare.collecting import Garbage
-from fedbilevel.flare.homes import home_of
+from fedbilevel.flare.homes import RUNS, home_of
 from fedbilevel.flare.message_limits import too_small
 from fedbilevel.flare.worker import Worker, WorkerError
 from fedbilevel.flare.worker_child import Answer
@@ -98,12 +98,13 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
         'made'
     """
     # Here, as the process that waits for answers needs none of it.
+    from fedbilevel.engines.federation.answer_count import AnswerCount
     from fedbilevel.engines.federation.enrolment import Enrolment
     from fedbilevel.engines.federation.messages import RefusedError
     from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
     from fedbilevel.flare.reviewed import UnreviewedError
-    from fedbilevel.flare.site_files import answered_elsewhere, read_site_files
+    from fedbilevel.flare.site_files import read_site_files
     from fedbilevel.flare.travelling import arrived
 
     try:
@@ -136,7 +137,7 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
             rules=rules,
             salt=salt,
             run=home.name,
-            elsewhere=answered_elsewhere(kit, home),
+            answers=AnswerCount(kit / RUNS),
         )
     except RefusedError as error:
         return _refusing(error)

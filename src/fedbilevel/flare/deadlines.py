@@ -68,7 +68,8 @@ class Deadlines(NamedTuple):
         return cls(
             # Two timers run: the server's, and the submitter's over it.
             asked.enrolment + SERVER_SECONDS,
-            asked.timeout + SERVER_SECONDS,
+            # Sites that missed some exchanges may be asked after the others.
+            2 * asked.timeout + SERVER_SECONDS,
             EXCHANGES_A_ROUND * asked.timeout,
             asked.measurement,
             asked.reachable,
@@ -105,22 +106,30 @@ class Progress:
         self, deadlines: Deadlines, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._deadlines, self._now = deadlines, now
-        self._since = now()
+        self._since = self._looked = now()
         self._stage = Stage(0, BEGINNING, [])
 
     def at(self, stage: Stage) -> None:
         """Take note of a job's stage; time begins anew only with another one."""
+        self._looked = self._now()
         if stage[:2] != self._stage[:2]:
-            self._since = self._now()
+            self._since = self._looked
         self._stage = stage
 
-    def begin_anew(self) -> None:
-        """Count from now: whether the job went on was not to be seen."""
-        self._since = self._now()
+    def pause(self) -> None:
+        """Leave out the time since the last look: the job was not to be seen.
+
+        What it had waited before stays, or a server that is away now and then would
+        have a job that does not get on go on for ever.
+        """
+        now = self._now()
+        self._since += now - self._looked
+        self._looked = now
 
     def overdue(self) -> str | None:
         """Return what the job has waited for too long, and since when; None if not."""
-        waited = self._now() - self._since
+        self._looked = self._now()
+        waited = self._looked - self._since
         most = self._deadlines.of(self._stage.name)
         if waited <= most:
             return None

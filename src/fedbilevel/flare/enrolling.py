@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.data.devices import LocalExamples
@@ -24,6 +24,7 @@ def enrolled(
     seconds: float,
     at_least: int,
     needed: int,
+    quorum: int = 1,
 ) -> EnrolledDevices:
     """Ask the sites of a job for their enrolment, and keep what they said at first.
 
@@ -37,6 +38,7 @@ def enrolled(
         seconds: for sites to load their data and compile.
         at_least: how many sites must have enrolled for the run to begin.
         needed: bytes of the largest message that sites must take.
+        quorum: how many sites a run that has begun needs.
 
     Returns:
         All sites. One that has not enrolled yet, in a run that begins without it, has
@@ -45,8 +47,9 @@ def enrolled(
     Raises:
         RunAborted: the job has been, meanwhile.
         RuntimeError: if too few sites have enrolled; says why.
-        ValueError: if one holds other examples than the problem asks for, or cannot
-            load them.
+        ValueError: as a run begins, if one site holds other examples than the problem
+            asks for, cannot load them, or has rules that forbid to take part; later if
+            so many cannot that the quorum is out of reach. Says why.
 
     Example:
         >>> enrolled.__name__
@@ -55,6 +58,11 @@ def enrolled(
     file = home / "enrolment.json"
     known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
     told, reasons = _ask(names, calls, seconds, needed)
+    has_begun = file.exists()
+    for name in told.keys() - known.keys() if has_begun else ():
+        if reason := _misfit(name, told[name], form):
+            reasons[name] = f"{BROKEN}: {reason}"
+            del told[name]
     for name, text in told.items():
         if known.setdefault(name, text) != text:
             logger.warning(
@@ -63,12 +71,14 @@ def enrolled(
                 name,
             )
     missing = [name for name in names if name not in known]
-    failed = [name for name in missing if BROKEN in reasons[name]]
-    if failed or len(known) < at_least:
+    failed = [name for name in names if name not in told and BROKEN in reasons[name]]
+    # Whoever begins a run can mend it, or do without the site; later it stops nobody.
+    ends = bool(failed) and (not has_begun or len(names) - len(failed) < quorum)
+    if ends or len(known) < at_least:
         words = "; ".join(f"{name} {reasons[name]}" for name in failed or missing)
         said = f"{len(known)} of {at_least} required sites have enrolled: {words}."
         # A loader that fails will fail again; what was killed, or is away, may not.
-        raise ValueError(said) if failed else RuntimeError(said)
+        raise ValueError(said) if ends else RuntimeError(said)
     found = {name: Enrolment.decode(known[name]) for name in names if name in known}
     absent = Enrolment.of(form)._replace(upper_size=1, lower_size=1)
     devices = EnrolledDevices({name: found.get(name, absent) for name in names}, form)
@@ -77,9 +87,18 @@ def enrolled(
         unfinished.write_text(json.dumps(known))
     # Nor would they answer tasks; the next jobs do not wait for them as long again.
     for name in calls.present() - told.keys():
-        if name in missing or reasons[name] == _late(seconds):
+        if name in (*missing, *failed) or reasons[name] == _late(seconds):
             calls.drop(name, reasons[name])
     return devices
+
+
+def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
+    """Return why a site's examples are not of the form that the problem asks for."""
+    try:
+        EnrolledDevices({name: Enrolment.decode(text)}, form)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _late(seconds: float) -> str:
@@ -88,7 +107,7 @@ def _late(seconds: float) -> str:
 
 def _ask(
     names: Sequence[str], calls: Calls, seconds: float, needed: int
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return what sites tell, and why others do not."""
     told: dict[str, str] = {}
     reasons = dict.fromkeys(names, _late(seconds))

@@ -6,11 +6,9 @@ import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
-from fedbilevel.engines.federation.answered import ANSWERED
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site import SALT_BYTES
 from fedbilevel.engines.federation.site_rules import RULES, SiteRules
-from fedbilevel.flare.homes import RUNS
 
 SALT = "site_salt"
 """The file of a kit's folder `local` with the salt; no job and no upload holds it."""
@@ -78,28 +76,6 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
         on the kit
     """
     return _rules(local / RULES), _salt(local / SALT)
-
-
-def answered_elsewhere(kit: Path, home: Path) -> int:
-    """Return how many exchanges of other runs a site has answered.
-
-    Args:
-        kit: Of the site.
-        home: The folder of a run in it, which does not count.
-
-    Example:
-        >>> import tempfile
-        >>> kit = Path(tempfile.mkdtemp())
-        >>> other = kit / RUNS / "somebody" / "first"
-        >>> other.mkdir(parents=True)
-        >>> _ = (other / ANSWERED).write_text("0 0 aa")
-        >>> answered_elsewhere(kit, kit / RUNS / "somebody" / "second")
-        1
-    """
-    others = (kit / RUNS).glob(f"*/*/{ANSWERED}")
-    return sum(
-        len(file.read_text().splitlines()) for file in others if file.parent != home
-    )
 
 
 def _rules(file: Path) -> SiteRules:

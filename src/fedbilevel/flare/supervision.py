@@ -18,6 +18,7 @@ from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.deadlines import Deadlines
 from fedbilevel.flare.reach import Reach, UnreachableError
 from fedbilevel.flare.recipe import FederationRecipe
+from fedbilevel.flare.refusals import refusals_of, too_many
 from fedbilevel.flare.site_failures import FAILURES, failures_in
 from fedbilevel.flare.suspensions import LEFT_OUT, Suspensions
 from fedbilevel.flare.watching import Watch
@@ -28,6 +29,7 @@ POLL = 1.0
 """Seconds between two questions."""
 JOB = "job"
 """The file of a run's folder with the number of its latest job."""
+IDLE = "is connected, but does not run the job"
 GATHER = 60.0
 """Seconds that a job waits for sites to connect."""
 
@@ -143,11 +145,13 @@ class Supervision:
         watch = Watch(
             self._administrator,
             number,
+            present,
             lambda: set(self._sites) - self._suspensions.names(),
             self._deadlines,
             self._reach,
         )
         first: int | None = None
+        refused: Mapping[str, str] | None = None
         try:
             yield News(words=f"a job with {', '.join(present)} begins")
             while not watch.over():
@@ -160,12 +164,16 @@ class Supervision:
                 told = watch.ask({"after": self._measured})
                 if told is None:
                     continue
+                if refused is None:
+                    refused = refusals_of(self._administrator, number, self._sites)
+                    yield from self._left_out(number, refused)
                 if first is None and told["first"] is not None:
                     first = told["first"]
                     yield self._rewound(first or -1)
                     continue
                 yield from self._told(told["records"], told["exchange"])
                 yield from self._left_out(number, told["failures"])
+                yield from self._left_out(number, dict.fromkeys(watch.idle, IDLE))
         except BaseException:
             # Whatever ends the command, a job that nobody follows would go on.
             with suppress(Exception):
@@ -178,6 +186,12 @@ class Supervision:
         failure = self._folder / FAILURE
         if failure.exists():
             return _Ended(**json.loads(failure.read_text()))
+        if refused is None:
+            refused = refusals_of(self._administrator, number, self._sites)
+            yield from self._left_out(number, refused)
+        quorum = self._experiment.federation.quorum
+        if reason := too_many(refused, self._sites, quorum):
+            return _Ended(reason, mistake=True)
         return _Ended(watch.words, failed=not watch.stopping)
 
     def _submitted(self) -> Generator[News, None, tuple[Sequence[str], str]]:
@@ -191,6 +205,9 @@ class Supervision:
                     self._end_left_over()
                     number = self._administrator.submit(Path(folder) / job.job_name)
                     (self._folder / JOB).write_text(number)
+                # Of an earlier job: what this one leaves is fetched, or is not here.
+                for name in (LEARNT, FAILURE):
+                    (self._folder / name).unlink(missing_ok=True)
             except ConnectionError as error:
                 yield News(words=self._reach.missed(str(error)))
                 time.sleep(POLL)
@@ -261,8 +278,6 @@ class Supervision:
 
     def _fetch(self, job: str) -> Generator[News]:
         """Bring a job's results here; its records take the place of those here."""
-        failure = self._folder / FAILURE
-        failure.unlink(missing_ok=True)
         with TemporaryDirectory() as folder:
             try:
                 brought = self._administrator.results(job, Path(folder))

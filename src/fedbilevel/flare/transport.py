@@ -151,11 +151,16 @@ class Calls:
         results = call(group)
 
         def drain() -> None:
-            for _, found in results:
-                arrived.put((_reply(name, found), True))
-            for error in dict(results.failures).values():
-                arrived.put((Reply(name, failure=_words(error)), False))
-            del self._open[name][number]
+            try:
+                for _, found in results:
+                    arrived.put((_reply(name, found), True))
+                for error in dict(results.failures).values():
+                    arrived.put((Reply(name, failure=_words(error)), False))
+            except Exception as error:
+                # An answer that cannot even be unpacked is its site's failure.
+                arrived.put((Reply(name, failure=_words(error)), True))
+            finally:
+                del self._open[name][number]
 
         threading.Thread(target=drain, daemon=True).start()
 

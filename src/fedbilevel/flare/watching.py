@@ -1,7 +1,7 @@
 """A job under watch: is it over, lost or late, or does it lack a site?"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fedbilevel.flare.administrator import Administrator, NotRunningError
@@ -25,6 +25,7 @@ class Watch:
     Args:
         administrator: reaches the server.
         job: its number.
+        present: the sites that it was submitted for.
         sites: returns all that could take part now.
         deadlines: seconds for what a job waits for.
         reach: counts the seconds for which the server does not answer.
@@ -32,6 +33,7 @@ class Watch:
     Attributes:
         stopping: whether it is to end after its round.
         words: why it has to be followed by another, if it has.
+        idle: sites of the job that are connected but do not run it.
 
     Example:
         >>> Watch.__name__
@@ -42,11 +44,13 @@ class Watch:
         self,
         administrator: Administrator,
         job: str,
+        present: Iterable[str],
         sites: Callable[[], set[str]],
         deadlines: Deadlines,
         reach: Reach,
     ) -> None:
         self._administrator, self._job, self._sites = administrator, job, sites
+        self._present = set(present)
         self._deadlines, self._reach = deadlines, reach
         self._progress = Progress(deadlines)
         self._submitted = time.monotonic()
@@ -61,6 +65,7 @@ class Watch:
         self._until: float | None = None
         self._notice: str | None = None
         self.stopping = False
+        self.idle: set[str] = set()
         self.words = "the job ended before its last round"
 
     def over(self) -> bool:
@@ -73,6 +78,9 @@ class Watch:
             status = self._administrator.status(self._job)
         except ConnectionError as error:
             self._miss(error)
+            # Nor is the job to be seen. If the server answers and only the job cannot
+            # be asked, time goes on.
+            self._progress.pause()
             return self._is_late()
         self._reach.answered()
         if status.startswith("FINISHED"):
@@ -140,10 +148,11 @@ class Watch:
         self._until = self._until or time.monotonic() + patience
 
     def _miss(self, error: Exception) -> None:
-        self.words, self._was_cut_off = str(error), True
+        self._was_cut_off = True
+        if self._aborted is None:
+            self.words = str(error)
         # Nor could the job answer, which may well go on.
         self._heard = None
-        self._progress.begin_anew()
         self._notice = self._reach.missed(str(error)) or self._notice
 
     def _is_late(self) -> bool:
@@ -165,7 +174,15 @@ class Watch:
         absent = (self._administrator.connected() & self._sites()) - running
         back = absent & self._absent
         self._absent = absent
-        if back and running:
+        if not running:
+            return False
+        # One that was asked for this job has left it, or has not taken it: the job is
+        # made anew for it when it was left out for a while, each time for longer. Or
+        # else a site that takes no job would have every job made anew at once.
+        idle = (back & self._present) - self.idle
+        self.idle |= idle
+        back -= idle
+        if back:
             self.stopping = True
             self.words = f"{', '.join(sorted(back))} can take part again"
         return self.stopping

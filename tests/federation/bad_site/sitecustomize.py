@@ -45,6 +45,25 @@ def _huge(number, honest):
     return bytes(HUGE) if number > 2 else honest()
 
 
+def _fire(number, honest):
+    """Send the server and a site an event by which a job ends, at every task."""
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_constant import FedEventHeader
+    from nvflare.apis.shareable import Shareable
+    from nvflare.collab import collab
+    from nvflare.widgets.fed_event import FED_EVENT_TOPIC
+
+    event = Shareable()
+    event.set_header(FedEventHeader.EVENT_TYPE, EventType.FATAL_SYSTEM_ERROR)
+    event.set_header(FedEventHeader.TIMESTAMP, time.time())
+    context = collab.fl_ctx
+    engine = context.get_engine()
+    engine.fire_and_forget_aux_request(FED_EVENT_TOPIC, event, context)
+    if number > 1:
+        engine.send_aux_request(["east"], FED_EVENT_TOPIC, event, 2.0, context, True)
+    return honest()
+
+
 def _declare():
     """Declare replies of 2 GB from the third task on, and send none of it."""
     from nvflare.fuel.f3.streaming import blob_streamer
@@ -91,6 +110,7 @@ WORKER = {
     "exit at the fifth task": _exit_at(5, 1),
     "leave at the first task": _exit_at(1, 0),
     "hang at the first task": lambda: _on_task(_hang),
+    "send an event that ends a job": lambda: _on_task(_fire),
     "send a huge reply": lambda: _on_task(_huge),
     "declare a huge reply": _declare,
 }

@@ -1,5 +1,6 @@
 """A real federation: one server loop and one client half, over any transport."""
 
+from fedbilevel.engines.federation.answer_count import AnswerCount
 from fedbilevel.engines.federation.engine import Federation, NoQuorumError
 from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.engines.federation.exchanges import Exchange
@@ -10,6 +11,7 @@ from fedbilevel.engines.federation.transport import Reply, Transport
 
 __all__ = [
     "REHEARSAL",
+    "AnswerCount",
     "EnrolledDevices",
     "Enrolment",
     "Exchange",

@@ -4,12 +4,11 @@ import errno
 import os
 from pathlib import Path
 
+from fedbilevel.engines.federation.answer_count import ANSWERED, AnswerCount
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site_rules import RULES, SiteRules
 from fedbilevel.engines.protocol import Moment
-
-ANSWERED = "answered.txt"
-"""The file of a run's folder at a site: a line for each task, in order."""
+from fedbilevel.replacing import synchronise
 
 
 class AnsweredTasks:
@@ -17,16 +16,18 @@ class AnsweredTasks:
 
     A server that was resumed from a checkpoint asks earlier exchanges again. Where it
     asks the same, it gets the same answer. Where it asks something else, it goes back:
-    what was answered from there on is forgotten, and the rules limit how often.
+    what was answered from there on is forgotten, and the rules limit how often. Two
+    processes may answer one run: each reads what the other has noted before it answers.
 
     Args:
         rules: of the site.
         folder: of the run, where the list outlives the process; none to keep it in
             memory.
-        elsewhere: how many tasks of other runs the site has answered.
+        count: of the exchanges that the site has answered in all runs.
 
     Example:
-        >>> tasks = AnsweredTasks(SiteRules(most_rollbacks=0), folder=None)
+        >>> rules = SiteRules(most_rollbacks=0)
+        >>> tasks = AnsweredTasks(rules, folder=None, count=AnswerCount())
         >>> tasks.admit(Moment(0, 0), "aa")
         >>> tasks.admit(Moment(0, 0), "aa")  # the same again
         >>> tasks.admit(Moment(0, 0), "bb")
@@ -39,15 +40,13 @@ class AnsweredTasks:
     """
 
     def __init__(
-        self, rules: SiteRules, folder: Path | None, elsewhere: int = 0
+        self, rules: SiteRules, folder: Path | None, count: AnswerCount
     ) -> None:
-        self._rules = rules
+        self._rules, self._count = rules, count
         self._file = None if folder is None else folder / ANSWERED
         # Not of moments: the garbage collector need not look at tuples of numbers.
         self._digests: dict[tuple[int, int], str] = {}
-        self._count, self._rollbacks = elsewhere, 0
-        for moment, digest in _lines(self._file):
-            self._add(moment, digest)
+        self._rollbacks = self._read = 0
 
     def admit(self, moment: Moment, digest: str) -> None:
         """Note a task that is about to be answered.
@@ -60,9 +59,18 @@ class AnsweredTasks:
             RefusedError: if the rules do not allow an answer, or the task cannot be
                 noted.
         """
-        if self._digests.get(_numbers(moment)) == digest:
-            return
-        if self._count >= self._rules.most_exchanges:
+        try:
+            with self._count.held() as answered:
+                self._catch_up()
+                if self._digests.get(_numbers(moment)) != digest:
+                    self._require_allowed(moment, answered)
+                    self._note(moment, digest)
+        except OSError as error:
+            reason = f"it cannot note what it answers: {error.strerror or error}"
+            raise RefusedError(reason) from error
+
+    def _require_allowed(self, moment: Moment, answered: int) -> None:
+        if answered >= self._rules.most_exchanges:
             raise RefusedError(
                 f"the site answers {self._rules.most_exchanges} exchanges of all runs "
                 f"together, as most_exchanges in its local/{RULES} says, and has "
@@ -76,8 +84,6 @@ class AnsweredTasks:
                 f"go back {self._rules.most_rollbacks} times in a run, as "
                 f"most_rollbacks in the site's local/{RULES} says"
             )
-        self._write(moment, digest)
-        self._add(moment, digest)
 
     def _goes_back(self, moment: Moment) -> bool:
         return bool(self._digests) and _numbers(moment) <= next(reversed(self._digests))
@@ -88,17 +94,34 @@ class AnsweredTasks:
             while self._goes_back(moment):
                 self._digests.popitem()
         self._digests[_numbers(moment)] = digest
-        self._count += 1
 
-    def _write(self, moment: Moment, digest: str) -> None:
+    def _catch_up(self) -> None:
+        """Read what was noted since the last task, by this process or by another."""
         if self._file is None:
             return
-        try:
+        if not self._file.exists() or self._file.stat().st_size < self._read:
+            # Removed by the operator: the run is answered from its start.
+            self._digests, self._rollbacks, self._read = {}, 0, 0
+        if not self._file.exists():
+            return
+        for moment, digest in _lines(self._file, self._read):
+            self._add(moment, digest)
+        self._read = self._file.stat().st_size
+
+    def _note(self, moment: Moment, digest: str) -> None:
+        if self._file is None:
+            self._count.add_in_memory()
+        else:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            _append(self._file, f"{moment[0]} {moment[1]} {digest}\n".encode())
-        except OSError as error:
-            reason = f"it cannot note what it answers: {error.strerror}"
-            raise RefusedError(reason) from error
+            line = f"{moment[0]} {moment[1]} {digest}\n".encode()
+            is_new = not self._file.exists()
+            _append(self._file, line)
+            self._read += len(line)
+            if is_new:
+                # Its name, too, must outlive a power cut.
+                synchronise(self._file.parent)
+                synchronise(self._file.parent.parent)
+        self._add(moment, digest)
 
 
 def _numbers(moment: Moment) -> tuple[int, int]:
@@ -120,17 +143,22 @@ def _append(file: Path, line: bytes) -> None:
             raise
 
 
-def _lines(file: Path | None) -> list[tuple[Moment, str]]:
-    """Return what a file holds, and cut off a last line that was not finished."""
-    if file is None or not file.exists():
-        return []
-    text = file.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
+def _lines(file: Path, read: int) -> list[tuple[Moment, str]]:
+    """Return what a file holds beyond so many bytes.
+
+    A last line that was not finished is cut off. To be called with the lock held, or
+    another process might be about to finish it.
+    """
+    with file.open("rb") as opened:
+        before = opened.read(read).count(b"\n")
+        added = opened.read()
+    whole = added[: added.rfind(b"\n") + 1]
+    if whole != added:
         # Its task was not answered: a line is written first.
-        os.truncate(file, len(whole))
+        os.truncate(file, read + len(whole))
     found = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    text = whole.decode(errors="replace")
+    for number, line in enumerate(text.splitlines(), start=before + 1):
         try:
             round_number, exchange, digest = line.split()
             found.append((Moment(int(round_number), int(exchange)), digest))

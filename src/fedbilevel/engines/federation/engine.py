@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from statistics import median
+from math import inf
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from fedbilevel.engines.federation.folding import concluded
 from fedbilevel.engines.federation.gathering import Form, Gathering
 from fedbilevel.engines.federation.kept import AFRESH
 from fedbilevel.engines.federation.messages import packed
+from fedbilevel.engines.federation.pace import closes_after
 from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
 from fedbilevel.engines.federation.transport import Transport
@@ -31,9 +32,6 @@ from fedbilevel.engines.protocol import (
     RunState,
 )
 from fedbilevel.engines.screening import MOST_NAMED
-
-SHORTEST = 1.0
-"""Seconds that late answers are waited for at least, however quick the others were."""
 
 
 class NoQuorumError(RuntimeError):
@@ -56,11 +54,12 @@ class Federation:
         devices: who is enrolled.
         run: the name of the run, of letters and digits; the same when it is resumed.
         seed: that `run` is given too.
-        timeout: seconds that an exchange waits for replies.
+        timeout: seconds that an exchange waits for replies; as many again if it lacks a
+            quorum and devices are left that were not asked, since they had missed some.
         quorum: how many uploads an exchange needs at least.
-        patience: how many times as long as half of those who have answered took the
-            others are waited for, once there is a quorum; none to wait for all until
-            the timeout.
+        patience: how many times as long as half of the devices took the others are
+            waited for, once these and a quorum have answered; none to wait for all
+            until the timeout.
         note: is told of every exchange.
 
     Example:
@@ -170,25 +169,13 @@ class Federation:
         gathering = Gathering(
             job, reference, form, self._run, moment, asked, weights, downlink
         )
-        # From here: what the server must find out and compile first is not their delay.
-        sent = time.monotonic()
-        took: list[float] = []
-
-        def left() -> float:
-            passed, until = time.monotonic() - sent, self._timeout
-            if self._patience is not None and len(took) >= self._quorum:
-                usual = max(SHORTEST, self._patience * median(took))
-                until = min(until, usual)
-            return until - passed
-
-        for reply in self._transport.exchange(message, list(asked), left):
-            before = len(gathering.missing)
-            gathering.take(reply)
-            if len(gathering.missing) < before:
-                took.append(time.monotonic() - sent)
-            if not gathering.missing or left() <= 0:
-                break
-        closed = left() <= 0 and time.monotonic() - sent < self._timeout
+        closed = self._gather(gathering, message, list(asked))
+        spare = {names[one]: one for one in chosen if names[one] not in asked}
+        if gathering.near < self._quorum and spare:
+            # Who missed several exchanges may be back, and without them this one fails.
+            asked |= spare
+            gathering.expect(spare)
+            closed = self._gather(gathering, message, list(spare))
         unheard = gathering.close() if closed else []
         gathering.settle()
         missing, counted = gathering.missing, gathering.counted
@@ -239,6 +226,31 @@ class Federation:
             dispersion,
             missing,
         )
+
+    def _gather(self, gathering: Gathering, message: bytes, to: list[str]) -> bool:
+        """Take replies; return whether it ended early, as enough had answered."""
+        # From here: what the server must find out and compile first is not their delay.
+        sent = time.monotonic()
+        took: list[float] = []
+        closes = inf
+
+        def left() -> float:
+            return min(self._timeout, closes) - (time.monotonic() - sent)
+
+        for reply in self._transport.exchange(message, to, left):
+            before = len(gathering.missing)
+            gathering.take(reply)
+            if len(gathering.missing) < before:
+                took.append(time.monotonic() - sent)
+            # Not early by uploads that go too far and will not count.
+            if self._patience is not None and gathering.near >= self._quorum:
+                expected = len(took) + len(gathering.awaited)
+                closes = closes_after(took, expected, self._quorum, self._patience)
+            else:
+                closes = inf
+            if not gathering.missing or left() <= 0:
+                break
+        return left() <= 0 and time.monotonic() - sent < self._timeout
 
     def _message(
         self,

@@ -12,6 +12,9 @@ from fedbilevel.data.devices import LocalExamples
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.federation.messages import RefusedError
 
+LONGEST = 2**16
+"""Characters of an enrolment; it has some fifty for each array of an example."""
+
 
 class Enrolment(NamedTuple):
     """What a device tells the server of its data: of which form, and how many.
@@ -57,6 +60,8 @@ class Enrolment(NamedTuple):
             ...
             fedbilevel.engines.federation.messages.RefusedError: it is no enrolment
         """
+        if len(text) > LONGEST:
+            raise RefusedError(f"it is no enrolment: it has {len(text)} characters")
         try:
             found = cls(**json.loads(text))
             sizes = found.upper_size, found.lower_size

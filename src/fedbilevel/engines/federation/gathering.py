@@ -85,6 +85,19 @@ class Gathering:
         """The devices whose uploads are in the mean."""
         return [one for one in self._asked.values() if one not in self.missing]
 
+    @property
+    def awaited(self) -> Sequence[int]:
+        """The devices that may answer yet."""
+        return [
+            device
+            for device, why in self.missing.items()
+            if why in (NO_ANSWER, OTHER_ANSWER)
+        ]
+
+    def expect(self, more: Mapping[str, int]) -> None:
+        """Wait for more devices, which are among those asked by now."""
+        self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))
+
     def take(self, reply: Reply) -> None:
         """Let a reply count, if it is what was asked for and nothing else."""
         if isinstance(reply.message, bytes):
@@ -121,14 +134,32 @@ class Gathering:
         (gone,) = distances(np, stacked, np.array([True])).T
         self._held[device] = _Held(received, info, gone)
 
+    @property
+    def near(self) -> int:
+        """How many uploads would count if no other came."""
+        too_far = 0
+        if self._held:
+            furthest = self._furthest()
+            gone = (one.gone for one in self._held.values())
+            too_far = sum(not np.all(own <= furthest) for own in gone)
+        return len(self.counted) - too_far
+
+    def _furthest(self) -> Float[np.ndarray, "variables"]:
+        """Return how far uploads may go, by those that have come."""
+        limit = self._limits.distance
+        assert limit is not None, "nothing is held without a limit"
+        gone = np.stack([one.gone for one in self._held.values()], axis=1)
+        furthest: Float[np.ndarray, "variables"] = reach_of(
+            np, gone, np.ones(len(self._held), bool), limit
+        )
+        return furthest
+
     def settle(self) -> None:
         """Leave out uploads that go too far; let the others count."""
         if not self._held:
             return
-        limit = self._limits.distance
+        limit, furthest = self._limits.distance, self._furthest()
         assert limit is not None, "nothing is held without a limit"
-        gone = np.stack([one.gone for one in self._held.values()], axis=1)
-        furthest = reach_of(np, gone, np.ones(len(self._held), bool), limit)
         for device, (received, info, own) in sorted(self._held.items()):
             if np.all(own <= furthest):
                 self._add(device, received, info)

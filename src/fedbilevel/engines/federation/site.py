@@ -23,6 +23,7 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.engines.federation.answer_count import AnswerCount
 from fedbilevel.engines.federation.answered import AnsweredTasks
 from fedbilevel.engines.federation.enrolment import Enrolment
 from fedbilevel.engines.federation.kept import KeptStates
@@ -62,7 +63,8 @@ class Site:
         salt: secret bytes that its samples are drawn by; made here if none are given.
             Not used where the rules ask for a simulation's draws.
         run: the only run that it answers; none to answer any, each within the rules.
-        elsewhere: how many exchanges of other runs it has answered before.
+        answers: counts the exchanges of all runs, which the rules bound together; by
+            default those of all runs in the folder.
 
     Raises:
         RefusedError: if the rules forbid to take part; says what to set where.
@@ -97,12 +99,12 @@ class Site:
         rules: SiteRules = SiteRules(),
         salt: bytes | None = None,
         run: str | None = None,
-        elsewhere: int = 0,
+        answers: AnswerCount | None = None,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
         self._rules, self._run, self._folder = rules, run, folder
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
-        self._elsewhere = elsewhere
+        self._answers = answers or AnswerCount(folder)
         self._answered: dict[str, AnsweredTasks] = {}
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
@@ -168,7 +170,7 @@ class Site:
     def _answered_in(self, run: str) -> AnsweredTasks:
         if run not in self._answered:
             folder = None if self._folder is None else self._folder / run
-            self._answered[run] = AnsweredTasks(self._rules, folder, self._elsewhere)
+            self._answered[run] = AnsweredTasks(self._rules, folder, self._answers)
         return self._answered[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:

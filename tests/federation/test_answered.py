@@ -1,0 +1,106 @@
+"""What a site has answered, where several jobs of a kit run at the same time."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedbilevel.engines.federation import RefusedError, SiteRules
+from fedbilevel.engines.federation.answer_count import ANSWERED, AnswerCount
+from fedbilevel.engines.federation.answered import AnsweredTasks
+from fedbilevel.engines.protocol import Moment
+
+MOST = 40
+
+
+def tasks_of(runs: Path, name: str, most_rollbacks: int = 20) -> AnsweredTasks:
+    """Return the tasks of a run, as a job of its own sees them."""
+    allowed = SiteRules(most_exchanges=MOST, most_rollbacks=most_rollbacks)
+    return AnsweredTasks(allowed, runs / "owner" / name, AnswerCount(runs))
+
+
+def answer_all(runs: Path, name: str) -> int:
+    """Admit as many tasks as a site does; return how many those were."""
+    tasks = tasks_of(runs, name)
+    for number in range(2 * MOST):
+        try:
+            tasks.admit(Moment(number, 0), "aa")
+        except RefusedError:
+            return number
+    return 2 * MOST
+
+
+def test_two_runs_in_turns_share_one_bound(tmp_path):
+    first, second = tasks_of(tmp_path, "first"), tasks_of(tmp_path, "second")
+    for number in range(MOST // 2):
+        first.admit(Moment(number, 0), "aa")
+        second.admit(Moment(number, 0), "aa")
+    for tasks in (first, second):
+        with pytest.raises(RefusedError, match="answers 40 exchanges of all runs"):
+            tasks.admit(Moment(MOST, 0), "aa")
+        tasks.admit(Moment(0, 0), "aa")  # repeated, as before
+
+
+def test_threads_share_one_bound(tmp_path):
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(answer_all(tmp_path, f"r{n}")))
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(found) == MOST
+
+
+@pytest.mark.process
+def test_processes_share_one_bound(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; "
+        "from tests.federation.test_answered import answer_all; "
+        "print('ready', flush=True); sys.stdin.readline(); "
+        "print(answer_all(Path(sys.argv[1]), sys.argv[2]))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("first", "second")
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert sum(int(process.communicate()[0]) for process in processes) == MOST
+    lines = [len(file.read_text().splitlines()) for file in tmp_path.rglob(ANSWERED)]
+    assert sum(lines) == MOST
+
+
+def test_two_jobs_of_one_run_do_not_answer_one_exchange_twice(tmp_path):
+    one = tasks_of(tmp_path, "first", most_rollbacks=0)
+    other = tasks_of(tmp_path, "first", most_rollbacks=0)
+    one.admit(Moment(0, 0), "aa")
+    other.admit(Moment(0, 0), "aa")
+    other.admit(Moment(1, 0), "bb")
+    for tasks in (one, other):
+        with pytest.raises(RefusedError, match="comes with another downlink"):
+            tasks.admit(Moment(1, 0), "cc")
+    one.admit(Moment(1, 0), "bb")
+
+
+def test_an_operator_gives_the_exchanges_of_a_run_free_by_removing_its_folder(tmp_path):
+    assert answer_all(tmp_path, "first") == MOST
+    second = tasks_of(tmp_path, "second")
+    with pytest.raises(RefusedError):
+        second.admit(Moment(0, 0), "aa")
+    (tmp_path / "owner" / "first" / ANSWERED).unlink()
+    second.admit(Moment(0, 0), "aa")

@@ -1,0 +1,95 @@
+"""A server of a federation whose jobs do what a test says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.collab_server import RESULTS
+from fedbilevel.flare.deadlines import EXCHANGE
+from fedbilevel.tracking.records import Journal, Record
+
+
+@dataclass
+class Job:
+    """What one job does.
+
+    Attributes:
+        records: that it measures.
+        files: that it leaves among its results, by name; none to lose all results.
+        failures: why sites have failed, by name.
+        refusals: why sites did not take it, by name.
+        status: of NVIDIA FLARE, once it is over.
+        answers: questions that it answers before it is over.
+    """
+
+    records: Sequence[Record] = ()
+    files: dict[str, str] | None = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    status: str = "FINISHED:COMPLETED"
+    answers: int = 2
+
+
+class ScriptedServer(Administrator):
+    """Stands for an `Administrator`, whose server runs one job after another.
+
+    Args:
+        sites: those that are connected.
+        jobs: in their order; the last is repeated.
+    """
+
+    def __init__(self, sites: Sequence[str], jobs: Sequence[Job]) -> None:
+        self._sites, self._jobs = set(sites), list(jobs)
+        self._answered = 0
+        self.submitted = 0
+        self.aborted: list[str] = []
+
+    @property
+    def _job(self) -> Job:
+        return self._jobs[min(self.submitted, len(self._jobs)) - 1]
+
+    def connected(self) -> set[str]:
+        return set(self._sites)
+
+    def running(self, job: str) -> set[str]:
+        return self._sites - self._job.refusals.keys()
+
+    def deployment(self, job: str) -> list[str]:
+        words = {**dict.fromkeys(sorted(self._sites), "OK"), **self._job.refusals}
+        return ["server: OK", *(f"{site}: {said}" for site, said in words.items())]
+
+    def submit(self, folder: Path) -> str:
+        self.submitted, self._answered = self.submitted + 1, 0
+        return str(self.submitted)
+
+    def status(self, job: str) -> str:
+        return self._job.status if self._answered >= self._job.answers else "RUNNING"
+
+    def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any]:
+        self._answered += 1
+        lines = [one.line for one in self._job.records if one.rounds > asked["after"]]
+        return {
+            "records": lines,
+            "exchange": None,
+            "first": 0,
+            "stage": [self._answered, EXCHANGE, []],
+            "failures": self._job.failures,
+        }
+
+    def abort(self, job: str) -> None:
+        self.aborted.append(job)
+        self._answered = self._job.answers
+
+    def results(self, job: str, folder: Path) -> Path:
+        if self._job.files is None:
+            raise ConnectionError("the server did not answer")
+        left = folder / RESULTS
+        left.mkdir()
+        for name, text in self._job.files.items():
+            (left / name).write_text(text)
+        with Journal(left, first=0) as journal:
+            for one in self._job.records:
+                journal.write(one)
+        return folder

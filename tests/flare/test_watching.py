@@ -1,0 +1,113 @@
+"""A job is made anew for a site that is back, and not for one that never takes it.
+
+The same with real processes: `tests/federation/test_flare_faults.py`.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedbilevel.flare import watching
+from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.deadlines import EXCHANGE, Deadlines, Progress
+from fedbilevel.flare.reach import Reach
+from fedbilevel.flare.watching import Watch
+from tests.flare.test_suspensions import Clock
+
+DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
+SITES = {"east", "north", "west"}
+
+
+class Server(Administrator):
+    """A server that runs one job, in whose sites a test has a say."""
+
+    def __init__(self) -> None:
+        self.there, self.runs = set(SITES), set(SITES)
+        self.aborted = False
+
+    def status(self, job: str) -> str:
+        return "RUNNING"
+
+    def abort(self, job: str) -> None:
+        self.aborted = True
+
+    def connected(self) -> set[str]:
+        return set(self.there)
+
+    def running(self, job: str) -> set[str]:
+        return set(self.runs)
+
+    def ask(self, job, topic, asked):
+        self.is_to_stop = asked["stop"]
+        return {"stage": [1, EXCHANGE, []], "exchange": "{}"}
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """Seconds, by which a job has begun to exchange at once."""
+    clock = Clock()
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def server(monkeypatch, clock) -> Server:
+    monkeypatch.setattr(watching, "LOOK", 0.0)
+    return Server()
+
+
+def watched(server: Server, present: set[str], left_out: set[str]) -> Watch:
+    """Return a watch over a job whose sites have begun to exchange."""
+    return Watch(server, "7", present, lambda: SITES - left_out, DEADLINES, Reach(60.0))
+
+
+def looks(watch: Watch, count: int = 20) -> None:
+    for _ in range(count):
+        watch.ask({})
+
+
+def test_a_site_that_was_away_when_a_job_began_has_it_made_anew(server):
+    server.runs = {"east", "north"}
+    watch = watched(server, {"east", "north"}, set())
+    looks(watch)
+    assert watch.stopping
+    assert watch.words == "west can take part again"
+
+
+def test_a_site_that_does_not_run_its_job_is_left_out_first(server):
+    server.runs = {"east", "north"}
+    left_out: set[str] = set()
+    watch = watched(server, SITES, left_out)
+    looks(watch, 3)
+    assert watch.idle == {"west"}
+    assert not watch.stopping
+    left_out.add("west")
+    looks(watch)
+    assert not watch.stopping
+    left_out.clear()
+    looks(watch)
+    assert watch.stopping
+
+
+def test_a_job_that_all_run_goes_on(server):
+    watch = watched(server, SITES, set())
+    looks(watch)
+    assert not watch.stopping
+    assert not watch.idle
+
+
+def test_a_job_that_cannot_be_asked_is_overdue_though_the_server_answers(
+    server, monkeypatch, clock
+):
+    def unanswered(job, topic, asked):
+        raise ConnectionError("the command failed")
+
+    monkeypatch.setattr(server, "ask", unanswered)
+    watch = watched(server, SITES, set())
+    watch._progress = Progress(DEADLINES, clock)
+    while not server.aborted and clock.now < 2000.0:
+        watch.over()
+        clock.now += 1.0
+        watch.ask({})
+    assert server.aborted
+    assert "waited 901 seconds for the job to begin" in watch.words
