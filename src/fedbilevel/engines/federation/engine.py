@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -58,9 +57,9 @@ class Federation:
         seed: that `run` is given too.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
-        patience: how many times as long as half of those who have answered took the
-            others are waited for, once there is a quorum; none to wait for all until
-            the timeout.
+        patience: how many times as long as a quorum, and more than half of the devices
+            that were asked, took to answer the others are waited for; none to wait for
+            all until the timeout.
         note: is told of every exchange.
 
     Example:
@@ -173,11 +172,14 @@ class Federation:
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
         took: list[float] = []
+        # More than half, so that a few that answer at once neither set the pace of
+        # the others nor become the most.
+        enough = max(self._quorum, len(asked) // 2 + 1)
 
         def left() -> float:
             passed, until = time.monotonic() - sent, self._timeout
-            if self._patience is not None and len(took) >= self._quorum:
-                usual = max(SHORTEST, self._patience * median(took))
+            if self._patience is not None and len(took) >= enough:
+                usual = max(SHORTEST, self._patience * took[enough - 1])
                 until = min(until, usual)
             return until - passed
 

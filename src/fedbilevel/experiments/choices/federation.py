@@ -20,8 +20,9 @@ class Federated:
             processes on this machine.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
-        patience: how many times as long as half of those who have answered took the
-            others are waited for, once there is a quorum; by default until the timeout.
+        patience: how many times as long as a quorum, and more than half of the sites
+            that were asked, took to answer the others are waited for; by default until
+            the timeout.
         enrolment: seconds for sites to load their data and compile.
         measurement: seconds for the server to measure once.
         reachable: seconds for which the server may not answer before giving up.
