@@ -1,9 +1,12 @@
 """Sites in this process, for tests of the server's loop."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
 from fedbilevel.engines.federation import (
@@ -12,6 +15,7 @@ from fedbilevel.engines.federation import (
     Federation,
     Reply,
     Site,
+    engine,
 )
 from fedbilevel.engines.federation.in_process import InProcess
 from tests.engines.federation import START, held
@@ -30,6 +34,15 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+@contextmanager
+def false_time() -> Iterator[Clock]:
+    """Let servers in this process read a clock that their transport sets."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "time", clock)
+        yield clock
 
 
 class UnderWay:

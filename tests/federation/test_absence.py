@@ -15,7 +15,7 @@ from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.federation.site import Site
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
-from tests.federation.sites import Clock, UnderWay, enrolled, federation
+from tests.federation.sites import Clock, UnderWay, enrolled, false_time, federation
 from tests.waiting import no_hang
 
 NAME = "two exchanges, private state"
@@ -200,40 +200,37 @@ class Paced:
         yield from self._under_way.arriving(left)
 
 
-def paced(
-    seconds: Mapping[str, float], quorum: int, monkeypatch: pytest.MonkeyPatch
-) -> list[Exchange]:
+def paced(seconds: Mapping[str, float], quorum: int) -> list[Exchange]:
     """Return the exchanges of four rounds with sites that take so long."""
-    clock = Clock()
-    monkeypatch.setattr("fedbilevel.engines.federation.engine.time", clock)
     among = sites(NAME)
     records: list[Exchange] = []
-    engine = Federation(
-        Paced(among, seconds, clock),
-        enrolled(among),
-        run="a",
-        timeout=60.0,
-        quorum=quorum,
-        patience=3.0,
-        note=records.append,
-    )
     what = PROBLEM, algorithm(NAME), enrolled(among)
-    list(run(*what, *START, rounds=4, weights=WEIGHTS, engine=engine))
+    with false_time() as clock:
+        engine = Federation(
+            Paced(among, seconds, clock),
+            enrolled(among),
+            run="a",
+            timeout=60.0,
+            quorum=quorum,
+            patience=3.0,
+            note=records.append,
+        )
+        list(run(*what, *START, rounds=4, weights=WEIGHTS, engine=engine))
     return records
 
 
 @pytest.mark.slow
-def test_a_site_that_answers_at_once_does_not_shut_out_the_others(monkeypatch):
+def test_a_site_that_answers_at_once_does_not_shut_out_the_others():
     seconds = {"site-0": 0.0, "site-2": 5.0, "site-3": 6.0, "site-4": 7.0}
-    for record in paced(seconds, 1, monkeypatch):
+    for record in paced(seconds, 1):
         assert record.counted == list(seconds)
         assert record.seconds == 7.0
 
 
 @pytest.mark.slow
-def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked(monkeypatch):
+def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked():
     seconds = {"site-0": 1.0, "site-2": 1.0, "site-3": 4.0, "site-4": 1.0}
-    for record in paced(seconds, 3, monkeypatch):
+    for record in paced(seconds, 3):
         assert record.skipped == []
         assert record.left_out == {"site-3": NOT_AWAITED}
         assert record.seconds == 3.0
