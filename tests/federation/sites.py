@@ -1,19 +1,72 @@
 """Sites in this process, for tests of the server's loop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
 from fedbilevel.engines.federation import (
     REHEARSAL,
     EnrolledDevices,
     Federation,
+    Reply,
     Site,
+    engine,
 )
 from fedbilevel.engines.federation.in_process import InProcess
 from tests.engines.federation import START, held
 from tests.waiting import HANG
+
+
+class Clock:
+    """A clock in the place of the module `time`: it stands still unless it is set.
+
+    Attributes:
+        now: seconds.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@contextmanager
+def false_time() -> Iterator[Clock]:
+    """Let servers in this process read a clock that their transport sets."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "time", clock)
+        yield clock
+
+
+class UnderWay:
+    """Replies on their way, each of which arrives at its time by a clock.
+
+    Args:
+        clock: that is set to the time at which something arrives.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._count = clock, 0
+        self._replies: list[tuple[float, int, Reply]] = []
+
+    def send(self, delay: float, reply: Reply) -> None:
+        self._count += 1
+        heappush(self._replies, (self._clock.now + delay, self._count, reply))
+
+    def arriving(self, left: Callable[[], float]) -> Iterator[Reply]:
+        """Yield what arrives until time is up; keep the others."""
+        while self._replies and self._replies[0][0] <= self._clock.now + left():
+            arrives, _, reply = heappop(self._replies)
+            self._clock.now = max(self._clock.now, arrives)
+            yield reply
+        self._clock.now += max(0.0, left())
 
 
 def sites_holding(

@@ -30,8 +30,10 @@ class Limits:
     Attributes:
         norm: the largest Euclidean norm of an upload; none to allow any.
         distance: how many times as far as the median device an upload may go from what
-            the server had sent, each variable for itself; none to allow any. It holds
-            as long as more than half of the devices of an exchange are honest.
+            the server had sent, each variable for itself; none to allow any. More than
+            half of the devices of an exchange have to be honest. Bad ones with a part p
+            of the weight win if they always send the most and the limit is above
+            (1 − p) / p: see docs/security.md.
 
     Example:
         >>> Limits(distance=10.0).norm is None

@@ -176,6 +176,8 @@ class Gathering:
 
     def close(self) -> list[int]:
         """End early; return the devices that might have answered yet."""
-        waited_for = [one for one, why in self.missing.items() if why == NO_ANSWER]
+        # An answer to an earlier exchange is what one that was not waited for sends.
+        unheard = NO_ANSWER, OTHER_ANSWER
+        waited_for = [one for one, why in self.missing.items() if why in unheard]
         self.missing.update(dict.fromkeys(waited_for, NOT_AWAITED))
         return waited_for
