@@ -84,7 +84,7 @@ def check_record(
         fates, asked, spare = {**fates, **more}, asked + spare, []
     strays = {name for arrived in schedule.strays[began:] for name, _ in arrived}
     assert record.skipped == spare
-    counted = [name for name in asked if name in counting]
+    counted = [name for name in PRESENT if name in counting]
     assert record.counted == counted
     assert set(record.left_out) == set(asked) - set(counted)
     for name, said in record.left_out.items():

@@ -178,7 +178,8 @@ class Federation:
             closed = self._gather(gathering, message, list(spare))
         unheard = gathering.close() if closed else []
         gathering.settle()
-        missing, counted = gathering.missing, gathering.counted
+        missing, accepted = gathering.missing, set(gathering.counted)
+        counted = [device for device in chosen if device in accepted]
         heard = [device for device in asked.values() if device not in unheard]
         self._absences.note(heard, missing)
         self._note(
