@@ -17,7 +17,7 @@ from fedbilevel import (
     UniformSample,
     run,
 )
-from fedbilevel.algorithms.guard import MOST_SETBACKS
+from fedbilevel.algorithms.guard import MOST_SETBACKS, judge, new_guard
 from tests import quadratic
 from tests.algorithms.table import at_night
 
@@ -331,6 +331,40 @@ def test_what_one_device_reports_does_not_stop_a_run(lie, value):
     )
     assert int(last.server.setbacks) <= MOST_SETBACKS
     assert abs(float(last.x) - 1.0) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("setbacks", "loss", "doubtful", "broken", "exploded"),
+    [
+        (0, 1.0, False, False, False),
+        (0, 1.0, True, False, True),
+        (0, 100.0, False, False, True),
+        (MOST_SETBACKS, 1.0, True, False, False),
+        (MOST_SETBACKS, 1.0, False, True, True),
+        (MOST_SETBACKS, 100.0, False, False, True),
+    ],
+)
+def test_after_five_setbacks_a_few_diverging_devices_count_no_more(
+    setbacks, loss, doubtful, broken, exploded
+):
+    no, yes = jnp.array(False), jnp.array(True)
+    guard, _ = judge(
+        new_guard(jnp.array(1.0), jnp.zeros(())),
+        jnp.array(1.0),
+        jnp.array(1.0),
+        warm=no,
+        broken=no,
+        doubtful=no,
+    )
+    _, found = judge(
+        guard._replace(setbacks=jnp.asarray(setbacks)),
+        jnp.array(2.0),
+        jnp.array(loss),
+        warm=yes,
+        broken=jnp.asarray(broken),
+        doubtful=jnp.asarray(doubtful),
+    )
+    assert bool(found) == exploded
 
 
 @pytest.mark.nightly

@@ -164,6 +164,8 @@ class Store:
             with suppress(Exception):
                 assert failed is not None
                 failed.close()
+            # A folder that has gone is the cause, whatever it made Orbax stumble over.
+            self._check_place()
             whole = self._whole()
             then = (
                 f"goes on from the newest that is whole, of {max(whole)} rounds"
