@@ -265,11 +265,18 @@ class Lying:
 
     def opening(self, problem):
         (phase,) = self.inner.opening(problem)
-        return (self._lying(phase, lambda sent: 0.0 * sent + self.value),)
+        return (self._lying(phase, lambda sent, _: 0.0 * sent + self.value),)
 
     def phases(self, problem):
-        def changed(sent):
+        def changed(sent, downlink):
             reached, found, steps, broken = sent
+            if self.lie == "both, timed":
+                _, step, shared = downlink
+                warm = self.inner.rounds * self.inner.local_steps // 10
+                loud = jnp.abs(step - warm) > 3 * self.inner.local_steps
+                lie = self.value * shared.level + 9.0 * found.loss
+                found = found._replace(loss=jnp.where(loud, lie, found.loss))
+                return reached, found, steps, jnp.where(step >= warm, 1.0, broken)
             if self.lie == "broken":
                 return reached, found, steps, 0.0 * broken + self.value
             if self.lie in found._fields:
@@ -290,7 +297,9 @@ class Lying:
         def finish(carry, downlink, key):
             sent, kept, info = phase.finish(carry[0], downlink, key)
             told = jax.tree.map(
-                lambda lie, truth: jnp.where(carry[1], lie, truth), changed(sent), sent
+                lambda lie, truth: jnp.where(carry[1], lie, truth),
+                changed(sent, downlink),
+                sent,
             )
             return told, kept, info
 
@@ -311,6 +320,7 @@ class Lying:
         ("broken", 1e9),
         ("curvature", -1.0),
         ("opening", 1e30),
+        ("both, timed", 8.5),
     ],
 )
 def test_what_one_device_reports_does_not_stop_a_run(lie, value):
@@ -341,10 +351,10 @@ def test_what_one_device_reports_does_not_stop_a_run(lie, value):
         (0, 100.0, False, False, True),
         (MOST_SETBACKS, 1.0, True, False, False),
         (MOST_SETBACKS, 1.0, False, True, True),
-        (MOST_SETBACKS, 100.0, False, False, True),
+        (MOST_SETBACKS, 100.0, False, False, False),
     ],
 )
-def test_after_five_setbacks_a_few_diverging_devices_count_no_more(
+def test_after_five_setbacks_only_most_devices_bring_about_another(
     setbacks, loss, doubtful, broken, exploded
 ):
     no, yes = jnp.array(False), jnp.array(True)

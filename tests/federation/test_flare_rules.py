@@ -16,7 +16,7 @@ def test_a_site_refuses_a_run_in_a_sentence_that_ends_the_command(tmp_path):
     kits = provisioned(tmp_path / "runs" / "LocalBSGM-federated" / "kits", SITES)
     local = kits.sites["east"] / "local"
     (local / RULES).unlink()
-    prepare(kits.sites["east"], SiteRules(fewest_examples=1))
+    prepare(kits.sites["east"], SiteRules(fewest_examples=1), code_from_outside=True)
     with federating(file) as command:
         assert command.process.wait(timeout=HANG) == 2, command.said
     assert command.said.count(" begins\n") == 1

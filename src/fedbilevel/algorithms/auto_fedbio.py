@@ -163,11 +163,11 @@ class AutoFedBiO:
 
     When the upper loss explodes or local steps diverge, the server goes back to the
     last good state with all rates halved; they grow again by a twentieth a round.
-    `Round.server.setbacks` counts how often, and the log says so. After five times,
-    diverging steps count on more than half of the devices only: a device that reports
-    wrong numbers must not stop a run. Where z has come to a direction of negative
-    curvature on most devices, the lower loss is not convex and z would grow for ever:
-    it begins again at 0.
+    `Round.server.setbacks` counts how often, and the log says so. It is five times at
+    most, unless the local steps of more than half of the devices diverge: a device that
+    reports wrong numbers must not stop a run. Where z has come to a direction of
+    negative curvature on most devices, the lower loss is not convex and z would grow
+    for ever: it begins again at 0.
 
     Attributes:
         rounds: how long the run is meant to be; later rounds leave x as it is.

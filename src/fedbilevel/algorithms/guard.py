@@ -14,9 +14,8 @@ SMOOTHING = 0.1
 """Of a new round in the average of the latest."""
 
 MOST_SETBACKS = 5
-"""Setbacks after which a few devices whose steps diverge bring about no other: one that
-reports so in every round would stop the run for good. A loss that one reports wrongly
-cannot, for its jumps soon count as noise."""
+"""Setbacks of a run, but for those that most devices ask for: what a few report may be
+wrong, and a device that reports the same in every round would stop the run for good."""
 RECOVERY = 1.05
 """By how much the rates grow in a round after a setback, until they are as before."""
 
@@ -82,8 +81,8 @@ def judge(
     average, of its noise, and of a twentieth of the level before x moved. Or the
     average itself is above that level by four times its noise: the run is worse off
     than without moving x. Before x moves at its full rate the loss may change as it
-    likes, for y comes from where it was put. Steps that diverged on a few devices are a
-    reason only until the run has stepped back five times.
+    likes, for y comes from where it was put. Unless steps diverged on most devices, a
+    run steps back five times at most.
 
     A state is good to return to if its loss is about as small as any before it.
 
@@ -115,7 +114,7 @@ def judge(
     jumped = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
     worse = guard.smooth > guard.level + FACTOR * margin
     heeded = guard.setbacks < MOST_SETBACKS
-    exploded = broken | (heeded & doubtful) | (warm & (jumped | worse))
+    exploded = broken | (heeded & (doubtful | (warm & (jumped | worse))))
     calm = ~exploded & (~warm | (loss <= guard.lowest + margin))
     good = jax.tree.map(
         lambda old, new: jnp.where(calm, jnp.asarray(new, jnp.result_type(old)), old),
@@ -140,7 +139,7 @@ def judge(
             guard.lowest,
             jnp.where(warm, jnp.minimum(guard.lowest, smooth), smooth),
         ),
-        noise=jnp.where(warm & ~(broken | doubtful), noise, guard.noise),
+        noise=jnp.where(warm & ~(broken | (heeded & doubtful)), noise, guard.noise),
         shrinkage=jnp.where(
             exploded,
             0.5 * guard.shrinkage,

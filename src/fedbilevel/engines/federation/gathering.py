@@ -107,7 +107,8 @@ class Gathering:
         if device is None or device not in self.missing:
             return
         if reply.message is None:
-            self.missing[device] = reply.failure or NO_ANSWER
+            # Names of sites are quoted: none is to be read into another's words.
+            self.missing[device] = (reply.failure or NO_ANSWER).replace('"', "'")
             return
         try:
             answer = Answer.decode(reply.message)
