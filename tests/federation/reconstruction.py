@@ -161,10 +161,10 @@ def _factored(gradient: np.ndarray) -> Claim:
     left, _, right = np.linalg.svd(gradient)
     image = right[0] * np.sign(right[0].sum())
     label = int(np.argmax(np.abs(left[:, 0])))
-    return Claim(_on_levels(image), label)
+    return Claim(on_levels(image), label)
 
 
-def _on_levels(image: np.ndarray) -> np.ndarray:
+def on_levels(image: np.ndarray) -> np.ndarray:
     """Return an image at the brightness at which all its pixels are grey levels."""
     image = image / image.max()
     bright = np.arange(LEVELS, 0, -1)
@@ -346,6 +346,8 @@ SHARED = FedBiO(1.0, upper_rate=0.0, batch_size=16)
 
 def table() -> Iterator[str]:
     """Yield the lines of the table of docs/security.md, as they are measured."""
+    from tests.federation.cones import read_by_cones  # which is built on this module
+
     real = SiteRules()
     lenient = replace(real, fewest_per_entry=1)
     cleaning, shared = held(hyper_cleaning, COUNT), held(regularisation, COUNT)
@@ -383,6 +385,13 @@ def table() -> Iterator[str]:
             replace(SHARED, batch_size=large),
             real,
             read_separated,
+        ),
+        (
+            "active, shared x, by curvature, defaults, batch 128",
+            shared,
+            replace(SHARED, batch_size=large),
+            real,
+            read_by_cones,
         ),
         (
             "active, shared x, most_exchanges 10,000, batch 128",

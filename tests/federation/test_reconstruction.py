@@ -11,6 +11,7 @@ import pytest
 from fedbilevel import FedBiO
 from fedbilevel.engines.federation import REHEARSAL, SiteRules
 from fedbilevel.problems import hyper_cleaning, regularisation
+from tests.federation.cones import read_by_cones
 from tests.federation.reconstruction import (
     CLEANING,
     COUNT,
@@ -92,3 +93,13 @@ def test_more_exchanges_than_the_default_take_sums_apart():
     rules = replace(SiteRules(), most_exchanges=QUESTIONS)
     victim = Victim(problem, replace(SHARED, batch_size=LARGE), rules)
     assert matched(read_separated(victim, QUESTIONS), problem) > COUNT // 2
+
+
+@pytest.mark.nightly
+def test_within_the_default_rules_curvature_gives_half_of_the_images_away():
+    """No rule of a site stops it: docs/security.md says so."""
+    problem = held(regularisation, COUNT)
+    victim = Victim(problem, replace(SHARED, batch_size=LARGE), SiteRules())
+    claims = read_by_cones(victim, SiteRules().most_exchanges)
+    assert matched(claims, problem) > COUNT // 3
+    assert victim.answered == SiteRules().most_exchanges
