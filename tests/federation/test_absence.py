@@ -14,6 +14,8 @@ from fedbilevel.engines.federation.gathering import NOT_AWAITED
 from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.federation.site import Site
 from fedbilevel.engines.federation.tasks import Answer
+from fedbilevel.engines.federation.transport import Transport
+from fedbilevel.engines.limits import NO_LIMITS
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import Clock, UnderWay, enrolled, false_time, federation
@@ -167,6 +169,41 @@ def test_a_transport_that_never_ends_is_left_when_time_is_up():
     assert records[0].left_out["site-1"] == "did not answer in time"
 
 
+def with_patience(
+    transport: Transport,
+    among: Mapping[str, Site],
+    *,
+    quorum: int,
+    rounds: int,
+    name: str = NAME,
+    limits: Limits = NO_LIMITS,
+) -> list[Exchange]:
+    """Return the exchanges of a run that waits three times as long as most took."""
+    records: list[Exchange] = []
+    engine = Federation(
+        transport,
+        enrolled(among),
+        run="a",
+        timeout=60.0,
+        quorum=quorum,
+        patience=3.0,
+        note=records.append,
+    )
+    what = PROBLEM, algorithm(name), enrolled(among)
+    steps = run(
+        *what, *START, rounds=rounds, weights=WEIGHTS, limits=limits, engine=engine
+    )
+    list(steps)
+    return records
+
+
+def be_slow(left: Callable[[], float]) -> None:
+    """Take half a second, or as long as there is."""
+    until = time.monotonic() + 0.5
+    while left() > 0 and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 class Straggling:
     """A transport, and its clock: all sites answer after a second each, one never."""
 
@@ -193,18 +230,7 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
     among = sites(NAME)
     transport = Straggling(among)
     monkeypatch.setattr("fedbilevel.engines.federation.engine.time", transport)
-    records: list[Exchange] = []
-    engine = Federation(
-        transport,
-        enrolled(among),
-        run="a",
-        timeout=60.0,
-        quorum=3,
-        patience=3.0,
-        note=records.append,
-    )
-    what = PROBLEM, algorithm(NAME), enrolled(among)
-    list(run(*what, *START, rounds=3, weights=WEIGHTS, engine=engine))
+    records = with_patience(transport, among, quorum=3, rounds=3)
     assert records
     for record in records:
         # It is asked again: it may be quicker next time.
@@ -225,9 +251,7 @@ class Hasty:
     ) -> Iterator[Reply]:
         hasty = ["site-0", "site-2"]
         yield from self._inside.exchange(message, hasty, left)
-        wait = time.monotonic() + 0.5
-        while left() > 0 and time.monotonic() < wait:
-            time.sleep(0.01)
+        be_slow(left)
         if left() > 0:
             others = [name for name in to if name not in hasty]
             yield from self._inside.exchange(message, others, left)
@@ -239,19 +263,8 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
     among = sites(NAME)
     for site in among.values():
         site.warm_up()
-    records: list[Exchange] = []
-    engine = Federation(
-        Hasty(among),
-        enrolled(among),
-        run="a",
-        timeout=60.0,
-        quorum=2,
-        patience=3.0,
-        note=records.append,
-    )
-    what = PROBLEM, algorithm(NAME), enrolled(among)
     with no_hang():
-        list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+        records = with_patience(Hasty(among), among, quorum=2, rounds=2)
     for record in records:
         assert record.left_out == {}
 
@@ -277,33 +290,14 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
                     moved = {name: 1e6 + one for name, one in answer.arrays.items()}
                     answer = answer._replace(arrays=moved)
                 yield Reply(reply.device, answer.encode())
-            wait = time.monotonic() + 0.5
-            while left() > 0 and time.monotonic() < wait:
-                time.sleep(0.01)
+            be_slow(left)
             if left() > 0:
                 yield from InProcess(among).exchange(message, [last], left)
 
-    records: list[Exchange] = []
-    engine = Federation(
-        Poisoned(),
-        enrolled(among),
-        run="a",
-        timeout=60.0,
-        quorum=3,
-        patience=3.0,
-        note=records.append,
-    )
-    what = PROBLEM, algorithm(FAR), enrolled(among)
+    near = Limits(distance=10.0)
     with no_hang():
-        list(
-            run(
-                *what,
-                *START,
-                rounds=2,
-                weights=WEIGHTS,
-                limits=Limits(distance=10.0),
-                engine=engine,
-            )
+        records = with_patience(
+            Poisoned(), among, quorum=3, rounds=2, name=FAR, limits=near
         )
     for record in records:
         assert list(record.left_out) == ["site-0"]
@@ -330,20 +324,9 @@ class Paced:
 def paced(seconds: Mapping[str, float], quorum: int) -> list[Exchange]:
     """Return the exchanges of four rounds with sites that take so long."""
     among = sites(NAME)
-    records: list[Exchange] = []
-    what = PROBLEM, algorithm(NAME), enrolled(among)
     with false_time() as clock:
-        engine = Federation(
-            Paced(among, seconds, clock),
-            enrolled(among),
-            run="a",
-            timeout=60.0,
-            quorum=quorum,
-            patience=3.0,
-            note=records.append,
-        )
-        list(run(*what, *START, rounds=4, weights=WEIGHTS, engine=engine))
-    return records
+        transport = Paced(among, seconds, clock)
+        return with_patience(transport, among, quorum=quorum, rounds=4)
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ class Gathering:
     @property
     def awaited(self) -> Sequence[int]:
         """The devices that may answer yet."""
+        # An answer to an earlier exchange is what one that was not waited for sends.
         return [
             device
             for device, why in self.missing.items()
@@ -177,8 +178,6 @@ class Gathering:
 
     def close(self) -> list[int]:
         """End early; return the devices that might have answered yet."""
-        # An answer to an earlier exchange is what one that was not waited for sends.
-        unheard = NO_ANSWER, OTHER_ANSWER
-        waited_for = [one for one, why in self.missing.items() if why in unheard]
+        waited_for = list(self.awaited)
         self.missing.update(dict.fromkeys(waited_for, NOT_AWAITED))
         return waited_for
