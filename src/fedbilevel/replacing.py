@@ -1,5 +1,6 @@
 """Files that are whole whenever somebody reads them."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,39 @@ def replacing(file: Path) -> Iterator[Path]:
     synchronise(unfinished)
     unfinished.rename(file)
     synchronise(file.parent)
+
+
+def append(file: Path, line: bytes) -> None:
+    """Write a line at the end of a file, for good: all of it, or nothing.
+
+    Raises:
+        OSError: it could not be written.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "notes" / "lines.txt"
+        >>> append(file, b"one")
+        >>> append(file, b"two")
+        >>> file.read_bytes().split()
+        [b'one', b'two']
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not file.exists()
+    whole = line + b"\n"
+    with file.open("ab", buffering=0) as lines:
+        before = lines.tell()
+        try:
+            if lines.write(whole) < len(whole):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+            os.fsync(lines.fileno())
+        except OSError:
+            # Or else the next line would stand behind half of this one.
+            lines.truncate(before)
+            raise
+    if is_new:
+        # Its name, too, must outlive a power cut.
+        synchronise(file.parent)
+        synchronise(file.parent.parent)
 
 
 def synchronise(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a site has answered, where several jobs of a kit run at the same time."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel.engines.federation import RefusedError, SiteRules
-from fedbilevel.engines.federation.answer_count import ANSWERED, AnswerCount
-from fedbilevel.engines.federation.answered import AnsweredTasks
+from fedbilevel.engines.federation.answer_count import COUNT, AnswerCount
+from fedbilevel.engines.federation.answered import ANSWERED, AnsweredTasks
 from fedbilevel.engines.protocol import Moment
 
 MOST = 40
@@ -97,10 +98,23 @@ def test_two_jobs_of_one_run_do_not_answer_one_exchange_twice(tmp_path):
     one.admit(Moment(1, 0), "bb")
 
 
-def test_an_operator_gives_the_exchanges_of_a_run_free_by_removing_its_folder(tmp_path):
+def test_removing_a_run_gives_no_exchanges_back(tmp_path):
     assert answer_all(tmp_path, "first") == MOST
-    second = tasks_of(tmp_path, "second")
-    with pytest.raises(RefusedError):
-        second.admit(Moment(0, 0), "aa")
-    (tmp_path / "owner" / "first" / ANSWERED).unlink()
-    second.admit(Moment(0, 0), "aa")
+    shutil.rmtree(tmp_path / "owner")
+    for name in ("first", "second"):
+        with pytest.raises(RefusedError, match="Let its operator raise it"):
+            tasks_of(tmp_path, name).admit(Moment(0, 0), "aa")
+
+
+def test_an_operator_reads_what_was_answered(tmp_path):
+    tasks_of(tmp_path, "first").admit(Moment(0, 0), "aa")
+    tasks_of(tmp_path, "second").admit(Moment(3, 1), "aa")
+    assert (tmp_path / COUNT).read_text() == "first 0 0\nsecond 3 1\n"
+
+
+def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
+    tasks = tasks_of(tmp_path, "first")
+    (tmp_path / "owner").write_text("no folder")
+    with pytest.raises(RefusedError, match="cannot note what it answers"):
+        tasks.admit(Moment(0, 0), "aa")
+    assert (tmp_path / COUNT).read_text() == "first 0 0\n"

@@ -19,9 +19,11 @@ from fedbilevel import (
     WarmStart,
 )
 from fedbilevel.algorithms.survey import Survey
+from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.federation import RefusedError, Site, SiteRules
-from fedbilevel.engines.federation.answer_count import ANSWERED
+from fedbilevel.engines.federation.answered import ANSWERED
 from fedbilevel.engines.federation.messages import packed
+from fedbilevel.engines.federation.shared_entries import require_shared_entries
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
@@ -125,6 +127,32 @@ def of_no_example(x, y, batch):
 def test_an_x_that_examples_share_is_fine(lower):
     held = LocalExamples(rows(128), np.arange(130))
     Site(0, BilevelProblem(loss_of_y, lower), ALGORITHM, held, np.zeros(26), 0.0)
+
+
+def rooted(x, y, batch):
+    return numbered(x, y, batch) * jnp.mean(jnp.sqrt(10.0 - x[batch]))
+
+
+@pytest.mark.parametrize(("lower", "start"), [(numbered, -1000.0), (rooted, 20.0)])
+def test_a_start_where_no_example_is_seen_to_move_x_is_no_way_around(lower, start):
+    numbers = StoredExamples(jnp.arange(128), jnp.array(0), jnp.array(128))
+    point = jnp.full(128, start), jnp.zeros(())
+    what = BilevelProblem(numbered, lower), *point, StoredData(numbers, numbers)
+    words = "128 of 128 entries of x are moved by fewer than 5 upper examples"
+    with pytest.raises(RefusedError, match=words):
+        require_shared_entries(SiteRules(), *what)
+
+
+def test_derivatives_that_are_nowhere_finite_are_refused():
+    numbers = StoredExamples(jnp.arange(128), jnp.array(0), jnp.array(128))
+
+    def nowhere(x, y, batch):
+        return jnp.mean(jnp.sqrt(x[batch // 64] - 1000.0)) * y**2
+
+    problem = BilevelProblem(grouped(64), nowhere)
+    what = problem, jnp.zeros(2), jnp.zeros(()), StoredData(numbers, numbers)
+    with pytest.raises(RefusedError, match=r"lower loss .* by x are not finite"):
+        require_shared_entries(SiteRules(), *what)
 
 
 def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):

@@ -14,7 +14,7 @@ from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.flare.collab_site import ENROL, made
 from fedbilevel.flare.homes import RUNS
-from fedbilevel.flare.settings import prepare
+from fedbilevel.flare.settings import CLASSES, prepare
 from fedbilevel.flare.site_files import (
     SALT,
     read_site_files,
@@ -47,6 +47,21 @@ def test_a_real_site_gets_the_safe_rules_and_a_salt_of_its_own(kit):
     (kit / "local" / SALT).unlink()
     prepare(kit)
     assert read_site_files(kit / "local")[1] != salt
+
+
+def test_a_site_allows_our_classes_and_what_its_operator_adds(kit):
+    allowed = {"class_allow_list": ["loads.Tables"], "class_list_enforcement_mode": ""}
+    (kit / "local" / "resources.json.default").write_text(json.dumps(allowed))
+    prepare(kit)
+    file = kit / "local" / "resources.json"
+    written = json.loads(file.read_text())
+    assert written["class_allow_list"] == list(CLASSES)
+    assert written["class_list_enforcement_mode"] == "enforce"
+    written["class_allow_list"].append("loads.Tables")
+    file.write_text(json.dumps(written))
+    prepare(kit)
+    allowed = json.loads(file.read_text())["class_allow_list"]
+    assert allowed == [*CLASSES, "loads.Tables"]
 
 
 def test_an_operator_edits_the_rules(kit):

@@ -52,15 +52,16 @@ def prepare(
 ) -> None:
     """Write what a kit's `local` folder lacks, on the machine where it is to run.
 
-    Server and sites allow the classes that jobs of this package name. A server keeps
-    jobs and snapshots in its kit, not in `/tmp/nvflare`, notices a dead site after
-    30 s, not 10 minutes, and lets who has the role `lead` ask their own jobs how they
-    are getting on. A site keeps its error log to itself, and refuses jobs that bring
-    code, whoever submits them, unless it has a policy of its own already: it executes
-    problem files that were reviewed there (`review`). It gets a secret salt and the
-    rules that it holds servers to, in `site_rules.toml`, for its operator to edit. No
-    process of the kit takes larger messages than the limit, nor sets room aside for
-    them. All else stays as it was set, rules and salt included.
+    Server and sites allow the classes that jobs of this package name; a site allows no
+    others until its operator adds some. A server keeps jobs and snapshots in its kit,
+    not in `/tmp/nvflare`, notices a dead site after 30 s, not 10 minutes, and lets who
+    has the role `lead` ask their own jobs how they are getting on. A site keeps its
+    error log to itself, and refuses jobs that bring code, whoever submits them, unless
+    it has a policy of its own already: it executes problem files that were reviewed
+    there (`review`). It gets a secret salt and the rules that it holds servers to, in
+    `site_rules.toml`, for its operator to edit. No process of the kit takes larger
+    messages than the limit, nor sets room aside for them. All else stays as it was set,
+    rules and salt included.
 
     Args:
         kit: Startup kit of a server or site.
@@ -79,10 +80,17 @@ def prepare(
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]
         30
     """
+    first = not (kit / "local" / "resources.json").exists()
     resources = _settings(kit / "local", "resources.json")
+    is_site = "servers" not in resources
+    if is_site and first:
+        # Of the classes that nvflare allows by default some read tables: a job that
+        # names them would pass by the rules of the site.
+        resources["class_allow_list"] = []
+        resources["class_list_enforcement_mode"] = "enforce"
     allowed = resources.setdefault("class_allow_list", [])
     allowed += [name for name in CLASSES if name not in allowed]
-    if "servers" in resources:
+    if not is_site:
         _keep_to_the_kit(resources, kit.absolute())
         _let_submitters_ask(kit / "local")
     else:

@@ -17,7 +17,7 @@ MEANINGS = {
     "fewest_examples": "the fewest examples that this site must hold for each loss",
     "fewest_per_entry": "the fewest of its examples that must move an entry of x;\n"
     "# 1 allows a weight for each example, by which a server can read them",
-    "most_exchanges": "that are answered, of all runs together in this kit",
+    "most_exchanges": "that are ever answered, of all runs together in this kit",
     "most_rollbacks": "how many times the server of a run may go back and ask "
     "something else",
     "simulated_draws": "true only for a rehearsal: the server then knows every sample",

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ANSWERED = "answered.txt"
-"""The file of a run's folder at a site: a line for each task, in order."""
+from fedbilevel.replacing import append
+
+COUNT = "exchanges.txt"
+"""The file of all runs' folder at a site: a line for each exchange, in order."""
 LOCK = ".answering"
 WAIT = 60.0
 """Seconds to wait for another process, which holds the lock while it writes a line."""
@@ -16,15 +18,16 @@ class AnswerCount:
 
     Jobs of several runs answer at the same time, each in a process of its own. Whoever
     looks at the count and adds to it holds a lock in between, or several would take the
-    last free place.
+    last free place. What a server has read stays read: the count outlives the folders
+    of the runs.
 
     Args:
-        folder: that all lists of answered tasks are below; none to count in memory.
+        folder: that the folders of all runs are below; none to count in memory.
 
     Example:
         >>> count = AnswerCount(None)
         >>> with count.held() as number:
-        ...     count.add_in_memory()
+        ...     count.add("first 0 0")
         >>> with count.held() as number:
         ...     number
         1
@@ -32,47 +35,42 @@ class AnswerCount:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._in_memory = 0
-        # Bytes and lines of each list: only what was added is read.
-        self._known: dict[Path, tuple[int, int]] = {}
+        self._number = self._read = 0
 
     @contextmanager
     def held(self) -> Iterator[int]:
         """Give the number, to which nobody else adds meanwhile.
 
         Raises:
-            OSError: the lists cannot be read, or another process does not let go.
+            OSError: the file cannot be read, or another process does not let go.
         """
         if self._folder is None:
-            yield self._in_memory
+            yield self._number
             return
         # Here, as a site whose runs are in memory does without the package.
         from filelock import FileLock
 
         self._folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self._folder / LOCK, timeout=WAIT):
-            yield self._lines()
+            self._catch_up(self._folder / COUNT)
+            yield self._number
 
-    def add_in_memory(self) -> None:
-        """Count one more, where there is no folder."""
-        self._in_memory += 1
+    def add(self, exchange: str) -> None:
+        """Count one more, with the lock held; `exchange` says which, for operators."""
+        if self._folder is None:
+            self._number += 1
+        else:
+            append(self._folder / COUNT, exchange.encode())
 
-    def _lines(self) -> int:
-        assert self._folder is not None
-        # Without those of a run whose folder an operator has removed.
-        found = {}
-        for file in self._folder.rglob(ANSWERED):
-            size = file.stat().st_size
-            read, lines = self._known.get(file, (0, 0))
-            if size < read:
-                read, lines = 0, 0
-            if size > read:
-                with file.open("rb") as opened:
-                    opened.seek(read)
-                    added = opened.read()
-                # A line that was not finished is read again.
-                end = added.rfind(b"\n") + 1
-                read, lines = read + end, lines + added.count(b"\n")
-            found[file] = read, lines
-        self._known = found
-        return sum(lines for _, lines in found.values())
+    def _catch_up(self, file: Path) -> None:
+        """Read what was added since the last time."""
+        size = file.stat().st_size if file.exists() else 0
+        if size < self._read:
+            # Removed or shortened by the operator.
+            self._number = self._read = 0
+        if size > self._read:
+            with file.open("rb") as opened:
+                opened.seek(self._read)
+                added = opened.read()
+            self._number += added.count(b"\n")
+            self._read += len(added)

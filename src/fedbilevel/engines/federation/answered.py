@@ -1,14 +1,16 @@
 """The tasks of a run that a site has answered, so that none is answered differently."""
 
-import errno
 import os
 from pathlib import Path
 
-from fedbilevel.engines.federation.answer_count import ANSWERED, AnswerCount
+from fedbilevel.engines.federation.answer_count import AnswerCount
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.site_rules import RULES, SiteRules
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.replacing import synchronise
+from fedbilevel.replacing import append
+
+ANSWERED = "answered.txt"
+"""The file of a run's folder at a site: a line for each task, in order."""
 
 
 class AnsweredTasks:
@@ -44,6 +46,7 @@ class AnsweredTasks:
     ) -> None:
         self._rules, self._count = rules, count
         self._file = None if folder is None else folder / ANSWERED
+        self._name = "" if folder is None else folder.name
         # Not of moments: the garbage collector need not look at tuples of numbers.
         self._digests: dict[tuple[int, int], str] = {}
         self._rollbacks = self._read = 0
@@ -74,8 +77,7 @@ class AnsweredTasks:
             raise RefusedError(
                 f"the site answers {self._rules.most_exchanges} exchanges of all runs "
                 f"together, as most_exchanges in its local/{RULES} says, and has "
-                "answered them. Let its operator raise it, or remove the folders of "
-                "finished runs from the kit"
+                "answered them. Let its operator raise it"
             )
         if self._goes_back(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(
@@ -109,38 +111,17 @@ class AnsweredTasks:
         self._read = self._file.stat().st_size
 
     def _note(self, moment: Moment, digest: str) -> None:
-        if self._file is None:
-            self._count.add_in_memory()
-        else:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            line = f"{moment[0]} {moment[1]} {digest}\n".encode()
-            is_new = not self._file.exists()
-            _append(self._file, line)
-            self._read += len(line)
-            if is_new:
-                # Its name, too, must outlive a power cut.
-                synchronise(self._file.parent)
-                synchronise(self._file.parent.parent)
+        # Counted first: a crash in between must not make an answer uncounted.
+        self._count.add(f"{self._name} {moment[0]} {moment[1]}")
+        if self._file is not None:
+            line = f"{moment[0]} {moment[1]} {digest}".encode()
+            append(self._file, line)
+            self._read += len(line) + 1
         self._add(moment, digest)
 
 
 def _numbers(moment: Moment) -> tuple[int, int]:
     return int(moment[0]), int(moment[1])
-
-
-def _append(file: Path, line: bytes) -> None:
-    """Write a line at the end of a file: all of it, for good, or nothing."""
-    with file.open("ab", buffering=0) as lines:
-        before = lines.tell()
-        try:
-            if lines.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # Before the answer leaves: a power cut must not make it forgotten.
-            os.fsync(lines.fileno())
-        except OSError:
-            # Or else the next line would stand behind half of this one.
-            lines.truncate(before)
-            raise
 
 
 def _lines(file: Path, read: int) -> list[tuple[Moment, str]]:

@@ -28,11 +28,11 @@ from fedbilevel.engines.federation.answered import AnsweredTasks
 from fedbilevel.engines.federation.enrolment import Enrolment
 from fedbilevel.engines.federation.kept import KeptStates
 from fedbilevel.engines.federation.messages import RefusedError, unpacked
+from fedbilevel.engines.federation.shared_entries import require_shared_entries
 from fedbilevel.engines.federation.site_rules import (
     SiteRules,
     require_batches,
     require_examples,
-    require_shared_entries,
 )
 from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.means import check_means
