@@ -3,8 +3,9 @@
 All are searched in the same way: the same number of draws, from ranges that are the
 same in kind. A rate of y or z and the scale θ of a series are parts of 1/L, with L the
 curvature that nine tenths of a task's batches do not exceed near y*(x); an upper step
-is in units of the task's. The ranges hold what each method's own theory asks for, such
-as 1/(6L) for the lower step of the paper's algorithms.
+is in units of the task's. The ranges of steps hold what each method's own theory asks
+for, such as 1/(6L) for the lower step of the paper's algorithms. The theory of a series
+asks for more terms than any method gets here: each costs a batch.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,8 @@
 An upload that goes many times as far as the median device's is left out of a
 federation's exchange (`distance_limit`, 10 unless an experiment says otherwise). On
 heterogeneous devices an honest one may go far too. Each of the six tasks is dealt
-heterogeneously and run by FedBiO and by AutoFedBiO; the table has the part of honest
+heterogeneously and run by FedBiO, LocalBSGM and AutoFedBiO, devices weighed by their
+sizes as in the comparison; the table has the part of honest
 uploads that a limit leaves out, the devices that it leaves out in more than half of
 their rounds, and the test metric at the end.
 """
@@ -22,8 +23,10 @@ from fedbilevel.experiments.federating import DISTANCE_LIMIT
 
 LIMITS = (3.0, 5.0, DISTANCE_LIMIT, 30.0)
 USUAL = {"upper": 10.0, "lower": 0.5, "adjoint": 0.5, "final": 1.0, "local_steps": 5}
-"""Of FedBiO, in the units of the comparison."""
-ROUNDS = 200
+USUAL |= {"terms": 10, "scale": 0.5, "mixing": 0.1}
+"""Of FedBiO and LocalBSGM, in the units of the comparison."""
+FIXED = "FedBiO", "LocalBSGM"
+ROUNDS = 100
 MOST = 0.01
 """The part of honest uploads that the usual limit may leave out."""
 
@@ -74,7 +77,7 @@ def main() -> None:
 def contenders(race: Race, rounds: int) -> dict[str, FederatedAlgorithm]:
     scale = Scale(race.case.upper_step, race.curvature, race.batch_size, 1, rounds)
     return {
-        "FedBiO": SEARCHED["FedBiO"].make(USUAL, scale),
+        **{name: SEARCHED[name].make(USUAL, scale) for name in FIXED},
         "auto": AutoFedBiO(rounds, batch_size=race.batch_size),
     }
 
@@ -96,6 +99,7 @@ def spread(
         task.y,
         rounds=rounds,
         seed=setting.seeds[0],
+        weights=task.devices.lower_sizes,
         limits=Limits(distance=limit),
     )
     found = last.exclusions

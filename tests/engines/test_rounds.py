@@ -27,6 +27,7 @@ from fedbilevel import (
 from fedbilevel.algorithms import momentum
 from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines import debug
+from fedbilevel.engines.device_work import work_of_device
 from fedbilevel.mathematics import tree
 from tests import quadratic
 from tests.algorithms.table import TwoExchanges, at_night
@@ -78,16 +79,13 @@ def test_conjugate_gradient_draws_one_curvature_batch():
 def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypatch):
     """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
     seen = {"down": 0, "up": 0, "samples": 0}
-    work, draw = debug._work, StoredExamples.draw
+    draw = StoredExamples.draw
 
-    def watched_work(phase, server, private, *rest):
-        def finish(*arguments):
-            uplink, kept, info = phase.finish(*arguments)
-            seen["up"] += tree.number_of_bytes(uplink)
-            return uplink, kept, info
-
-        seen["down"] += tree.number_of_bytes(phase.broadcast(server))
-        return work(phase._replace(finish=finish), server, private, *rest)
+    def watched_work(phase, downlink, *rest, **how):
+        done = work_of_device(phase, downlink, *rest, **how)
+        seen["up"] += tree.number_of_bytes(done.uplink)
+        seen["down"] += tree.number_of_bytes(downlink)
+        return done
 
     def watched_draw(self, key, batch_size, draws):
         batches = draw(self, key, batch_size, draws)
@@ -97,7 +95,7 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
             seen["samples"] += sum(len(jax.tree.leaves(batch)[0]) for batch in batches)
         return batches
 
-    monkeypatch.setattr(debug, "_work", watched_work)
+    monkeypatch.setattr(debug, "work_of_device", watched_work)
     monkeypatch.setattr(StoredExamples, "draw", watched_draw)
     *_, last = start_run(algorithm, rounds=2, engine=DebugSimulation())
     assert last.costs.bytes_down == seen["down"]

@@ -8,8 +8,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, Phase, Private, Server
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    Downlink,
+    Phase,
+    Private,
+    Server,
+    Uplink,
+)
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
+from fedbilevel.engines.device_work import Done, Step, work_of_device
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
@@ -125,26 +133,16 @@ def device_costs(
         >>> costs.bytes_up  # twice x and twice y, single precision
         56
     """
-    upper, lower = _Counted(data.upper), _Counted(data.lower)
-    counted = _CountedData(upper, lower)
     server = jax.tree.map(jax.numpy.asarray, server)
     downlink = jax.eval_shape(phase.broadcast, server)
-    carry = jax.eval_shape(
-        lambda downlink, private, key: phase.start(downlink, private, counted, key),
-        downlink,
-        private,
-        key,
-    )
-    upper_start, lower_start = upper.drawn, lower.drawn
-    if phase.steps:
-        jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
-    uplink, _, _ = jax.eval_shape(phase.finish, carry, downlink, key)
+    followed = _follow(phase, downlink, private, data, key)
+    upper, lower = followed.data
     return DeviceCosts(
-        upper_samples=upper_start + phase.steps * (upper.drawn - upper_start),
-        lower_samples=lower_start + phase.steps * (lower.drawn - lower_start),
+        upper_samples=upper.drawn,
+        lower_samples=lower.drawn,
         bytes_down=tree.number_of_bytes(downlink),
-        bytes_up=tree.number_of_bytes(uplink),
-        working_bytes=tree.number_of_bytes(carry)
+        bytes_up=tree.number_of_bytes(followed.uplink),
+        working_bytes=followed.working_bytes
         + max(upper.batch_bytes, lower.batch_bytes),
     )
 
@@ -179,23 +177,43 @@ def smallest_batch(
         >>> smallest_batch(phase, 1.0, (), StoredData(rows, rows))
         4
     """
-    upper, lower = _Counted(data.upper), _Counted(data.lower)
-    counted = _CountedData(upper, lower)
-    key = jax.random.key(0)
-    carry = jax.eval_shape(
-        lambda downlink, private, key: phase.start(downlink, private, counted, key),
-        downlink,
-        private,
-        key,
-    )
-    if phase.steps:
-        jax.eval_shape(lambda carry, key: phase.step(carry, counted, key), carry, key)
+    upper, lower = _follow(phase, downlink, private, data, jax.random.key(0)).data
     return min(upper.sizes | lower.sizes, default=None)
 
 
 class _CountedData(NamedTuple):
     upper: "_Counted"
     lower: "_Counted"
+
+
+class _Followed(NamedTuple):
+    data: _CountedData
+    uplink: Uplink
+    working_bytes: int
+
+
+def _follow(
+    phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
+) -> _Followed:
+    """Send a device through a phase, with shapes in place of numbers."""
+    counted = _CountedData(_Counted(data.upper), _Counted(data.lower))
+    working_bytes = 0
+
+    def repeat(step: Step, carry: Carry, steps: int) -> Carry:
+        nonlocal working_bytes
+        working_bytes = tree.number_of_bytes(carry)
+        before = [examples.drawn for examples in counted]
+        if steps:  # one stands for all
+            carry = step(carry, 0)
+        for examples, first in zip(counted, before, strict=True):
+            examples.drawn = first + steps * (examples.drawn - first)
+        return carry
+
+    def work(downlink: Downlink, private: Private, key: RandomKey) -> Done:
+        return work_of_device(phase, downlink, private, counted, key, repeat=repeat)
+
+    done = jax.eval_shape(work, downlink, private, key)
+    return _Followed(counted, done.uplink, working_bytes)
 
 
 @dataclass

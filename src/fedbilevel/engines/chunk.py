@@ -1,6 +1,7 @@
 """The work of some devices at once: what compiled engines have in common."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -9,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import (
-    Carry,
     Decoded,
     Downlink,
     FederatedAlgorithm,
@@ -19,6 +19,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
+from fedbilevel.engines.device_work import work_of_device
 from fedbilevel.engines.limits import Limits, reach_of
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
@@ -195,23 +196,12 @@ def _uploads(
 ) -> _Uploads:
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
-    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-
-    def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:
-        return jax.vmap(phase.step, in_axes=(0, COHORT_AXES, 0))(
-            carry, data, fold(keys, number + 1)
-        ), None
-
     downlink = phase.broadcast(server)
-    carry = jax.vmap(
-        phase.start, in_axes=(None, 0, COHORT_AXES, 0), axis_size=len(keys)
-    )(downlink, private, data, fold(keys, 0))
-    carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
-    uplinks, kept, infos = jax.vmap(phase.finish, in_axes=(0, None, 0))(
-        carry, downlink, fold(keys, phase.steps + 1)
+    done = jax.vmap(partial(work_of_device, phase, downlink), (0, COHORT_AXES, 0))(
+        private, data, keys
     )
-    received = jax.vmap(phase.receive)(uplinks)
-    return _Uploads(phase, downlink, received, kept, infos)
+    received = jax.vmap(phase.receive)(done.uplink)
+    return _Uploads(phase, downlink, received, done.private, done.info)
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:

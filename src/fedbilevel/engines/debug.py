@@ -3,24 +3,18 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from typing import NamedTuple
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import (
-    Decoded,
-    Info,
-    Phase,
-    Private,
-    Server,
-    Uplink,
-)
-from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.algorithms.protocol import Decoded, Info, Private
+from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
+from fedbilevel.engines.device_work import one_by_one, work_of_device
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
@@ -82,18 +76,27 @@ class DebugSimulation:
         server, private = state
         sent: list[_Sent] = []
         counted = np.zeros(len(participants.devices), bool)
-        downlink = phase.broadcast(server)
+        number, exchange = moment
+        when = f"round {number}, phase {exchange}"
         with jax.disable_jit():
+            downlink = _called(f"{when}, broadcast", phase.broadcast, server)
             for place, device in enumerate(participants.devices):
                 if not participants.weights[place]:
                     continue
-                number, exchange = moment
-                where = f"device {device}, round {number}, phase {exchange}"
+                where = f"device {device}, {when}, "
                 mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, moment, int(device))
-                with _named(f"{where}, loading"):
+                with _named(f"{where}loading"):
                     data = one_device(job.devices.cohort(np.array([device])))
-                uplink, kept, info = _work(phase, server, mine, data, key, where)
+                uplink, kept, info = work_of_device(
+                    phase,
+                    downlink,
+                    mine,
+                    data,
+                    key,
+                    repeat=one_by_one,
+                    call=partial(_called, before=where),
+                )
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
                 )
@@ -139,30 +142,11 @@ class _Sent(NamedTuple):
     kept: Private
 
 
-def _work(
-    phase: Phase,
-    server: Server,
-    private: Private,
-    data: DeviceData,
-    key: RandomKey,
-    where: str,
-) -> tuple[Uplink, Private, Info]:
-    def call(function: Callable[..., PyTree], *arguments: PyTree, step: str) -> PyTree:
-        with _named(f"{where}, {step}"):
-            return _finite(function(*arguments))
-
-    fold = jax.random.fold_in
-    downlink = call(phase.broadcast, server, step="broadcast")
-    carry = call(phase.start, downlink, private, data, fold(key, 0), step="start")
-    for number in range(phase.steps):
-        carry = call(
-            phase.step, carry, data, fold(key, number + 1), step=f"step {number}"
-        )
-    last = fold(key, phase.steps + 1)
-    result: tuple[Uplink, Private, Info] = call(
-        phase.finish, carry, downlink, last, step="finish"
-    )
-    return result
+def _called(
+    name: str, function: Callable[..., Any], *arguments: PyTree, before: str = ""
+) -> Any:
+    with _named(f"{before}{name}"):
+        return _finite(function(*arguments))
 
 
 @contextmanager

@@ -5,24 +5,16 @@ import hmac
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import (
-    Carry,
-    Downlink,
-    FederatedAlgorithm,
-    Info,
-    Phase,
-    Private,
-    Uplink,
-)
+from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.engines.device_work import Done, work_of_device
 from fedbilevel.engines.federation.answer_count import AnswerCount
 from fedbilevel.engines.federation.answered import AnsweredTasks
 from fedbilevel.engines.federation.enrolment import Enrolment
@@ -185,8 +177,8 @@ class Site:
         downlink: Downlink,
         private: Private,
         key: RandomKey,
-    ) -> tuple[Uplink, Private, Info]:
-        done: tuple[Uplink, Private, Info] = done_by_device(
+    ) -> Done:
+        done: Done = done_by_device(
             self._algorithm,
             downlink,
             private,
@@ -226,35 +218,12 @@ def done_by_device(
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> tuple[Uplink, Private, Info]:
+) -> Done:
     """Return what one device sends, keeps and reports after an exchange.
 
     Example:
         >>> done_by_device.__name__
         'done_by_device'
     """
-    return work_of_device(
-        reference.of(algorithm, problem), downlink, private, data, key
-    )
-
-
-def work_of_device(
-    phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
-) -> tuple[Uplink, Private, Info]:
-    """Return what one device sends, keeps and reports after an exchange.
-
-    Example:
-        >>> work_of_device.__name__
-        'work_of_device'
-    """
-    fold = jax.random.fold_in
-
-    def step(carry: Carry, number: Int[Array, ""]) -> tuple[Carry, None]:
-        return phase.step(carry, data, fold(key, number + 1)), None
-
-    carry: Any = phase.start(downlink, private, data, fold(key, 0))
-    carry, _ = jax.lax.scan(step, carry, jnp.arange(phase.steps))
-    finished: tuple[Uplink, Private, Info] = phase.finish(
-        carry, downlink, fold(key, phase.steps + 1)
-    )
-    return finished
+    phase = reference.of(algorithm, problem)
+    return work_of_device(phase, downlink, private, data, key)
