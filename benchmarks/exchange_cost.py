@@ -47,7 +47,7 @@ class OnlyAverage:
                 start=lambda downlink, private, data, key: downlink,
                 step=lambda carry, data, key: carry,
                 finish=lambda carry, downlink, key: (carry, (), {}),
-                server=lambda server, mean: server._replace(y=mean),
+                server=lambda server, mean, key: server._replace(y=mean),
             ),
         )
 

@@ -65,7 +65,7 @@ class Echo:
                 start=lambda downlink, private, data, key: downlink,
                 step=lambda carry, data, key: self.factor * carry,
                 finish=lambda carry, downlink, key: (carry, (), {}),
-                server=lambda server, mean: server._replace(x=mean),
+                server=lambda server, mean, key: server._replace(x=mean),
             ),
         )
 

@@ -173,7 +173,7 @@ class TwoExchanges:
                 start=average_start,
                 step=lambda carry, data, key: carry,
                 finish=lambda carry, downlink, key: (*carry, {}),
-                server=lambda server, mean: server._replace(gradient=mean),
+                server=lambda server, mean, key: server._replace(gradient=mean),
             ),
             Phase(
                 steps=self.local_steps,
@@ -181,6 +181,6 @@ class TwoExchanges:
                 start=lambda downlink, private, data, key: (downlink, private),
                 step=descend,
                 finish=descend_finish,
-                server=lambda server, mean: server._replace(x=mean[0], y=mean[1]),
+                server=lambda server, mean, key: server._replace(x=mean[0], y=mean[1]),
             ),
         )

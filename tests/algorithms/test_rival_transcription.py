@@ -93,7 +93,7 @@ def draw_both(data, key):
     return draw_upper(data, upper_key), draw_lower(data, lower_key)
 
 
-def rounds_of(algorithm):
+def rounds_of(algorithm, seed=SEED):
     """Yield the rounds of the package's run, one by one, as private state needs."""
     return run(
         quadratic.problem(),
@@ -102,7 +102,7 @@ def rounds_of(algorithm):
         X,
         Y,
         rounds=ROUNDS,
-        seed=SEED,
+        seed=seed,
         weights=WEIGHTS,
     )
 
@@ -231,6 +231,17 @@ def test_fednest_equals_its_transcription(drawn_products):
     expected = rules.fednest(FEDERATION, batches, NESTED_RULES, products)
     for ours, theirs in zip(done, expected, strict=True):
         assert_same_server(ours, theirs)
+
+
+def test_fednest_draws_its_products_by_the_seed_of_the_run():
+    algorithm = FedNest(ETA, SERIES, batch_size=BATCH, drawn_products=True)
+
+    def products(seed):
+        return [int(one.server.products) for one in rounds_of(algorithm, seed)]
+
+    drawn = [products(seed) for seed in range(4)]
+    assert products(0) == drawn[0]
+    assert len(set(map(tuple, drawn))) > 1
 
 
 def test_lfednest_equals_its_transcription():

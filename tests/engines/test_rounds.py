@@ -255,7 +255,7 @@ def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
                         (),
                         {},
                     ),
-                    server=lambda server, mean: server._replace(x=server.x + mean),
+                    server=lambda server, mean, key: server._replace(x=server.x + mean),
                     receive=lambda uplink: uplink.astype(jnp.float64) / 16,
                 ),
             )

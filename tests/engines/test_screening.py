@@ -85,8 +85,9 @@ class Poisoned:
             uplink, kept, info = phase.finish(own, downlink[0], key)
             return jax.tree.map(lambda leaf: leaf + nonsense, uplink), kept, info
 
-        def server(server, mean):
-            return PoisonedServer(phase.server(server.inner, mean), server.number + 1)
+        def server(server, mean, key):
+            inner = phase.server(server.inner, mean, key)
+            return PoisonedServer(inner, server.number + 1)
 
         return phase._replace(
             broadcast=lambda server: (phase.broadcast(server.inner), server.number),

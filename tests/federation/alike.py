@@ -89,7 +89,7 @@ class ByHand:
         uplink = jax.tree.map(mean, *received)
         self.server = jax.tree.map(
             lambda new, old: jnp.asarray(new, old.dtype),
-            phase.server(self.server, uplink),
+            phase.server(self.server, uplink, jax.random.key(0)),
             self.server,
         )
         self.info = jax.tree.map(mean, *[one.info for one in told.values()])

@@ -270,7 +270,9 @@ class AutoFedBiO:
         measure = questions.ask(
             lambda server: (server.x, server.y),
             answer,
-            lambda server, mean: server._replace(curvature=_number(jnp.sqrt(mean))),
+            lambda server, mean, key: server._replace(
+                curvature=_number(jnp.sqrt(mean))
+            ),
         )
         measure = measure._replace(
             receive=lambda sent: jnp.maximum(sent, 0.0),
@@ -341,7 +343,7 @@ class AutoFedBiO:
             )
             return reached, found, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
 
-        def server(server: AutoState, mean: Decoded) -> AutoState:
+        def server(server: AutoState, mean: Decoded, key: RandomKey) -> AutoState:
             (along, y, z), found, steps, broken = mean
             moved = self._move(server, along, y, z, found)
             here = (server.x, server.y, server.adjoint, server.moments)

@@ -135,7 +135,7 @@ class FedBiO:
                 return point.x, (point.y, point.adjoint), {}
             return point, (), {}
 
-        def server(server: FedBiOState, mean: Decoded) -> FedBiOState:
+        def server(server: FedBiOState, mean: Decoded, key: RandomKey) -> FedBiOState:
             step = server.step + self.local_steps
             mean_x = mean if self.private_lower else mean.x
             x = tree.moved(self.upper_rate, server.x, mean_x)

@@ -209,7 +209,9 @@ class FedBiOAcc:
                 return (point.x, along.x), (point[1:], along[1:], step), {}
             return _Uplink(*point, along), (), {}
 
-        def server(server: FedBiOAccState, mean: Decoded) -> FedBiOAccState:
+        def server(
+            server: FedBiOAccState, mean: Decoded, key: RandomKey
+        ) -> FedBiOAccState:
             step = server.step + self.local_steps
             mean_x = mean[0] if self.private_lower else mean.x
             x = tree.moved(self.upper_rate, server.x, mean_x)

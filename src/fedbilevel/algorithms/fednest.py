@@ -71,7 +71,6 @@ class FedNest:
         drawn_products: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
             r = N θ (I − θH̄)^N′ ∇y f̄ in place of the series, whose expectation it has.
             The exchanges after N′ pass unused here, and are counted.
-        draw_seed: of N′, which the run's own seed does not reach.
 
     References:
         Tarzanagh, Li, Thrampoulidis and Oymak, FedNest: Federated Bilevel, Minimax, and
@@ -94,7 +93,6 @@ class FedNest:
     local_steps: int = field(default=1, metadata={"static": True})
     batch_size: int = field(default=1, metadata={"static": True})
     drawn_products: bool = field(default=False, metadata={"static": True})
-    draw_seed: int = field(default=0, metadata={"static": True})
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -116,7 +114,7 @@ class FedNest:
         gradient = questions.ask(
             lambda server: (server.x, server.y),
             questions.lower_gradient(problem, size),
-            lambda server, mean: server._replace(lower_gradient=mean),
+            lambda server, mean, key: server._replace(lower_gradient=mean),
             alike=True,
         )
         right_side = questions.ask(
@@ -134,7 +132,7 @@ class FedNest:
         hypergradient = questions.ask(
             lambda server: (server.x, server.y, self._inverse_product(server)),
             questions.hypergradient(problem, size),
-            lambda server, mean: server._replace(hypergradient=mean),
+            lambda server, mean, key: server._replace(hypergradient=mean),
             alike=True,
         )
         return (
@@ -161,7 +159,7 @@ class FedNest:
             start=lambda downlink, private, data, key: (downlink[1], downlink),
             step=step,
             finish=lambda carry, downlink, key: (carry[0], (), {}),
-            server=lambda server, mean: server._replace(y=mean),
+            server=lambda server, mean, key: server._replace(y=mean),
             travel=lambda sent, downlink: (tree.subtract(sent, downlink[1]),),
         )
 
@@ -181,20 +179,22 @@ class FedNest:
             start=lambda downlink, private, data, key: (downlink[0], downlink),
             step=step,
             finish=lambda carry, downlink, key: (carry[0], (), {}),
-            server=lambda server, mean: server._replace(
+            server=lambda server, mean, key: server._replace(
                 x=tree.moved(self.upper_rate, server.x, mean),
                 step=server.step + self.local_steps,
             ),
             travel=lambda sent, downlink: (tree.subtract(sent, downlink[0]),),
         )
 
-    def _begin_series(self, server: FedNestState, mean: Lower) -> FedNestState:
-        # The server's own draw, anew each round because its count of steps is.
-        key = jax.random.fold_in(jax.random.key(self.draw_seed), server.step)
+    def _begin_series(
+        self, server: FedNestState, mean: Lower, key: RandomKey
+    ) -> FedNestState:
         drawn = jax.random.randint(key, (), 0, self.series.terms + 1)
         return server._replace(power=mean, total=mean, products=drawn, number=0)
 
-    def _next_power(self, server: FedNestState, mean: Lower) -> FedNestState:
+    def _next_power(
+        self, server: FedNestState, mean: Lower, key: RandomKey
+    ) -> FedNestState:
         number = server.number + 1
         wanted = jnp.logical_or(not self.drawn_products, number <= server.products)
         power = jax.tree.map(

@@ -109,7 +109,7 @@ class LFedNest:
             start=lambda downlink, private, data, key: downlink,
             step=lower_step,
             finish=lambda carry, downlink, key: (carry.y, (), {}),
-            server=lambda server, mean: server._replace(y=mean),
+            server=lambda server, mean, key: server._replace(y=mean),
             travel=lambda sent, downlink: (tree.subtract(sent, downlink.y),),
         )
         upper = lower._replace(
@@ -117,7 +117,7 @@ class LFedNest:
             step=upper_step,
             finish=lambda carry, downlink, key: (carry.x, (), {}),
             travel=lambda sent, downlink: (tree.subtract(sent, downlink.x),),
-            server=lambda server, mean: server._replace(
+            server=lambda server, mean, key: server._replace(
                 x=tree.moved(self.upper_rate, server.x, mean),
                 step=server.step + self.local_steps,
             ),

@@ -150,7 +150,9 @@ def local_phase(
     ) -> tuple[MomentumUplink, Private, Info]:
         return MomentumUplink(*state[:4]), (), {}
 
-    def server(server: MomentumState, mean: MomentumUplink) -> MomentumState:
+    def server(
+        server: MomentumState, mean: MomentumUplink, key: RandomKey
+    ) -> MomentumState:
         x = tree.moved(upper_rate, server.x, mean.x)
         origin = None if server.origin is None else x
         step = server.step + local_steps

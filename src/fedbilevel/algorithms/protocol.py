@@ -36,7 +36,8 @@ class Phase(NamedTuple):
         start: a device's first working state, from what it received and kept.
         step: one local step.
         finish: what the device uploads, what it keeps, and what it reports.
-        server: the server's next state, from the weighted mean of the uploads.
+        server: the server's next state, from the weighted mean of the uploads; the key
+            is for draws of its own.
         receive: what the server averages of one upload; decodes what `finish` encoded.
         travel: the way that each variable of such an upload has gone from what was
             sent, by which one that goes too far is known. None where honest devices may
@@ -51,7 +52,7 @@ class Phase(NamedTuple):
         ...     start=lambda downlink, private, data, key: downlink,
         ...     step=lambda carry, data, key: carry + 1,
         ...     finish=lambda carry, downlink, key: (carry, (), {}),
-        ...     server=lambda server, mean: mean,
+        ...     server=lambda server, mean, key: mean,
         ... )
         >>> phase.step(phase.start(phase.broadcast(1), (), None, None), None, None)
         2
@@ -62,7 +63,7 @@ class Phase(NamedTuple):
     start: Callable[[Downlink, Private, DeviceData, RandomKey], Carry]
     step: Callable[[Carry, DeviceData, RandomKey], Carry]
     finish: Callable[[Carry, Downlink, RandomKey], tuple[Uplink, Private, Info]]
-    server: Callable[[Server, Decoded], Server]
+    server: Callable[[Server, Decoded, RandomKey], Server]
     receive: Callable[[Uplink], Decoded] = lambda uplink: uplink
     travel: Callable[[Decoded, Downlink], tuple[PyTree, ...]] | None = None
 

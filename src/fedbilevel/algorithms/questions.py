@@ -17,7 +17,7 @@ Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], Uplink]
 def ask(
     broadcast: Callable[[Server], Downlink],
     answer: Answer,
-    server: Callable[[Server, Decoded], Server],
+    server: Callable[[Server, Decoded, RandomKey], Server],
     alike: bool = False,
 ) -> Phase:
     """Return the exchange that asks every device and averages the answers.
@@ -33,7 +33,7 @@ def ask(
         >>> phase = ask(
         ...     broadcast=lambda server: server,
         ...     answer=lambda downlink, data, key: downlink + 1,
-        ...     server=lambda server, mean: mean,
+        ...     server=lambda server, mean, key: mean,
         ... )
         >>> phase.steps
         0

@@ -16,6 +16,7 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Server,
 )
+from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -116,8 +117,10 @@ class ServerOptimised:
         def broadcast(server: OptimisedState) -> Downlink:
             return phase.broadcast(server.inner)
 
-        def server(server: OptimisedState, mean: Decoded) -> OptimisedState:
-            after, before = phase.server(server.inner, mean), server.inner.x
+        def server(
+            server: OptimisedState, mean: Decoded, key: RandomKey
+        ) -> OptimisedState:
+            after, before = phase.server(server.inner, mean, key), server.inner.x
             # An exchange about other variables hands x on as it is.
             if after.x is before:
                 return server._replace(inner=after)

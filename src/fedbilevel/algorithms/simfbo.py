@@ -180,7 +180,7 @@ def accumulation_phase(
             return (tuple(share), work.weight), (), info
         return tuple(work.accumulated), (), info
 
-    def server(server: SimFBOState, mean: Decoded) -> SimFBOState:
+    def server(server: SimFBOState, mean: Decoded, key: RandomKey) -> SimFBOState:
         accumulated, weight = mean if normalised else (mean, 1.0)
         factor = settings.server_rate * weight
         lengths = AdjointPoint(*(factor * rate for rate in rates(server.step)))

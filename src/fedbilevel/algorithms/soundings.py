@@ -132,26 +132,26 @@ class Soundings:
             questions.ask(
                 lambda server: (server.x, server.y),
                 partial(self._curvature, problem),
-                lambda server, mean: server._replace(
+                lambda server, mean, key: server._replace(
                     counts=mean[0], device_counts=mean[1]
                 ),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._descent, problem),
-                lambda server, mean: server._replace(y=mean),
+                lambda server, mean, key: server._replace(y=mean),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._series, problem),
-                lambda server, mean: server._replace(
+                lambda server, mean, key: server._replace(
                     remainders=mean[0], direction=mean[1], downward=mean[2]
                 ),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.direction),
                 partial(self._smallest, problem),
-                lambda server, mean: server._replace(smallest=mean),
+                lambda server, mean, key: server._replace(smallest=mean),
             ),
         )
 

@@ -188,26 +188,26 @@ class Survey:
             questions.ask(
                 lambda server: (server.x, server.y),
                 gradient,
-                lambda server, mean: server._replace(
+                lambda server, mean, key: server._replace(
                     gradient=mean[0], gradient_size=mean[1]
                 ),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.vector),
                 product,
-                lambda server, mean: server._replace(product=mean),
+                lambda server, mean, key: server._replace(product=mean),
             ),
             questions.ask(
                 lambda server: (server.x, server.y),
                 upper,
-                lambda server, mean: server._replace(
+                lambda server, mean, key: server._replace(
                     direct=mean[0], right_side=mean[1]
                 ),
             ),
             questions.ask(
                 lambda server: (server.x, server.y, server.vector),
                 cross,
-                lambda server, mean: server._replace(cross=mean),
+                lambda server, mean, key: server._replace(cross=mean),
             ),
             questions.ask(
                 lambda server: (
@@ -218,7 +218,7 @@ class Survey:
                     server.residual,
                 ),
                 own,
-                lambda server, mean: server._replace(own=mean),
+                lambda server, mean, key: server._replace(own=mean),
             ),
         )
 

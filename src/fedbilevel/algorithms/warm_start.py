@@ -53,7 +53,7 @@ class WarmStart:
             y = tree.add_scaled(y, -eta, gradient)
             return x, y, None if t is None else t + 1
 
-        def server(server: Server, mean: Lower) -> Server:
+        def server(server: Server, mean: Lower, key: RandomKey) -> Server:
             if not counts:
                 return server._replace(y=mean)
             return server._replace(y=mean, step=server.step + self.local_steps)
@@ -76,6 +76,8 @@ class WarmStart:
             return (phase,) * self.exchanges
         # The algorithm counts its own steps from 0.
         last = phase._replace(
-            server=lambda server, mean: server._replace(y=mean, step=0 * server.step)
+            server=lambda server, mean, key: server._replace(
+                y=mean, step=0 * server.step
+            )
         )
         return *(phase,) * (self.exchanges - 1), last

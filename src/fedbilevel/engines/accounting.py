@@ -172,7 +172,7 @@ def smallest_batch(
         >>> phase = ask(
         ...     broadcast=lambda server: server,
         ...     answer=lambda downlink, data, key: data.lower.draw(key, 4, draws=1),
-        ...     server=lambda server, mean: mean,
+        ...     server=lambda server, mean, key: mean,
         ... )
         >>> smallest_batch(phase, 1.0, (), StoredData(rows, rows))
         4

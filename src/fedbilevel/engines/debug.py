@@ -25,6 +25,7 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
     device_key,
+    server_key,
 )
 from fedbilevel.engines.screening import acceptable, distances
 
@@ -125,7 +126,9 @@ class DebugSimulation:
                 share = jnp.array([participants.weights[place] * counted[place]])
                 means.append(stacked_mean(received, infos, share))
             total = reduce(merge, means)
-            server, dispersion = conclude(phase, server, total)
+            server, dispersion = conclude(
+                phase, server, total, server_key(job.key, moment)
+            )
         return RunState(server, private), Report(
             participants.devices,
             participants.weights > 0,

@@ -110,7 +110,7 @@ def work_of_device(
         ...     start=lambda downlink, private, data, key: downlink,
         ...     step=lambda carry, data, key: carry + 1,
         ...     finish=lambda carry, downlink, key: (carry, (), {}),
-        ...     server=lambda server, mean: mean,
+        ...     server=lambda server, mean, key: mean,
         ... )
         >>> float(work_of_device(phase, 1, (), data, jax.random.key(0)).uplink)
         4.0

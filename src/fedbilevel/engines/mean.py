@@ -1,5 +1,6 @@
 """The server's weighted mean, in pieces that can be merged in any number."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedbilevel.algorithms.protocol import Info, Phase, Server, Uplink
+from fedbilevel.algorithms.protocol import (
+    FederatedAlgorithm,
+    Info,
+    Phase,
+    Server,
+    Uplink,
+)
+from fedbilevel.data.examples import RandomKey
+from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
+from fedbilevel.mathematics.problem import BilevelProblem
 
 TOGETHER_BYTES = 200_000
 """Leaves no larger than this are sent in one message."""
@@ -176,7 +186,9 @@ def sum_across(tree: PyTree, axis: str) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, PyTree]:
+def conclude(
+    phase: Phase, server: Server, mean: WeightedMean, key: RandomKey
+) -> tuple[Server, PyTree]:
     """Return the server's next state, in the types of its last, and the dispersion.
 
     Where no upload could be used, the state stays as it was.
@@ -188,20 +200,41 @@ def conclude(phase: Phase, server: Server, mean: WeightedMean) -> tuple[Server, 
         >>> mean = stacked_mean(MomentumUplink(*jnp.ones((4, 2, 3))), {}, jnp.ones(2))
         >>> phase = local_phase(5, lambda state, data, key: state)
         >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
-        >>> server, dispersion = conclude(phase, server, mean)
+        >>> server, dispersion = conclude(phase, server, mean, jax.random.key(0))
         >>> server.x, float(dispersion.x)
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     some = mean.weight > 0
     following = jax.tree.map(
         lambda new, old: jnp.where(some, jnp.asarray(new, jnp.result_type(old)), old),
-        phase.server(server, mean.uplink),
+        phase.server(server, mean.uplink, key),
         server,
     )
     dispersion = jax.tree.map(
         lambda leaf: leaf / _divisor(mean.weight).astype(leaf.dtype), mean.deviation
     )
     return following, dispersion
+
+
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def concluded(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    mean: WeightedMean,
+    key: RandomKey,
+    moment: Moment,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> tuple[Any, PyTree]:
+    """Return the server's next state and the dispersion, by a program of its own.
+
+    Example:
+        >>> concluded.__name__
+        'concluded'
+    """
+    phase = reference.of(algorithm, problem)
+    return conclude(phase, server, mean, server_key(key, moment))
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:

@@ -22,6 +22,9 @@ from fedbilevel.engines.accounting import DeviceCosts
 from fedbilevel.engines.limits import Limits
 from fedbilevel.mathematics.problem import BilevelProblem
 
+NO_DEVICE = np.uint32(2**32 - 1)
+"""The number of devices that the server draws by: there are never so many."""
+
 
 @dataclass(frozen=True)
 class PhaseReference:
@@ -226,5 +229,20 @@ def device_key(
         ()
     """
     for number in (*moment, device):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+def server_key(key: RandomKey, moment: Moment) -> RandomKey:
+    """Return the key of what the server draws in an exchange.
+
+    Derived as if it were a device, of a number that no device has.
+
+    Example:
+        >>> import jax
+        >>> server_key(jax.random.key(0), Moment(3, 0)).shape
+        ()
+    """
+    for number in (*moment, NO_DEVICE):
         key = jax.random.fold_in(key, number)
     return key

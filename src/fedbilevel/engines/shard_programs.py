@@ -27,7 +27,7 @@ from fedbilevel.engines.dealing import Group
 from fedbilevel.engines.layout import AXIS, EVERYWHERE, SPLIT, Layout
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
-from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -180,7 +180,9 @@ def exchange(private: Private, work: Work, program: Program) -> Exchanged:
         done = _group(private, work.of_a_shard(), program)
         mean, counted = merge_across(done.total, done.counted, AXIS)
         phase = program.reference.of(work.algorithm, program.problem)
-        server, dispersion = conclude(phase, work.server, mean)
+        server, dispersion = conclude(
+            phase, work.server, mean, server_key(work.key, Moment(*work.moment))
+        )
         return Exchanged(done.private, server, counted, mean.info, dispersion)
 
     mapped = jax.shard_map(

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private, Server
+from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
     chunk_size,
@@ -21,7 +20,7 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.mean import WeightedMean, conclude, merge
+from fedbilevel.engines.mean import WeightedMean, concluded, merge
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -30,7 +29,6 @@ from fedbilevel.engines.protocol import (
     Report,
     RunState,
 )
-from fedbilevel.mathematics.problem import BilevelProblem
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class Simulation:
         server, private = state
         stateful = bool(jax.tree.leaves(private))
         program: Any = {"problem": job.problem, "reference": reference}
+        now = Moment(*map(np.int32, moment))
         total: WeightedMean | None = None
         counted = []
 
@@ -91,7 +90,7 @@ class Simulation:
                 chunk.devices,
                 chunk.weights,
                 job.key,
-                Moment(*map(np.int32, moment)),
+                now,
                 job.limits,
             )
 
@@ -107,7 +106,9 @@ class Simulation:
                 private = _with_rows(private, chunk.devices, who, kept)
             total = mean if total is None else _merge(total, mean)
         assert total is not None, "a round has at least one participant"
-        server, dispersion = _conclude(job.algorithm, server, total, **program)
+        server, dispersion = concluded(
+            job.algorithm, server, total, job.key, now, **program
+        )
         return RunState(server, private), Report(
             participants.devices,
             participants.weights > 0,
@@ -131,20 +132,6 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
 _work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
 _travel = jax.jit(travel_of_chunk, static_argnames=("problem", "reference"))
 _merge = jax.jit(merge)
-
-
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def _conclude(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    mean: WeightedMean,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[Server, PyTree]:
-    return conclude(reference.of(algorithm, problem), server, mean)
-
-
 _rows = jax.jit(rows_of)
 # The old state is given up, so that a chunk's rows are written in place: otherwise each
 # chunk would copy the private state of every enrolled device.

@@ -13,7 +13,7 @@ from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.chunk import work_of_chunk
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.mean import conclude
-from fedbilevel.engines.protocol import Moment, PhaseReference, RunState
+from fedbilevel.engines.protocol import Moment, PhaseReference, RunState, server_key
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -78,7 +78,7 @@ def round_program(
             reference=reference,
         )
         phase = reference.of(algorithm, problem)
-        server, _ = conclude(phase, state.server, mean)
+        server, _ = conclude(phase, state.server, mean, server_key(key, moment))
         # Where a run would stop, this goes on, and its numbers must say so.
         good = mean.weight > 0
         if every_upload:

@@ -13,7 +13,6 @@ from fedbilevel.algorithms.protocol import Downlink, Private
 from fedbilevel.engines.federation.absence import Absences
 from fedbilevel.engines.federation.enrolment import EnrolledDevices
 from fedbilevel.engines.federation.exchanges import Exchange
-from fedbilevel.engines.federation.folding import concluded
 from fedbilevel.engines.federation.gathering import Form, Gathering
 from fedbilevel.engines.federation.kept import AFRESH
 from fedbilevel.engines.federation.messages import packed
@@ -22,6 +21,7 @@ from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.federation.tasks import LONGEST_NAME, Task, is_name
 from fedbilevel.engines.federation.transport import Transport
 from fedbilevel.engines.limits import Limits
+from fedbilevel.engines.mean import concluded
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
@@ -207,6 +207,8 @@ class Federation:
             job.algorithm,
             state.server,
             mean,
+            job.key,
+            Moment(*map(np.int32, moment)),
             problem=job.problem,
             reference=reference,
         )

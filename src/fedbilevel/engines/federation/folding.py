@@ -4,24 +4,13 @@ In NumPy: an upload comes as bytes of the host, and handing 50 MB of them to a c
 program takes longer than all that is to be done with them.
 """
 
-from functools import partial
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import (
-    Decoded,
-    FederatedAlgorithm,
-    Info,
-    Phase,
-    Server,
-)
-from fedbilevel.engines.mean import WeightedMean, accumulator, conclude
-from fedbilevel.engines.protocol import PhaseReference
-from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.algorithms.protocol import Decoded, Info, Phase
+from fedbilevel.engines.mean import WeightedMean, accumulator
 
 AS_SENT = Phase._field_defaults["receive"]
 """How a phase receives uploads that are averaged as they are."""
@@ -100,21 +89,3 @@ def received_of(phase: Phase, uplink: PyTree) -> PyTree:
     if phase.receive is AS_SENT:
         return uplink
     return jax.tree.map(np.asarray, phase.receive(uplink))
-
-
-@partial(jax.jit, static_argnames=("problem", "reference"))
-def concluded(
-    algorithm: FederatedAlgorithm,
-    server: Server,
-    mean: WeightedMean,
-    *,
-    problem: BilevelProblem,
-    reference: PhaseReference,
-) -> tuple[Any, PyTree]:
-    """Return the server's next state, and how far devices had drifted apart.
-
-    Example:
-        >>> concluded.__name__
-        'concluded'
-    """
-    return conclude(reference.of(algorithm, problem), server, mean)
