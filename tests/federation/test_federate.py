@@ -6,12 +6,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
+from fedbilevel.commands.federate import _as_begun, _first_left_out, _say_absences
+from fedbilevel.engines.federation import Exchange
+from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.folders import EXCHANGES, RUN
+from fedbilevel.experiments.runs import keep
 from fedbilevel.flare.provisioning import Kits, provisioned
 from fedbilevel.flare.rehearsal import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
@@ -178,6 +185,34 @@ def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
     assert found.rounds == wanted.rounds == ROUNDS
     assert found.costs == wanted.costs
     assert found.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
+
+
+EXCHANGES_SEEN = [
+    Exchange(0, 0, 0.1, ["east", "west"], {}, [], 9, 9),
+    Exchange(1, 0, 0.1, ["west"], {"east": "refused: no more"}, [], 9, 9),
+    Exchange(2, 0, 0.1, ["west"], {}, ["east"], 9, 9),
+]
+
+
+def test_a_site_that_is_left_out_is_named_once_and_counted_at_the_end(tmp_path, capsys):
+    named: set[str] = set()
+    said = [one for seen in EXCHANGES_SEEN for one in _first_left_out(seen, named)]
+    assert said == ["round 1: without east: refused: no more"]
+    lines = [f"{seen.line}\n" for seen in EXCHANGES_SEEN]
+    (tmp_path / EXCHANGES).write_text("".join(lines))
+    _say_absences(tmp_path)
+    assert capsys.readouterr().err == (
+        "east did not count in 2 of 3 exchanges; the last reason: refused: no more\n"
+    )
+
+
+def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
+    asked = Experiment(FedBiO(0.1))
+    keep(asked, tmp_path)
+    (tmp_path / RUN).write_text("first")
+    other = replace(asked, seed=7)
+    assert _as_begun(other, tmp_path) == other
+    assert not (tmp_path / RUN).exists()
 
 
 @pytest.mark.nightly

@@ -12,6 +12,7 @@ from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, Stream
 
 from fedbilevel.flare.message_limits import DEFAULT, message_limit, too_small
 from fedbilevel.flare.settings import prepare
+from tests.flare.kits import site_kit
 
 # As a process of a kit begins.
 LIMIT = """
@@ -28,11 +29,7 @@ print(too_small(10**9))
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
     """A site's."""
-    local = tmp_path / "hospital-1" / "local"
-    local.mkdir(parents=True)
-    (local / "resources.json.default").write_text("{}")
-    policy = {"format_version": "1.0", "permissions": {}}
-    (local / "authorization.json.default").write_text(json.dumps(policy))
+    local = site_kit(tmp_path / "hospital-1") / "local"
     (local / "comm_config.json").write_text(json.dumps({"tcp_no_delay": True}))
     return local.parent
 

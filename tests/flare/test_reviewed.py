@@ -19,6 +19,7 @@ from fedbilevel.flare.reviewed import PROBLEMS, UnreviewedError, digest_of, revi
 from fedbilevel.flare.settings import prepare
 from fedbilevel.flare.site_files import write_site_files
 from fedbilevel.flare.travelling import arrived, travelling
+from tests.flare.kits import site_kit
 
 POLICY = {
     "format_version": "1.0",
@@ -40,10 +41,9 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    local = tmp_path / "kit" / "local"
-    local.mkdir(parents=True)
-    write_site_files(local, REHEARSAL)
-    return local.parent
+    kit = site_kit(tmp_path / "kit", POLICY)
+    write_site_files(kit / "local", REHEARSAL)
+    return kit
 
 
 def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
@@ -96,6 +96,20 @@ def test_a_changed_copy_is_no_longer_a_reviewed_one(file, kit, tmp_path):
         arrived(job, tmp_path, kit)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [("p.py", "def task(:", "is no Python"), ("p.toml", "a = [", "is no Python")],
+)
+def test_what_is_no_python_is_not_allowed(name, text, words, kit, tmp_path):
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        review(kit, file)
+    with pytest.raises(ValueError, match="is no file; give"):
+        review(kit, tmp_path / "missing.py")
+    assert not (kit / PROBLEMS).exists()
+
+
 @pytest.mark.parametrize("digest", ["../../mine/hospitals", "", "*", "/etc/passwd"])
 def test_what_a_job_says_is_no_path(digest, file, kit, tmp_path):
     review(kit, file)
@@ -115,8 +129,6 @@ def test_a_file_that_travels_is_taken_from_the_job(file, kit, tmp_path):
 
 def test_a_site_is_prepared_to_refuse_code_unless_told_otherwise(kit):
     local = kit / "local"
-    (local / "resources.json.default").write_text("{}")
-    (local / "authorization.json.default").write_text(json.dumps(POLICY))
     prepare(kit, code_from_outside=True)
     assert not (local / "authorization.json").exists()
     prepare(kit)
@@ -133,7 +145,6 @@ def test_a_site_is_prepared_to_refuse_code_unless_told_otherwise(kit):
 
 def test_a_policy_of_the_site_stays(kit):
     local = kit / "local"
-    (local / "resources.json.default").write_text("{}")
     (local / "authorization.json").write_text("mine")
     prepare(kit)
     assert (local / "authorization.json").read_text() == "mine"

@@ -9,18 +9,23 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.engines.federation import REHEARSAL, RefusedError, SiteRules
+from fedbilevel.engines.federation.answer_count import COUNT
+from fedbilevel.engines.federation.answered import ANSWERED
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.folders import EXPERIMENT
 from fedbilevel.experiments.writing import write_experiment
 from fedbilevel.flare.collab_site import ENROL, made
 from fedbilevel.flare.homes import RUNS
+from fedbilevel.flare.reviewed import review
 from fedbilevel.flare.settings import CLASSES, prepare
+from fedbilevel.flare.site_check import check_site
 from fedbilevel.flare.site_files import (
     SALT,
     read_site_files,
     write_site_files,
 )
 from fedbilevel.flare.travelling import travelling
+from tests.flare.kits import site_kit
 
 RULES = "site_rules.toml"
 
@@ -28,12 +33,7 @@ RULES = "site_rules.toml"
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
     """A site's kit as it was provisioned."""
-    kit = tmp_path / "site-1"
-    (kit / "local").mkdir(parents=True)
-    (kit / "local" / "resources.json.default").write_text("{}")
-    policy = {"format_version": "1.0", "permissions": {}}
-    (kit / "local" / "authorization.json.default").write_text(json.dumps(policy))
-    return kit
+    return site_kit(tmp_path / "site-1")
 
 
 def test_a_real_site_gets_the_safe_rules_and_a_salt_of_its_own(kit):
@@ -137,6 +137,62 @@ def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
     )
     large = Experiment(FedBiO(0.1, batch_size=128))
     assert json.loads(enrolment(kit, large))["lower_size"] == 143
+
+
+def test_a_run_that_the_site_could_not_answer_to_its_end_is_refused_at_once(kit):
+    rules = replace(REHEARSAL, most_exchanges=100)
+    prepare(kit, rules)
+    runs = kit / RUNS
+    runs.mkdir()
+    (runs / COUNT).write_text("other 0 0\n" * 60)
+    assert enrolment(kit, replace(SMALL, rounds=60)) == (
+        "could not begin: the run has 60 exchanges to come, but the site answers 40 "
+        "more, as most_exchanges = 100 in its local/site_rules.toml is for all runs "
+        "together. Ask for fewer rounds, or let its operator raise it"
+    )
+    # What was answered of this run is asked again for nothing.
+    home = runs / "owner" / "begun"
+    home.mkdir(parents=True)
+    (home / ANSWERED).write_text("".join(f"{n} 0 aa\n" for n in range(20)))
+    assert json.loads(enrolment(kit, replace(SMALL, rounds=60), "begun"))
+
+
+def test_an_operator_checks_a_site_before_the_first_job(kit, tmp_path):
+    prepare(kit)
+    file = tmp_path / "digits.toml"
+    file.write_text('rounds = 30\n[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n')
+    with pytest.raises(ValueError, match="site-1 would refuse: the site holds 37 "):
+        check_site(kit, file, "site-1")
+    with pytest.raises(ValueError, match=r"site-9 is none of the sites of .*: site-1"):
+        check_site(kit, file, "site-9")
+    (kit / "local" / RULES).unlink()
+    prepare(kit, REHEARSAL)
+    words = "site-1 would take part with 37 upper and 143 lower examples"
+    assert check_site(kit, file, "site-1") == words
+    assert not (kit / RUNS / COUNT).exists()
+
+
+@pytest.mark.parametrize("lacks", ["resources.json", "authorization.json"])
+def test_another_folder_is_no_kit_and_stays_as_it_was(kit, lacks):
+    (kit / "local" / f"{lacks}.default").unlink()
+    before = sorted(kit.rglob("*"))
+    problem = kit.parent / "problem.py"
+    problem.write_text("")
+    for act in (prepare, lambda kit: review(kit, problem)):
+        with pytest.raises(ValueError, match=f"no local/{lacks}.default in it. Give"):
+            act(kit)
+    assert sorted(kit.rglob("*")) == before
+
+
+def test_code_from_outside_is_allowed_again(kit):
+    policy = kit / "local" / "authorization.json"
+    prepare(kit)
+    assert policy.exists()
+    prepare(kit, code_from_outside=True)
+    assert not policy.exists()
+    policy.write_text("mine")
+    prepare(kit, code_from_outside=True)
+    assert policy.read_text() == "mine"
 
 
 def test_a_rehearsal_answers_what_a_simulation_would(kit):

@@ -3,6 +3,7 @@
 import logging
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -20,7 +21,7 @@ from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.differences import differences
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import EXPERIMENT, LEARNT, RUN
+from fedbilevel.experiments.folders import EXCHANGES, EXPERIMENT, LEARNT, RUN
 from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
@@ -100,6 +101,10 @@ def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
     differing = [
         name for name in differences(then, now) if not name.startswith(CHANGEABLE)
     ]
+    if differing and not any(read_records(folder)):
+        # It was refused before anything was measured: this is another run.
+        (folder / RUN).unlink(missing_ok=True)
+        return experiment
     if differing:
         raise ValueError(
             f"the run in {folder} was begun with another {', '.join(differing[:5])}; "
@@ -136,8 +141,9 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
         try:
             yield administrator
         except FederationError as error:
-            consoles = kits.server.parent / "SITE" / "console.txt"
-            raise FederationError(f"{error} (Here: {consoles}.)") from None
+            raise FederationError(
+                f"{error} (More is in console.txt of each kit in {kits.server.parent}.)"
+            ) from None
 
 
 def _follow(
@@ -149,6 +155,7 @@ def _follow(
     *_, known = 0, *(record.rounds for record in read_records(folder))
     supervision = Supervision(experiment, _run_in(folder), folder, administrator)
     sites = {"sites": "connecting …"}
+    named: set[str] = set()
     shown = progress(headline(experiment, folder), experiment.rounds, as_json, sites)
     tracking = tracked(
         trackers_of(experiment.tracking, folder),
@@ -176,6 +183,8 @@ def _follow(
                     print(record.line, flush=True)
             if news.exchange is not None:
                 sites["sites"] = _words(news.exchange)
+                for sentence in _first_left_out(news.exchange, named):
+                    print(sentence, file=sys.stderr, flush=True)
             if news.words is not None:
                 sites["sites"] = news.words
                 print(news.words, file=sys.stderr, flush=True)
@@ -188,6 +197,7 @@ def _follow(
             file=sys.stderr,
         )
         return interrupted()
+    _say_absences(folder)
     return 0
 
 
@@ -197,6 +207,33 @@ def _run_in(folder: Path) -> str:
         # Short, or it is taken for a secret that a job gives away.
         file.write_text(uuid.uuid4().hex[:12])
     return file.read_text()
+
+
+def _first_left_out(exchange: Exchange, named: set[str]) -> Iterator[str]:
+    """Yield a sentence for each site that is left out and was not named before."""
+    for name, why in exchange.left_out.items():
+        if name not in named:
+            named.add(name)
+            yield f"round {exchange.round_number}: without {name}: {why}"
+
+
+def _say_absences(folder: Path) -> None:
+    """Say whose uploads did not count to the end, and why."""
+    file = folder / EXCHANGES
+    if not file.exists():
+        return
+    exchanges = [Exchange.parse(line) for line in file.read_text().splitlines()]
+    absent: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
+    for one in exchanges:
+        absent.update([*one.left_out, *one.skipped])
+        reasons |= one.left_out
+    for name, count in sorted(absent.items()):
+        print(
+            f"{name} did not count in {count} of {len(exchanges)} exchanges; the last "
+            f"reason: {reasons.get(name, 'it was not asked')}",
+            file=sys.stderr,
+        )
 
 
 def _words(exchange: Exchange) -> str:

@@ -1,6 +1,6 @@
 """How large an upload may be, and how far it may go, to enter the mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -78,6 +78,16 @@ class Limits:
                 "device (distance limit)"
             )
         return f"upload {' or '.join(faults)}"
+
+    @property
+    def broken_alone(self) -> str:
+        """What is wrong with an upload that does not count, whatever others sent.
+
+        Example:
+            >>> Limits(norm=8.0, distance=2.0).broken_alone
+            'upload is not finite or exceeds the norm limit of 8'
+        """
+        return replace(self, distance=None).broken
 
     @property
     def cure(self) -> str:

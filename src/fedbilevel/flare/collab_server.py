@@ -23,6 +23,7 @@ from fedbilevel.flare.enrolling import enrolled
 from fedbilevel.flare.homes import home_of
 from fedbilevel.flare.message_limits import message_limit, too_small
 from fedbilevel.flare.reporting import Reports, is_mistake
+from fedbilevel.flare.reviewed import UnreviewedError
 from fedbilevel.flare.site_failures import BEGUN, OVER
 from fedbilevel.flare.transport import Calls, Collab
 from fedbilevel.flare.travelling import arrived
@@ -86,7 +87,9 @@ class CollabServer:
         except RunAborted:
             raise
         except Exception as error:
-            told = {"words": str(error), "mistake": is_mistake(error)}
+            # A site that has not reviewed the file is named as it enrols.
+            where = "the server: " if isinstance(error, UnreviewedError) else ""
+            told = {"words": f"{where}{error}", "mistake": is_mistake(error)}
             (results / FAILURE).write_text(json.dumps(told))
             raise
         finally:

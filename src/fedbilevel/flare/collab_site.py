@@ -139,6 +139,7 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
             run=home.name,
             answers=AnswerCount(kit / RUNS),
         )
+        device.require_left(experiment.rounds)
     except RefusedError as error:
         return _refusing(error)
     device.warm_up()

@@ -75,7 +75,9 @@ def enrolled(
     # Whoever begins a run can mend it, or do without the site; later it stops nobody.
     ends = bool(failed) and (not has_begun or len(names) - len(failed) < quorum)
     if ends or len(known) < at_least:
-        words = "; ".join(f"{name} {reasons[name]}" for name in failed or missing)
+        words = "; ".join(
+            f"{name} {reasons[name].rstrip('.')}" for name in failed or missing
+        )
         said = f"{len(known)} of {at_least} required sites have enrolled: {words}."
         # A loader that fails will fail again; what was killed, or is away, may not.
         raise ValueError(said) if ends else RuntimeError(said)

@@ -9,6 +9,17 @@ REFUSED = "did not take the job"
 NO_REPLY = f"{REFUSED}: no reply"
 """How the words begin for a site that did not answer: it may take the next job."""
 
+CODE = "BYOC"
+"""What NVIDIA FLARE calls a job that brings code."""
+NO_RIGHT = (
+    'Let their operators allow it, as docs/operations.md says under "Who may do what".'
+)
+BROUGHT_CODE = (
+    "The job brings the file of its problem. Have operators of the server and of all "
+    "sites read that file, and set reviewed = true in [federation]: then no code "
+    'travels (docs/operations.md, "Code that was read first").'
+)
+
 
 def refusals_of(
     administrator: Administrator, job: str, sites: Sequence[str]
@@ -64,6 +75,11 @@ def too_many(
         'fewer than quorum=1 sites take the job: west did not take the job: not
         authorized. Let their operators allow it, as docs/operations.md says under "Who
         may do what".'
+        >>> too_many({"west": "did not take the job: BYOC not permitted"}, ["west"], 1)
+        'fewer than quorum=1 sites take the job: west did not take the job: BYOC not
+        permitted. The job brings the file of its problem. Have operators of the server
+        and of all sites read that file, and set reviewed = true in [federation]: then
+        no code travels (docs/operations.md, "Code that was read first").'
     """
     for_good = {
         site: reason
@@ -73,7 +89,5 @@ def too_many(
     if not for_good or len(sites) - len(for_good) >= quorum:
         return None
     words = "; ".join(f"{site} {reason}" for site, reason in for_good.items())
-    return (
-        f"fewer than quorum={quorum} sites take the job: {words}. Let their operators "
-        'allow it, as docs/operations.md says under "Who may do what".'
-    )
+    cure = BROUGHT_CODE if CODE in words else NO_RIGHT
+    return f"fewer than quorum={quorum} sites take the job: {words}. {cure}"

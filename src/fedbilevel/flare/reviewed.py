@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from fedbilevel.flare.kits import require_kit
 from fedbilevel.replacing import replacing
 
 PROBLEMS = Path("local") / "problems"
@@ -46,21 +47,39 @@ def review(kit: Path, file: Path) -> str:
     Returns:
         The SHA-256 of the file.
 
+    Raises:
+        ValueError: If the folder is no such kit, or the file no Python that could be
+            executed. Nothing is allowed then.
+
     Example:
-        >>> import tempfile
-        >>> kit = Path(tempfile.mkdtemp())
+        >>> from tempfile import mkdtemp
+        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> kit = provisioned(Path(mkdtemp()), ["site-1"]).sites["site-1"]
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
         >>> digest = review(kit, kit / "hospitals.py")
         >>> reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
         True
     """
+    require_kit(kit)
+    _require_python(file)
     digest = digest_of(file)
     folder = kit / PROBLEMS
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replacing(folder / f"{digest}.py") as unfinished:
         shutil.copyfile(file, unfinished)
     return digest
+
+
+def _require_python(file: Path) -> None:
+    if not file.is_file():
+        raise ValueError(f"{file} is no file; give the problem's file that you read.")
+    try:
+        compile(file.read_bytes(), str(file), "exec")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(
+            f"{file} is no Python ({error}); give the problem's file that you read."
+        ) from None
 
 
 def reviewed(kit: Path, name: str, sha256: str) -> Path:

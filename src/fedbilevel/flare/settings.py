@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.engines.federation.site_rules import SiteRules
+from fedbilevel.flare.kits import require_kit
 from fedbilevel.flare.message_limits import DEFAULT, SETTING
 from fedbilevel.flare.site_files import write_site_files
 
 COMMUNICATION = "comm_config.json"
+POLICY = "authorization.json"
 # A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
 DEAD_AFTER = 30
 # What a job of this package names. A server or site refuses a job that names others,
@@ -69,6 +71,10 @@ def prepare(
         message_limit: Bytes of the largest message; `message_limits.message_limit`
             returns what a model needs.
         code_from_outside: Whether a site takes code from whoever has the right `byoc`.
+            A policy of the site's own stays as it is.
+
+    Raises:
+        ValueError: If the folder is no such kit.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -80,6 +86,7 @@ def prepare(
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]
         30
     """
+    require_kit(kit)
     first = not (kit / "local" / "resources.json").exists()
     resources = _settings(kit / "local", "resources.json")
     is_site = "servers" not in resources
@@ -97,8 +104,7 @@ def prepare(
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
         write_site_files(kit / "local", rules)
-        if not code_from_outside:
-            _refuse_code(kit / "local")
+        _have_policy(kit / "local", code_from_outside)
     _write(kit / "local", "resources.json", resources)
     file = kit / "local" / COMMUNICATION
     communication = json.loads(file.read_text()) if file.exists() else {}
@@ -119,23 +125,28 @@ def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
 
 def _let_submitters_ask(local: Path) -> None:
     """Grant what nvflare's policy gives to project administrators alone."""
-    policy = _settings(local, "authorization.json")
+    policy = _settings(local, POLICY)
     rights = policy["permissions"].get("lead")
     # In place of a table there may be one word for all rights.
     if isinstance(rights, dict):
         rights.setdefault("app_command", "n:submitter")
-        _write(local, "authorization.json", policy)
+        _write(local, POLICY, policy)
 
 
-def _refuse_code(local: Path) -> None:
-    """Have a site refuse jobs that bring code, unless its people have a policy."""
-    if (local / "authorization.json").exists():
+def _have_policy(local: Path, code_from_outside: bool) -> None:
+    """Have a site refuse jobs that bring code, or not; its people's policy stays."""
+    own, provisioned = local / POLICY, local / f"{POLICY}.default"
+    if not provisioned.exists():
         return
-    policy = _settings(local, "authorization.json")
+    policy = json.loads(provisioned.read_text())
     for role, rights in policy["permissions"].items():
         given = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
         policy["permissions"][role] = {**given, "byoc": "none"}
-    _write(local, "authorization.json", policy)
+    if not code_from_outside and not own.exists():
+        _write(local, POLICY, policy)
+    elif code_from_outside and own.exists() and own.read_text() == _written(policy):
+        # Ours, of an earlier time.
+        own.unlink()
 
 
 def _settings(local: Path, name: str) -> dict[str, Any]:
@@ -147,4 +158,8 @@ def _settings(local: Path, name: str) -> dict[str, Any]:
 
 
 def _write(local: Path, name: str, settings: dict[str, Any]) -> None:
-    (local / name).write_text(json.dumps(settings, indent=2))
+    (local / name).write_text(_written(settings))
+
+
+def _written(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, indent=2)

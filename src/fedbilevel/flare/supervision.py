@@ -136,9 +136,10 @@ class Supervision:
             if failures == attempts:
                 raise FederationError(
                     f"{attempts} jobs in a row made no progress; the last: "
-                    f"{ended.words}. {self._suspensions.reasons()}".rstrip()
+                    f"{ended.words.rstrip('.')}. {self._suspensions.reasons()}".rstrip()
                 )
-            yield News(words=f"{ended.words}; going on from the last checkpoint")
+            words = ended.words.rstrip(".")
+            yield News(words=f"{words}; going on from the last checkpoint")
 
     def _job(self) -> Generator[News, None, _Ended | None]:
         present, number = yield from self._submitted()
@@ -250,7 +251,8 @@ class Supervision:
         missing = ", ".join(site for site in wanted if site not in present)
         raise FederationError(
             f"{missing} did not connect in {GATHER:.0f} seconds; a run begins with all "
-            "of its sites, and goes on with its quorum."
+            "of its sites, and goes on with its quorum. Start them, or take them off "
+            "sites in [federation]."
         )
 
     def _told(self, lines: Sequence[str], exchange: str | None) -> Generator[News]:

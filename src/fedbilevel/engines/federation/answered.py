@@ -72,6 +72,27 @@ class AnsweredTasks:
             reason = f"it cannot note what it answers: {error.strerror or error}"
             raise RefusedError(reason) from error
 
+    def require_left(self, exchanges: int) -> None:
+        """Refuse a run that the site could not answer to its end.
+
+        Args:
+            exchanges: of the whole run.
+
+        Raises:
+            RefusedError: says what to set where.
+        """
+        most = self._rules.most_exchanges
+        with self._count.held() as answered:
+            self._catch_up()
+            to_come = exchanges - len(self._digests)
+        if to_come > most - answered:
+            raise RefusedError(
+                f"the run has {to_come} exchanges to come, but the site answers "
+                f"{max(0, most - answered)} more, as most_exchanges = {most} in its "
+                f"local/{RULES} is for all runs together. Ask for fewer rounds, or let "
+                "its operator raise it"
+            )
+
     def _require_allowed(self, moment: Moment, answered: int) -> None:
         if answered >= self._rules.most_exchanges:
             raise RefusedError(

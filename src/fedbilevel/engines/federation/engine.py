@@ -295,12 +295,12 @@ def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:
     """Return why sites' uploads were not accepted, and what to do about it."""
     if not reasons:
         return "No more devices were chosen: let more of them participate."
-    bad_numbers = limits.broken
+    bad_numbers = limits.broken_alone
     named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
     more = len(reasons) - MOST_NAMED
     cures = []
     if bad_numbers in reasons.values():
-        raised = f"{limits.cure} or " if limits.cure else ""
+        raised = "raise the norm limit or " if limits.norm else ""
         cures = [f"{raised}lower the learning rate"]
     if set(reasons.values()) - {bad_numbers}:
         cures += ["check the other sites" if cures else "check these sites"]

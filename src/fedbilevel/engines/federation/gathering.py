@@ -124,7 +124,7 @@ class Gathering:
             return
         received = received_of(self._phase, uplink)
         if not is_acceptable(received, info, self._limits):
-            self.missing[device] = self._limits.broken
+            self.missing[device] = self._limits.broken_alone
             return
         del self.missing[device]
         if self._phase.travel is None or self._limits.distance is None:

@@ -124,6 +124,19 @@ class Site:
             private = self._kept.get("", None)
             self._work(reference, downlink, private, jax.random.key(0))
 
+    def require_left(self, rounds: int) -> None:
+        """Refuse a run of so many rounds if the rules forbid to answer it to its end.
+
+        Raises:
+            RefusedError: says what to set where.
+            ValueError: if the site answers any run.
+        """
+        if self._run is None:
+            raise ValueError("no run is given that would have so many rounds.")
+        every = len(self._algorithm.phases(self._problem))
+        first = len(self._algorithm.opening(self._problem)) or every
+        self._answered_in(self._run).require_left(first + (rounds - 1) * every)
+
     def answer(self, message: bytes) -> bytes:
         """Carry out a task; return all that leaves the device.
 

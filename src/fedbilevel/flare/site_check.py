@@ -1,0 +1,86 @@
+"""What an operator tries before the first job: would the site take part?"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedbilevel.engines.federation.answer_count import AnswerCount
+from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.engines.federation.messages import RefusedError
+from fedbilevel.engines.federation.site import Site
+from fedbilevel.experiments.choices import Own
+from fedbilevel.experiments.federating import known_at, sites_of
+from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.flare.homes import RUNS
+from fedbilevel.flare.kits import require_kit
+from fedbilevel.flare.reviewed import digest_of, reviewed
+from fedbilevel.flare.site_files import read_site_files
+
+
+def check_site(kit: Path, file: Path, site: str) -> str:
+    """Try what a site does when it enrols, with its own data, and send nothing.
+
+    Args:
+        kit: Startup kit of the site, prepared.
+        file: The experiment file, as whoever submits it will; the problem's file is
+            beside it. It is executed here.
+        site: The site's name.
+
+    Returns:
+        What the site would tell the server, in words.
+
+    Raises:
+        ValueError: If the site would refuse, or cannot load its data; says what to set
+            where.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> folder = Path(mkdtemp())
+        >>> kit = provisioned(folder, ["site-1"]).sites["site-1"]
+        >>> _ = (folder / "digits.toml").write_text('''
+        ... rounds = 10
+        ... [algorithm]
+        ... name = "auto"
+        ... [partition]
+        ... devices = 1
+        ... ''')
+        >>> check_site(kit, folder / "digits.toml", "site-1")
+        'site-1 would take part with 287 upper and 1150 lower examples'
+    """
+    require_kit(kit)
+    experiment = read_experiment(file)
+    names = sites_of(experiment)
+    if site not in names:
+        raise ValueError(
+            f"{site} is none of the sites of {file}: {', '.join(names)}. Give its name "
+            "as it is there."
+        )
+    if experiment.federation.reviewed and isinstance(experiment.problem, Own):
+        problem = experiment.problem.file
+        reviewed(kit, problem.name, digest_of(problem))
+    model, examples = known_at(experiment, site)
+    enrolment = Enrolment.of(examples)
+    EnrolledDevices({site: enrolment}, model.form)
+    try:
+        rules, salt = read_site_files(kit / "local")
+        with TemporaryDirectory() as folder:
+            device = Site(
+                names.index(site),
+                model.problem,
+                experiment.federated_algorithm,
+                examples,
+                model.x,
+                model.y,
+                folder=Path(folder),
+                rules=rules,
+                salt=salt,
+                run="check",
+                answers=AnswerCount(kit / RUNS),
+            )
+            device.require_left(experiment.rounds)
+    except RefusedError as error:
+        raise ValueError(f"{site} would refuse: {error}.") from None
+    return (
+        f"{site} would take part with {enrolment.upper_size} upper and "
+        f"{enrolment.lower_size} lower examples"
+    )
