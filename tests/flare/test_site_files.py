@@ -184,17 +184,6 @@ def test_another_folder_is_no_kit_and_stays_as_it_was(kit, lacks):
     assert sorted(kit.rglob("*")) == before
 
 
-def test_code_from_outside_is_allowed_again(kit):
-    policy = kit / "local" / "authorization.json"
-    prepare(kit)
-    assert policy.exists()
-    prepare(kit, code_from_outside=True)
-    assert not policy.exists()
-    policy.write_text("mine")
-    prepare(kit, code_from_outside=True)
-    assert policy.read_text() == "mine"
-
-
 def test_a_rehearsal_answers_what_a_simulation_would(kit):
     prepare(kit, REHEARSAL)
     assert json.loads(enrolment(kit, SMALL))["lower_size"] == 143

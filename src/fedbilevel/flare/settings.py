@@ -71,7 +71,8 @@ def prepare(
         message_limit: Bytes of the largest message; `message_limits.message_limit`
             returns what a model needs.
         code_from_outside: Whether a site takes code from whoever has the right `byoc`.
-            A policy of the site's own stays as it is.
+            A policy that the site has stays as it is, one that was written here at an
+            earlier time too: remove `local/authorization.json` to be without.
 
     Raises:
         ValueError: If the folder is no such kit.
@@ -104,7 +105,8 @@ def prepare(
         # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
         resources["allow_log_streaming"] = False
         write_site_files(kit / "local", rules)
-        _have_policy(kit / "local", code_from_outside)
+        if not code_from_outside:
+            _refuse_code(kit / "local")
     _write(kit / "local", "resources.json", resources)
     file = kit / "local" / COMMUNICATION
     communication = json.loads(file.read_text()) if file.exists() else {}
@@ -133,20 +135,15 @@ def _let_submitters_ask(local: Path) -> None:
         _write(local, POLICY, policy)
 
 
-def _have_policy(local: Path, code_from_outside: bool) -> None:
-    """Have a site refuse jobs that bring code, or not; its people's policy stays."""
-    own, provisioned = local / POLICY, local / f"{POLICY}.default"
-    if not provisioned.exists():
+def _refuse_code(local: Path) -> None:
+    """Have a site refuse jobs that bring code, unless it has a policy."""
+    if (local / POLICY).exists():
         return
-    policy = json.loads(provisioned.read_text())
+    policy = _settings(local, POLICY)
     for role, rights in policy["permissions"].items():
         given = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
         policy["permissions"][role] = {**given, "byoc": "none"}
-    if not code_from_outside and not own.exists():
-        _write(local, POLICY, policy)
-    elif code_from_outside and own.exists() and own.read_text() == _written(policy):
-        # Ours, of an earlier time.
-        own.unlink()
+    _write(local, POLICY, policy)
 
 
 def _settings(local: Path, name: str) -> dict[str, Any]:
@@ -158,8 +155,4 @@ def _settings(local: Path, name: str) -> dict[str, Any]:
 
 
 def _write(local: Path, name: str, settings: dict[str, Any]) -> None:
-    (local / name).write_text(_written(settings))
-
-
-def _written(settings: dict[str, Any]) -> str:
-    return json.dumps(settings, indent=2)
+    (local / name).write_text(json.dumps(settings, indent=2))
