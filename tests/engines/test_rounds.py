@@ -278,7 +278,7 @@ def test_the_first_estimates_are_each_devices_own():
     devices = InMemoryDevices(quadratic.devices(3, 1, 0.5))
     algorithm = LocalBSGM(0.1, SERIES, local_steps=3)
     (ours,) = start_run(algorithm, devices, rounds=1)
-    assert ours.reports[0].dispersion.x > 1e-8
+    assert ours.reports[0].dispersion.update.x > 1e-8
     assert isinstance(ours.server, momentum.MomentumState)
 
 
