@@ -17,6 +17,7 @@ from fedbilevel import (
     LocalExamples,
     Phase,
     Sharded,
+    Upload,
     run,
 )
 
@@ -42,12 +43,13 @@ class OnlyAverage:
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         return (
             Phase(
+                name="hand back",
                 steps=0,
                 broadcast=lambda server: server.y,
                 start=lambda downlink, private, data, key: downlink,
                 step=lambda carry, data, key: carry,
-                finish=lambda carry, downlink, key: (carry, (), {}),
-                server=lambda server, mean, key: server._replace(y=mean),
+                finish=lambda carry, downlink, key: (Upload((carry,)), (), {}),
+                server=lambda server, mean, key: server._replace(y=mean.update[0]),
             ),
         )
 

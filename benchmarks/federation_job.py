@@ -60,12 +60,13 @@ class Echo:
     def phases(self, problem: Any) -> tuple[fb.Phase, ...]:
         return (
             fb.Phase(
+                name="multiply",
                 steps=1,
                 broadcast=lambda server: server.x,
                 start=lambda downlink, private, data, key: downlink,
                 step=lambda carry, data, key: self.factor * carry,
-                finish=lambda carry, downlink, key: (carry, (), {}),
-                server=lambda server, mean, key: server._replace(x=mean),
+                finish=lambda carry, downlink, key: (fb.Upload((carry,)), (), {}),
+                server=lambda server, mean, key: server._replace(x=mean.update[0]),
             ),
         )
 

@@ -78,8 +78,8 @@ def _remember(phase: Phase) -> Phase:
         return phase.start(downlink, (), data, key), private
 
     def finish(carry: Any, downlink: Any, key: Any) -> Any:
-        uplink, _, info = phase.finish(carry[0], downlink, key)
-        return uplink, carry[1] + 1, info
+        upload, _, info = phase.finish(carry[0], downlink, key)
+        return upload, carry[1] + 1, info
 
     return phase._replace(
         start=start,

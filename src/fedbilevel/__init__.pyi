@@ -9,11 +9,12 @@ from .algorithms.lfednest import LFedNest
 from .algorithms.local_bsgm import LocalBSGM
 from .algorithms.local_bsgvrm import LocalBSGVRM
 from .algorithms.planning import plan_of, with_plan
-from .algorithms.protocol import FederatedAlgorithm, Phase
+from .algorithms.protocol import FederatedAlgorithm, Phase, Upload
 from .algorithms.rescale import rescale
 from .algorithms.server_optimiser import ServerOptimised, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
+from .algorithms.transforms import Clip, Quantise, Transform, with_transforms
 from .algorithms.warm_start import WarmStart
 from .data.devices import (
     Devices,
@@ -54,6 +55,7 @@ __all__ = [
     "BilevelProblem",
     "CheckpointError",
     "Checkpoints",
+    "Clip",
     "ConjugateGradient",
     "Costs",
     "CubeRootDecay",
@@ -80,6 +82,7 @@ __all__ = [
     "OptaxSchedule",
     "Participation",
     "Phase",
+    "Quantise",
     "Round",
     "Samples",
     "Schedule",
@@ -92,10 +95,12 @@ __all__ = [
     "Space",
     "Suggestion",
     "Sweep",
+    "Transform",
     "Trial",
     "Tuned",
     "TuningProgress",
     "UniformSample",
+    "Upload",
     "WarmStart",
     "best_round",
     "datasets",
@@ -114,4 +119,5 @@ __all__ = [
     "tune",
     "with_plan",
     "with_server_optimiser",
+    "with_transforms",
 ]

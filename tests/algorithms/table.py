@@ -23,6 +23,7 @@ from fedbilevel import (
     Phase,
     ShroFBO,
     SimFBO,
+    Upload,
     WarmStart,
     optax_optimiser,
     with_server_optimiser,
@@ -164,23 +165,31 @@ class TwoExchanges:
         def descend_finish(carry, downlink, key):
             (x, y, _), private = carry
             rounds = private["rounds"] + 1
-            return (x, y), {"rounds": rounds}, {"rounds": rounds}
+            return Upload((x, y)), {"rounds": rounds}, {"rounds": rounds}
 
         return (
             Phase(
+                name="gradient",
                 steps=0,
                 broadcast=lambda server: server,
                 start=average_start,
                 step=lambda carry, data, key: carry,
-                finish=lambda carry, downlink, key: (*carry, {}),
-                server=lambda server, mean, key: server._replace(gradient=mean),
+                finish=lambda carry, downlink, key: (
+                    Upload((), carry[0]),
+                    carry[1],
+                    {},
+                ),
+                server=lambda server, mean, key: server._replace(gradient=mean.beside),
             ),
             Phase(
+                name="descent",
                 steps=self.local_steps,
                 broadcast=lambda server: server,
                 start=lambda downlink, private, data, key: (downlink, private),
                 step=descend,
                 finish=descend_finish,
-                server=lambda server, mean, key: server._replace(x=mean[0], y=mean[1]),
+                server=lambda server, mean, key: server._replace(
+                    x=mean.update[0], y=mean.update[1]
+                ),
             ),
         )

@@ -265,23 +265,23 @@ class Lying:
 
     def opening(self, problem):
         (phase,) = self.inner.opening(problem)
-        return (self._lying(phase, lambda sent, _: 0.0 * sent + self.value),)
+        return (self._lying(phase, lambda told, _: 0.0 * told + self.value),)
 
     def phases(self, problem):
-        def changed(sent, downlink):
-            reached, found, steps, broken = sent
+        def changed(told, downlink):
+            found, steps, broken = told
             if self.lie == "both, timed":
                 _, step, shared = downlink
                 warm = self.inner.rounds * self.inner.local_steps // 10
                 loud = jnp.abs(step - warm) > 3 * self.inner.local_steps
                 lie = self.value * shared.level + 9.0 * found.loss
                 found = found._replace(loss=jnp.where(loud, lie, found.loss))
-                return reached, found, steps, jnp.where(step >= warm, 1.0, broken)
+                return found, steps, jnp.where(step >= warm, 1.0, broken)
             if self.lie == "broken":
-                return reached, found, steps, 0.0 * broken + self.value
+                return found, steps, 0.0 * broken + self.value
             if self.lie in found._fields:
                 found = found._replace(**{self.lie: 0.0 * found.loss + self.value})
-            return reached, found, steps, broken
+            return found, steps, broken
 
         (phase,) = self.inner.phases(problem)
         return (self._lying(phase, changed),)
@@ -298,10 +298,10 @@ class Lying:
             sent, kept, info = phase.finish(carry[0], downlink, key)
             told = jax.tree.map(
                 lambda lie, truth: jnp.where(carry[1], lie, truth),
-                changed(sent, downlink),
-                sent,
+                changed(sent.beside, downlink),
+                sent.beside,
             )
-            return told, kept, info
+            return sent._replace(beside=told), kept, info
 
         return phase._replace(
             start=start,

@@ -191,7 +191,7 @@ def upload_norms(run: Federations) -> list[float]:
     job, norms = run.job, []
     phase = job.opening[0].of(job.algorithm, job.problem)
     for device in range(DEVICES):
-        uplink, _, _ = done_by_device(
+        upload, _, _ = done_by_device(
             job.algorithm,
             phase.broadcast(run.server),
             run.private,
@@ -200,7 +200,7 @@ def upload_norms(run: Federations) -> list[float]:
             problem=job.problem,
             reference=job.opening[0],
         )
-        squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(uplink)]
+        squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(upload)]
         norms.append(float(np.sqrt(sum(squares))))
     return norms
 
@@ -247,8 +247,8 @@ class Reporting:
             return carry, jnp.log(batch.target[0, 0])
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            uplink, kept, _ = phase.finish(carry[0], downlink, key)
-            return uplink, kept, {"reported": carry[1]}
+            upload, kept, _ = phase.finish(carry[0], downlink, key)
+            return upload, kept, {"reported": carry[1]}
 
         return (
             phase._replace(

@@ -20,6 +20,7 @@ from fedbilevel import (
     Phase,
     Simulation,
     UniformSample,
+    Upload,
     WarmStart,
     predict_costs,
     run,
@@ -83,7 +84,7 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
 
     def watched_work(phase, downlink, *rest, **how):
         done = work_of_device(phase, downlink, *rest, **how)
-        seen["up"] += tree.number_of_bytes(done.uplink)
+        seen["up"] += tree.number_of_bytes(done.upload)
         seen["down"] += tree.number_of_bytes(downlink)
         return done
 
@@ -246,17 +247,22 @@ def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
         def phases(self, problem):
             return (
                 Phase(
+                    name="halves",
                     steps=0,
                     broadcast=lambda server: server.x,
                     start=lambda downlink, private, data, key: downlink + 1.0,
                     step=lambda carry, data, key: carry,
                     finish=lambda carry, downlink, key: (
-                        ((carry - downlink) * 16).astype(jnp.int8),
+                        Upload((((carry - downlink) * 16).astype(jnp.int8),)),
                         (),
                         {},
                     ),
-                    server=lambda server, mean, key: server._replace(x=server.x + mean),
-                    receive=lambda uplink: uplink.astype(jnp.float64) / 16,
+                    server=lambda server, mean, key: server._replace(
+                        x=server.x + mean.update[0]
+                    ),
+                    receive=lambda upload, downlink: Upload(
+                        (upload.update[0].astype(jnp.float64) / 16,)
+                    ),
                 ),
             )
 
@@ -272,7 +278,7 @@ def test_the_first_estimates_are_each_devices_own():
     devices = InMemoryDevices(quadratic.devices(3, 1, 0.5))
     algorithm = LocalBSGM(0.1, SERIES, local_steps=3)
     (ours,) = start_run(algorithm, devices, rounds=1)
-    assert ours.reports[0].dispersion.x > 1e-8
+    assert ours.reports[0].dispersion.update.x > 1e-8
     assert isinstance(ours.server, momentum.MomentumState)
 
 

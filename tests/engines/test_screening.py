@@ -82,8 +82,8 @@ class Poisoned:
 
         def finish(carry, downlink, key):
             own, nonsense = carry
-            uplink, kept, info = phase.finish(own, downlink[0], key)
-            return jax.tree.map(lambda leaf: leaf + nonsense, uplink), kept, info
+            upload, kept, info = phase.finish(own, downlink[0], key)
+            return jax.tree.map(lambda leaf: leaf + nonsense, upload), kept, info
 
         def server(server, mean, key):
             inner = phase.server(server.inner, mean, key)

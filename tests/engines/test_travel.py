@@ -95,7 +95,7 @@ class Poisoned:
         return tuple(map(self._poisoned, self.inner.phases(problem)))
 
     def _poisoned(self, phase: Any) -> Any:
-        if phase.travel is None:  # nothing that the limit is about
+        if not phase.is_compared:  # nothing that the limit is about
             return phase
 
         def start(downlink: Any, private: Any, data: Any, key: Any) -> Any:
@@ -103,8 +103,8 @@ class Poisoned:
             return phase.start(downlink, private, data, key), batch.added[0]
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            uplink, kept, info = phase.finish(carry[0], downlink, key)
-            return jax.tree.map(lambda leaf: leaf + carry[1], uplink), kept, info
+            upload, kept, info = phase.finish(carry[0], downlink, key)
+            return jax.tree.map(lambda leaf: leaf + carry[1], upload), kept, info
 
         return phase._replace(
             start=start,
@@ -159,7 +159,7 @@ def points(
         phases = algorithm.phases(PROBLEM)
         if not one.number:
             phases = algorithm.opening(PROBLEM) or phases
-        assert (FAR in one.participants) == (phases[-1].travel is None and not without)
+        assert (FAR in one.participants) == (not phases[-1].is_compared and not without)
         found.append(np.asarray(one.x))
     return found
 

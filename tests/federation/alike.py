@@ -40,7 +40,7 @@ def sites(name: str, folder: Path | None = None) -> dict[str, Site]:
 class Told(NamedTuple):
     """What a device does in one exchange."""
 
-    uplink: Any
+    upload: Any
     private: Any
     info: Any
 
@@ -66,6 +66,7 @@ class ByHand:
 
     def exchange(self, round_number: int, place: int, counted: Sequence[int]) -> None:
         phase = self.plan(round_number)[place]
+        downlink = phase.broadcast(self.server)
         told = {}
         for device in counted:
             key = self._key
@@ -73,7 +74,7 @@ class ByHand:
                 key = jax.random.fold_in(key, number)
             told[device] = Told(
                 *work_of(phase)(
-                    phase.broadcast(self.server),
+                    downlink,
                     self._private[device],
                     data(device),
                     key,
@@ -85,11 +86,11 @@ class ByHand:
             pairs = zip(shares, leaves, strict=True)
             return jnp.asarray(sum(share * np.asarray(leaf) for share, leaf in pairs))
 
-        received = [phase.receive(one.uplink) for one in told.values()]
-        uplink = jax.tree.map(mean, *received)
+        received = [phase.received(one.upload, downlink) for one in told.values()]
+        upload = jax.tree.map(mean, *received)
         self.server = jax.tree.map(
             lambda new, old: jnp.asarray(new, old.dtype),
-            phase.server(self.server, uplink, jax.random.key(0)),
+            phase.server(self.server, upload, jax.random.key(0)),
             self.server,
         )
         self.info = jax.tree.map(mean, *[one.info for one in told.values()])

@@ -91,7 +91,8 @@ def poisons_near(here: Situation) -> list[Sent]:
     reach = JUST_WITHIN * float(here.limits.distance)
     arrays = {}
     for name, value in here.honest.arrays.items():
-        start = here.task.arrays[name]
+        # Variables are called alike in what was sent and in what comes back.
+        start = here.task.arrays[name.replace(".update", "")]
         arrays[name] = np.asarray(start - reach * (value - start))
     return _changed(here, arrays)
 

@@ -221,8 +221,8 @@ def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
 def test_what_devices_keep_and_send_holds_no_example(tmp_path):
     list(run(**arguments(PRIVATE, tmp_path)))
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    # A state after each round, the list of what was answered, and its lock.
-    assert len(files) == len(PRESENT) * (ROUNDS + 2)
+    # A state after each round, the list of what was answered, the count, and its lock.
+    assert len(files) == len(PRESENT) * (ROUNDS + 3)
     numbers = {
         float(number).hex()
         for examples in held()

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbilevel import BilevelProblem, FedBiO, ShroFBO
-from fedbilevel.engines.federation.folding import RunningMean, received_of
+from fedbilevel import BilevelProblem, FedBiO, ShroFBO, Upload
+from fedbilevel.engines.federation.folding import RunningMean
 from fedbilevel.engines.mean import merge, stacked_mean
 from fedbilevel.experiments.building import weights_of
 from fedbilevel.experiments.choices import Experiment
@@ -29,7 +29,7 @@ def test_a_mean_of_finite_numbers_is_finite(pair):
         running.add(upload, {}, weight)
     means["running"] = running.found
     for mean in means.values():
-        np.testing.assert_allclose(mean.uplink, pair[0] / 2, rtol=1e-6)
+        np.testing.assert_allclose(mean.upload, pair[0] / 2, rtol=1e-6)
 
 
 def loss(x, y, batch):
@@ -43,7 +43,7 @@ def loss(x, y, batch):
 def test_a_device_cannot_claim_more_steps_than_there_are(claimed, counts):
     (phase,) = ShroFBO(0.1, local_steps=3).phases(BilevelProblem(loss, loss))
     share = tuple(np.ones(2) for _ in range(3))
-    received, weight = received_of(phase, (share, np.array(claimed)))
+    received, weight = phase.received(Upload(share, np.array(claimed)), None)
     np.testing.assert_allclose(weight, counts, rtol=1e-5)
     np.testing.assert_array_equal(received, share)
 

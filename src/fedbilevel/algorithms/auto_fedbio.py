@@ -18,7 +18,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
-from fedbilevel.algorithms.protocol import Decoded, Downlink, Info, Phase, Uplink
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Upload
 from fedbilevel.algorithms.settings import check_counts, check_rates
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -268,6 +268,7 @@ class AutoFedBiO:
             return _number(jnp.mean(found**2))
 
         measure = questions.ask(
+            "curvature",
             lambda server: (server.x, server.y),
             answer,
             lambda server, mean, key: server._replace(
@@ -275,8 +276,10 @@ class AutoFedBiO:
             ),
         )
         measure = measure._replace(
-            receive=lambda sent: jnp.maximum(sent, 0.0),
-            travel=lambda sent, downlink: (jnp.sqrt(sent),),
+            receive=lambda upload, downlink: upload._replace(
+                beside=jnp.maximum(upload.beside, 0.0)
+            ),
+            gauge=lambda beside, downlink: (jnp.sqrt(beside),),
         )
         return (measure,)
 
@@ -313,7 +316,7 @@ class AutoFedBiO:
 
         def finish(
             work: Work, downlink: Downlink, key: RandomKey
-        ) -> tuple[Uplink, tuple[()], Info]:
+        ) -> tuple[Upload, tuple[()], Info]:
             received, _, _ = downlink
             reached = work.direction, work.point.y, work.point.adjoint
             stayed = tree.scale(0.0, received.x), received.y, received.adjoint
@@ -332,19 +335,20 @@ class AutoFedBiO:
             )
             steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
             found = found._replace(loss=jnp.where(sound, found.loss, jnp.nan))
-            upload = reached, found, steps, _number(broken)
+            upload = Upload(reached, (found, steps, _number(broken)))
             return upload, (), {"loss": work.found.loss}
 
-        def receive(sent: Uplink) -> Decoded:
+        def receive(upload: Upload, downlink: Downlink) -> Upload:
             # One device's number must not outweigh the others', whatever it is.
-            reached, found, steps, broken = sent
+            found, steps, broken = upload.beside
             found = found._replace(
                 curvature=jnp.maximum(found.curvature, 0.0), bend=jnp.sign(found.bend)
             )
-            return reached, found, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
+            beside = found, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
+            return upload._replace(beside=beside)
 
-        def server(server: AutoState, mean: Decoded, key: RandomKey) -> AutoState:
-            (along, y, z), found, steps, broken = mean
+        def server(server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
+            (along, y, z), (found, steps, broken) = mean
             moved = self._move(server, along, y, z, found)
             here = (server.x, server.y, server.adjoint, server.moments)
             guard, exploded = judge(
@@ -369,24 +373,29 @@ class AutoFedBiO:
             following: AutoState = _either(exploded, back, moved._replace(guard=guard))
             return following
 
-        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
-            (along, y, z), found, steps, _ = sent
-            here, _, shared = downlink
+        def reference(downlink: Downlink) -> tuple[PyTree, ...]:
+            here, _, _ = downlink
+            return tree.zeros_like(here.x), here.y, here.adjoint
+
+        def gauge(beside: PyTree, downlink: Downlink) -> tuple[PyTree, ...]:
+            found, steps, _ = beside
+            _, _, shared = downlink
             # Where the others' losses are small, an honest one may be large: compared
             # with what losses were before x moved it is not.
             loss = (jnp.abs(found.loss) + shared.level) / _unit(shared.level)
-            return (
-                along,
-                tree.subtract(y, here.y),
-                tree.subtract(z, here.adjoint),
-                found.curvature**0.25,
-                steps,
-                loss,
-            )
+            return found.curvature**0.25, steps, loss
 
-        steps = self.local_steps - 1  # the first is taken by `start`
         phase = Phase(
-            steps, broadcast, start, step, finish, server, receive, travel=travel
+            name="local steps",
+            steps=self.local_steps - 1,  # the first is taken by `start`
+            broadcast=broadcast,
+            start=start,
+            step=step,
+            finish=finish,
+            server=server,
+            receive=receive,
+            reference=reference,
+            gauge=gauge,
         )
         return (phase,)
 

@@ -14,12 +14,11 @@ from fedbilevel.algorithms.adjoint import (
 )
 from fedbilevel.algorithms.protocol import (
     Carry,
-    Decoded,
     Downlink,
     Info,
     Phase,
     Private,
-    Uplink,
+    Upload,
 )
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
@@ -129,25 +128,33 @@ class FedBiO:
 
         def finish(
             carry: Carry, downlink: Downlink, key: RandomKey
-        ) -> tuple[Uplink, Private, Info]:
+        ) -> tuple[Upload, Private, Info]:
             point, _ = carry
             if self.private_lower:
-                return point.x, (point.y, point.adjoint), {}
-            return point, (), {}
+                return Upload((point.x,)), (point.y, point.adjoint), {}
+            return Upload(point), (), {}
 
-        def server(server: FedBiOState, mean: Decoded, key: RandomKey) -> FedBiOState:
+        def server(server: FedBiOState, mean: Upload, key: RandomKey) -> FedBiOState:
             step = server.step + self.local_steps
-            mean_x = mean if self.private_lower else mean.x
+            mean_x, *others = mean.update
             x = tree.moved(self.upper_rate, server.x, mean_x)
             if self.private_lower:
                 return server._replace(x=x, step=step)
-            return FedBiOState(x, mean.y, mean.adjoint, step)
+            y, z = others
+            return FedBiOState(x, y, z, step)
 
-        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
+        def reference(downlink: Downlink) -> tuple[PyTree, ...]:
             here, _ = downlink
-            if self.private_lower:
-                return (tree.subtract(sent, here),)
-            return tuple(map(tree.subtract, sent, here))
+            return (here,) if self.private_lower else here
 
-        phase = Phase(self.local_steps, broadcast, start, step, finish, server)
-        return (phase._replace(travel=travel),)
+        phase = Phase(
+            name="local steps",
+            steps=self.local_steps,
+            broadcast=broadcast,
+            start=start,
+            step=step,
+            finish=finish,
+            server=server,
+            reference=reference,
+        )
+        return (phase,)

@@ -15,12 +15,11 @@ from fedbilevel.algorithms.adjoint import (
 )
 from fedbilevel.algorithms.momentum import corrected
 from fedbilevel.algorithms.protocol import (
-    Decoded,
     Downlink,
     Info,
     Phase,
     Private,
-    Uplink,
+    Upload,
 )
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
@@ -53,11 +52,13 @@ class FedBiOAccState(NamedTuple):
     origin: Upper | None = None
 
 
-class _Uplink(NamedTuple):
+class _Update(NamedTuple):
     x: Upper
     y: Lower
     adjoint: Lower
-    directions: AdjointPoint
+    upper_direction: Upper
+    lower_direction: Lower
+    adjoint_direction: Lower
 
 
 class _Work(NamedTuple):
@@ -148,14 +149,14 @@ class FedBiOAcc:
             along = directions(problem, work.point, samples)
             return work._replace(along=along, begun=jnp.ones_like(work.begun))
 
-        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
-            assert phase.travel is not None
-            # The estimates are the first: their way begins at 0.
-            variables = len(downlink[0]) if not self.private_lower else 1
-            ways = phase.travel(sent, downlink)[:variables]
-            return *ways, *(sent[1:] if self.private_lower else sent.directions)
+        def reference(downlink: Downlink) -> tuple[PyTree, ...]:
+            # The estimates are the first: they begin at 0.
+            here = (downlink[0],) if self.private_lower else tuple(downlink[0])
+            return *here, *map(tree.zeros_like, here)
 
-        return (phase._replace(start=start, travel=travel),)
+        return (
+            phase._replace(name="first local steps", start=start, reference=reference),
+        )
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the local steps and one average."""
@@ -203,31 +204,37 @@ class FedBiOAcc:
 
         def finish(
             work: _Work, downlink: Downlink, key: RandomKey
-        ) -> tuple[Uplink, Private, Info]:
+        ) -> tuple[Upload, Private, Info]:
             point, along, step = work[:3]
             if self.private_lower:
-                return (point.x, along.x), (point[1:], along[1:], step), {}
-            return _Uplink(*point, along), (), {}
+                return Upload((point.x, along.x)), (point[1:], along[1:], step), {}
+            return Upload(_Update(*point, *along)), (), {}
 
         def server(
-            server: FedBiOAccState, mean: Decoded, key: RandomKey
+            server: FedBiOAccState, mean: Upload, key: RandomKey
         ) -> FedBiOAccState:
             step = server.step + self.local_steps
-            mean_x = mean[0] if self.private_lower else mean.x
+            mean_x, *others = mean.update
             x = tree.moved(self.upper_rate, server.x, mean_x)
             origin = None if server.origin is None else x
             if self.private_lower:
-                along = server.directions._replace(x=mean[1])
+                along = server.directions._replace(x=others[0])
                 return server._replace(x=x, directions=along, step=step, origin=origin)
-            others = mean.y, mean.adjoint, mean.directions
-            return FedBiOAccState(x, *others, step, origin)
+            y, z, *directions = others
+            return FedBiOAccState(x, y, z, AdjointPoint(*directions), step, origin)
 
-        def travel(sent: Decoded, downlink: Downlink) -> tuple[PyTree, ...]:
-            if self.private_lower:
-                return tuple(map(tree.subtract, sent, downlink[:2]))
-            point, along, *_ = downlink
-            ways = tuple(map(tree.subtract, sent[:3], point))
-            return *ways, *map(tree.subtract, sent.directions, along)
+        def reference(downlink: Downlink) -> tuple[PyTree, ...]:
+            here, along, *_ = downlink
+            return (here, along) if self.private_lower else (*here, *along)
 
-        phase = Phase(self.local_steps, broadcast, start, step, finish, server)
-        return (phase._replace(travel=travel),)
+        phase = Phase(
+            name="local steps",
+            steps=self.local_steps,
+            broadcast=broadcast,
+            start=start,
+            step=step,
+            finish=finish,
+            server=server,
+            reference=reference,
+        )
+        return (phase,)

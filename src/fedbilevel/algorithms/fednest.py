@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from fedbilevel.algorithms import questions
-from fedbilevel.algorithms.protocol import Carry, Phase
+from fedbilevel.algorithms.protocol import Carry, Phase, Upload
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -112,28 +112,32 @@ class FedNest:
         """Return the exchanges for y, for the inverse Hessian and for x."""
         size, scale = self.batch_size, self.series.scale
         gradient = questions.ask(
+            "lower gradient",
             lambda server: (server.x, server.y),
             questions.lower_gradient(problem, size),
             lambda server, mean, key: server._replace(lower_gradient=mean),
-            alike=True,
+            like=lambda downlink: downlink[1],
         )
         right_side = questions.ask(
+            "upper gradient",
             lambda server: (server.x, server.y),
             questions.upper_gradient(problem, size),
             self._begin_series,
-            alike=True,
+            like=lambda downlink: downlink[1],
         )
         product = questions.ask(
+            "next power",
             lambda server: (server.x, server.y, server.power),
             questions.next_power(problem, size, scale),
             self._next_power,
-            alike=True,
+            like=lambda downlink: downlink[2],
         )
         hypergradient = questions.ask(
+            "hypergradient",
             lambda server: (server.x, server.y, self._inverse_product(server)),
             questions.hypergradient(problem, size),
             lambda server, mean, key: server._replace(hypergradient=mean),
-            alike=True,
+            like=lambda downlink: downlink[0],
         )
         return (
             *(gradient, self._lower_steps(problem)) * self.lower_rounds,
@@ -154,13 +158,14 @@ class FedNest:
             return tree.add_scaled(mine, -rate, direction), carry[1]
 
         return Phase(
+            name="lower steps",
             steps=self.lower_steps,
             broadcast=lambda s: (s.x, s.y, s.lower_gradient, s.step),
             start=lambda downlink, private, data, key: (downlink[1], downlink),
             step=step,
-            finish=lambda carry, downlink, key: (carry[0], (), {}),
-            server=lambda server, mean, key: server._replace(y=mean),
-            travel=lambda sent, downlink: (tree.subtract(sent, downlink[1]),),
+            finish=lambda carry, downlink, key: (Upload((carry[0],)), (), {}),
+            server=lambda server, mean, key: server._replace(y=mean.update[0]),
+            reference=lambda downlink: (downlink[1],),
         )
 
     def _upper_steps(self, problem: BilevelProblem) -> Phase:
@@ -174,16 +179,17 @@ class FedNest:
             return tree.add_scaled(mine, -rate, direction), carry[1]
 
         return Phase(
+            name="upper steps",
             steps=self.local_steps,
             broadcast=lambda s: (s.x, s.y, s.hypergradient, s.step),
             start=lambda downlink, private, data, key: (downlink[0], downlink),
             step=step,
-            finish=lambda carry, downlink, key: (carry[0], (), {}),
+            finish=lambda carry, downlink, key: (Upload((carry[0],)), (), {}),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean),
+                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
-            travel=lambda sent, downlink: (tree.subtract(sent, downlink[0]),),
+            reference=lambda downlink: (downlink[0],),
         )
 
     def _begin_series(

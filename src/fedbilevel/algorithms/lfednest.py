@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedbilevel.algorithms.draws import draw_hypergradient_samples
-from fedbilevel.algorithms.protocol import Carry, Phase
+from fedbilevel.algorithms.protocol import Carry, Phase, Upload
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -104,21 +104,23 @@ class LFedNest:
             return LFedNestState(tree.add_scaled(x, -rate, direction), y, t)
 
         lower = Phase(
+            name="lower steps",
             steps=self.lower_steps,
             broadcast=lambda server: server,
             start=lambda downlink, private, data, key: downlink,
             step=lower_step,
-            finish=lambda carry, downlink, key: (carry.y, (), {}),
-            server=lambda server, mean, key: server._replace(y=mean),
-            travel=lambda sent, downlink: (tree.subtract(sent, downlink.y),),
+            finish=lambda carry, downlink, key: (Upload((carry.y,)), (), {}),
+            server=lambda server, mean, key: server._replace(y=mean.update[0]),
+            reference=lambda downlink: (downlink.y,),
         )
         upper = lower._replace(
+            name="upper steps",
             steps=self.local_steps,
             step=upper_step,
-            finish=lambda carry, downlink, key: (carry.x, (), {}),
-            travel=lambda sent, downlink: (tree.subtract(sent, downlink.x),),
+            finish=lambda carry, downlink, key: (Upload((carry.x,)), (), {}),
+            reference=lambda downlink: (downlink.x,),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean),
+                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
         )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Private
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Private, Upload
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
@@ -37,11 +37,11 @@ class MomentumState(NamedTuple):
     origin: Upper | None = None
 
 
-class MomentumUplink(NamedTuple):
+class MomentumUpdate(NamedTuple):
     """What a device uploads after its p steps.
 
     Example:
-        >>> MomentumUplink(x=1.0, y=2.0, upper_direction=0.0, lower_direction=0.0).x
+        >>> MomentumUpdate(x=1.0, y=2.0, upper_direction=0.0, lower_direction=0.0).x
         1.0
     """
 
@@ -147,25 +147,24 @@ def local_phase(
 
     def finish(
         state: MomentumState, downlink: Downlink, key: RandomKey
-    ) -> tuple[MomentumUplink, Private, Info]:
-        return MomentumUplink(*state[:4]), (), {}
+    ) -> tuple[Upload, Private, Info]:
+        return Upload(MomentumUpdate(*state[:4])), (), {}
 
-    def server(
-        server: MomentumState, mean: MomentumUplink, key: RandomKey
-    ) -> MomentumState:
-        x = tree.moved(upper_rate, server.x, mean.x)
+    def server(server: MomentumState, mean: Upload, key: RandomKey) -> MomentumState:
+        mean_x, y, u, v = mean.update
+        x = tree.moved(upper_rate, server.x, mean_x)
         origin = None if server.origin is None else x
-        step = server.step + local_steps
-        return MomentumState(x, *mean[1:], step=step, origin=origin)
+        return MomentumState(x, y, u, v, server.step + local_steps, origin)
 
     return Phase(
+        name="local steps",
         steps=local_steps,
         broadcast=lambda server: server,
         start=lambda downlink, private, data, key: downlink,
         step=step,
         finish=finish,
         server=server,
-        travel=lambda sent, downlink: tuple(map(tree.subtract, sent[:4], downlink[:4])),
+        reference=lambda downlink: downlink[:4],
     )
 
 
@@ -191,13 +190,14 @@ def opening_phase(
         x, y, step = downlink
         return MomentumState(x, y, *first(x, y, draw(data, key)), step=step)
 
-    def travel(sent: MomentumUplink, downlink: Point) -> tuple[PyTree, ...]:
-        # The estimates are the first: their way begins at 0.
-        x, y = tree.subtract(sent.x, downlink.x), tree.subtract(sent.y, downlink.y)
-        return x, y, *sent[2:]
+    def reference(downlink: Point) -> tuple[PyTree, ...]:
+        # The estimates are the first: they begin at 0.
+        x, y, _ = downlink
+        return x, y, tree.zeros_like(x), tree.zeros_like(y)
 
     return phase._replace(
+        name="first local steps",
         broadcast=lambda server: Point(server.x, server.y, server.step),
         start=start,
-        travel=travel,
+        reference=reference,
     )

@@ -4,33 +4,45 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
+from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Decoded, Downlink, Phase, Server, Uplink
+from fedbilevel.algorithms.protocol import (
+    Downlink,
+    Info,
+    Phase,
+    Private,
+    Server,
+    Upload,
+)
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
-Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], Uplink]
+Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], PyTree]
 """What one device answers, from the question and its own data."""
 
 
 def ask(
+    name: str,
     broadcast: Callable[[Server], Downlink],
     answer: Answer,
-    server: Callable[[Server, Decoded, RandomKey], Server],
-    alike: bool = False,
+    server: Callable[[Server, PyTree, RandomKey], Server],
+    like: Callable[[Downlink], PyTree] | None = None,
 ) -> Phase:
     """Return the exchange that asks every device and averages the answers.
 
     Args:
+        name: of the exchange.
         broadcast: the question.
         answer: of one device.
         server: what becomes of the mean answer.
-        alike: whether answers of honest devices are of about one size, as gradients
-            are, so that one of quite another size is not to be trusted.
+        like: a variable of the question whose shapes the answer has, where answers of
+            honest devices are of about one size, as gradients are, so that one of quite
+            another size is not to be trusted.
 
     Example:
         >>> phase = ask(
+        ...     "add one",
         ...     broadcast=lambda server: server,
         ...     answer=lambda downlink, data, key: downlink + 1,
         ...     server=lambda server, mean, key: mean,
@@ -44,14 +56,29 @@ def ask(
     ) -> Any:
         return answer(downlink, data, key), private
 
+    def finish(
+        carry: Any, downlink: Downlink, key: RandomKey
+    ) -> tuple[Upload, Private, Info]:
+        answered, private = carry
+        upload = Upload((), answered) if like is None else Upload((answered,))
+        return upload, private, {}
+
+    def told(state: Server, mean: Upload, key: RandomKey) -> Server:
+        return server(state, mean.beside if like is None else mean.update[0], key)
+
+    def nothing(downlink: Downlink) -> tuple[PyTree, ...]:
+        assert like is not None
+        return (tree.zeros_like(like(downlink)),)
+
     return Phase(
+        name=name,
         steps=0,
         broadcast=broadcast,
         start=start,
         step=lambda carry, data, key: carry,
-        finish=lambda carry, downlink, key: (*carry, {}),
-        server=server,
-        travel=(lambda sent, downlink: (sent,)) if alike else None,
+        finish=finish,
+        server=told,
+        reference=None if like is None else nothing,
     )
 
 

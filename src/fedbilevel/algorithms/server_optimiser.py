@@ -9,12 +9,12 @@ from jaxtyping import PyTree
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import (
-    Decoded,
     Downlink,
     FederatedAlgorithm,
     Phase,
     Private,
     Server,
+    Upload,
 )
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
@@ -118,7 +118,7 @@ class ServerOptimised:
             return phase.broadcast(server.inner)
 
         def server(
-            server: OptimisedState, mean: Decoded, key: RandomKey
+            server: OptimisedState, mean: Upload, key: RandomKey
         ) -> OptimisedState:
             after, before = phase.server(server.inner, mean, key), server.inner.x
             # An exchange about other variables hands x on as it is.

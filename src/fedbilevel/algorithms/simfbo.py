@@ -15,12 +15,11 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.protocol import (
-    Decoded,
     Downlink,
     Info,
     Phase,
     Private,
-    Uplink,
+    Upload,
 )
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
@@ -173,43 +172,43 @@ def accumulation_phase(
 
     def finish(
         work: _Work, downlink: Downlink, key: RandomKey
-    ) -> tuple[Uplink, Private, Info]:
+    ) -> tuple[Upload, Private, Info]:
         info = {"local_steps": work.wanted}
         if normalised:
             share = tree.scale(1 / work.weight, work.accumulated)
-            return (tuple(share), work.weight), (), info
-        return tuple(work.accumulated), (), info
+            return Upload(share, work.weight), (), info
+        return Upload(work.accumulated), (), info
 
-    def server(server: SimFBOState, mean: Decoded, key: RandomKey) -> SimFBOState:
-        accumulated, weight = mean if normalised else (mean, 1.0)
-        factor = settings.server_rate * weight
+    def server(server: SimFBOState, mean: Upload, key: RandomKey) -> SimFBOState:
+        factor = settings.server_rate * (mean.beside if normalised else 1.0)
         lengths = AdjointPoint(*(factor * rate for rate in rates(server.step)))
         point = AdjointPoint(*server[:3])
-        along = AdjointPoint(*accumulated)
+        along = AdjointPoint(*mean.update)
         x, y, z = descend(point, lengths, along, settings.adjoint_radius)
         return SimFBOState(x, y, z, server.step + settings.local_steps)
 
-    phase = Phase(
+    return Phase(
+        name="local steps",
         steps=settings.local_steps,
         broadcast=lambda server: server,
         start=start,
         step=step,
         finish=finish,
         server=server,
+        receive=partial(_bounded, settings) if normalised else None,
         # Directions begin at 0. The weight beside them is bounded by itself.
-        travel=lambda sent, downlink: sent[0] if normalised else sent,
+        reference=lambda downlink: tuple(map(tree.zeros_like, downlink[:3])),
     )
-    return phase._replace(receive=partial(_bounded, settings)) if normalised else phase
 
 
-def _bounded(settings: SimFBO, uplink: Uplink) -> Decoded:
+def _bounded(settings: SimFBO, upload: Upload, downlink: Downlink) -> Upload:
     """Return an upload whose ‖a‖₁ is that of the most steps, if it claims more.
 
     The server's step is multiplied by it, so that one device could decide all.
     """
-    share, weight = uplink
+    weight = upload.beside
     steps = jnp.arange(settings.local_steps, dtype=weight.dtype)
     # Not below what honest devices add up, in another order.
     most = 1.000001 * jnp.sum(jnp.asarray(settings.discount, weight.dtype) ** steps)
     kept = jnp.clip(weight, 0.0, most)
-    return share, jnp.where(jnp.isfinite(weight), kept, weight)
+    return upload._replace(beside=jnp.where(jnp.isfinite(weight), kept, weight))

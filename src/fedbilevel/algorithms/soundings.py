@@ -130,6 +130,7 @@ class Soundings:
         """Return an exchange for each `Sounding`, in their order."""
         return (
             questions.ask(
+                "curvature",
                 lambda server: (server.x, server.y),
                 partial(self._curvature, problem),
                 lambda server, mean, key: server._replace(
@@ -137,11 +138,13 @@ class Soundings:
                 ),
             ),
             questions.ask(
+                "descent",
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._descent, problem),
                 lambda server, mean, key: server._replace(y=mean),
             ),
             questions.ask(
+                "series",
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._series, problem),
                 lambda server, mean, key: server._replace(
@@ -149,6 +152,7 @@ class Soundings:
                 ),
             ),
             questions.ask(
+                "smallest curvature",
                 lambda server: (server.x, server.y, server.direction),
                 partial(self._smallest, problem),
                 lambda server, mean, key: server._replace(smallest=mean),

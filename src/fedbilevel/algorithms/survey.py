@@ -186,6 +186,7 @@ class Survey:
 
         return (
             questions.ask(
+                "lower gradient",
                 lambda server: (server.x, server.y),
                 gradient,
                 lambda server, mean, key: server._replace(
@@ -193,11 +194,13 @@ class Survey:
                 ),
             ),
             questions.ask(
+                "Hessian product",
                 lambda server: (server.x, server.y, server.vector),
                 product,
                 lambda server, mean, key: server._replace(product=mean),
             ),
             questions.ask(
+                "upper gradients",
                 lambda server: (server.x, server.y),
                 upper,
                 lambda server, mean, key: server._replace(
@@ -205,11 +208,13 @@ class Survey:
                 ),
             ),
             questions.ask(
+                "cross product",
                 lambda server: (server.x, server.y, server.vector),
                 cross,
                 lambda server, mean, key: server._replace(cross=mean),
             ),
             questions.ask(
+                "own solutions",
                 lambda server: (
                     server.x,
                     server.y,

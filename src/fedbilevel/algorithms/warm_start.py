@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fedbilevel.algorithms.protocol import Phase, Server
+from fedbilevel.algorithms.protocol import Phase, Server, Upload
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -53,12 +53,15 @@ class WarmStart:
             y = tree.add_scaled(y, -eta, gradient)
             return x, y, None if t is None else t + 1
 
-        def server(server: Server, mean: Lower, key: RandomKey) -> Server:
+        def server(server: Server, mean: Upload, key: RandomKey) -> Server:
             if not counts:
-                return server._replace(y=mean)
-            return server._replace(y=mean, step=server.step + self.local_steps)
+                return server._replace(y=mean.update[0])
+            return server._replace(
+                y=mean.update[0], step=server.step + self.local_steps
+            )
 
         phase = Phase(
+            name="warm start",
             steps=self.local_steps,
             # Only a schedule asks which step it is.
             broadcast=lambda server: (
@@ -68,16 +71,17 @@ class WarmStart:
             ),
             start=lambda downlink, private, data, key: downlink,
             step=step,
-            finish=lambda carry, downlink, key: (carry[1], (), {}),
+            finish=lambda carry, downlink, key: (Upload((carry[1],)), (), {}),
             server=server,
-            travel=lambda sent, downlink: (tree.subtract(sent, downlink[1]),),
+            reference=lambda downlink: (downlink[1],),
         )
         if not counts:
             return (phase,) * self.exchanges
         # The algorithm counts its own steps from 0.
         last = phase._replace(
+            name="end of the warm start",
             server=lambda server, mean, key: server._replace(
-                y=mean, step=0 * server.step
-            )
+                y=mean.update[0], step=0 * server.step
+            ),
         )
         return *(phase,) * (self.exchanges - 1), last

@@ -14,7 +14,7 @@ from fedbilevel.algorithms.protocol import (
     Phase,
     Private,
     Server,
-    Uplink,
+    Upload,
 )
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.engines.device_work import Done, Step, work_of_device
@@ -141,7 +141,7 @@ def device_costs(
         upper_samples=upper.drawn,
         lower_samples=lower.drawn,
         bytes_down=tree.number_of_bytes(downlink),
-        bytes_up=tree.number_of_bytes(followed.uplink),
+        bytes_up=tree.number_of_bytes(followed.upload),
         working_bytes=followed.working_bytes
         + max(upper.batch_bytes, lower.batch_bytes),
     )
@@ -170,6 +170,7 @@ def smallest_batch(
         >>> from fedbilevel.data.examples import StoredData, StoredExamples
         >>> rows = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
         >>> phase = ask(
+        ...     "draw",
         ...     broadcast=lambda server: server,
         ...     answer=lambda downlink, data, key: data.lower.draw(key, 4, draws=1),
         ...     server=lambda server, mean, key: mean,
@@ -188,7 +189,7 @@ class _CountedData(NamedTuple):
 
 class _Followed(NamedTuple):
     data: _CountedData
-    uplink: Uplink
+    upload: Upload
     working_bytes: int
 
 
@@ -213,7 +214,7 @@ def _follow(
         return work_of_device(phase, downlink, private, counted, key, repeat=repeat)
 
     done = jax.eval_shape(work, downlink, private, key)
-    return _Followed(counted, done.uplink, working_bytes)
+    return _Followed(counted, done.upload, working_bytes)
 
 
 @dataclass

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.algorithms.protocol import (
-    Decoded,
     Downlink,
     FederatedAlgorithm,
     Info,
     Phase,
     Private,
     Server,
+    Upload,
 )
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.device_work import work_of_device
@@ -107,7 +107,7 @@ def work_of_chunk(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
     counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    if uploads.phase.travel is not None and limits.distance is not None:
+    if uploads.phase.is_compared and limits.distance is not None:
         gone = _distances(uploads, counted)
         if reach is None:
             reach = _reach(gone, counted, limits.distance, axis)
@@ -155,7 +155,7 @@ def travel_limit(job: Job, reference: PhaseReference) -> float | None:
         'travel_limit'
     """
     limit = job.limits.distance
-    if limit is None or reference.of(job.algorithm, job.problem).travel is None:
+    if limit is None or not reference.of(job.algorithm, job.problem).is_compared:
         return None
     return float(limit)
 
@@ -178,7 +178,7 @@ def reach_among(seen: Sequence[Travel], limit: float) -> Reach:
 class _Uploads(NamedTuple):
     phase: Phase
     downlink: Downlink
-    received: Decoded
+    received: Upload
     kept: Private
     infos: Info
 
@@ -200,14 +200,13 @@ def _uploads(
     done = jax.vmap(partial(work_of_device, phase, downlink), (0, COHORT_AXES, 0))(
         private, data, keys
     )
-    received = jax.vmap(phase.receive)(done.uplink)
+    received = jax.vmap(phase.received, (0, None))(done.upload, downlink)
     return _Uploads(phase, downlink, received, done.private, done.info)
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
     """Return how far uploads go in each variable."""
-    assert uploads.phase.travel is not None, "asked only where uploads go a way"
-    ways = jax.vmap(uploads.phase.travel, in_axes=(0, None))(
+    ways = jax.vmap(uploads.phase.way, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
     return distances(jnp, ways, allowed)

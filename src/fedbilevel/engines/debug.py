@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Decoded, Info, Private
+from fedbilevel.algorithms.protocol import Info, Private, Upload
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.device_work import one_by_one, work_of_device
@@ -89,7 +89,7 @@ class DebugSimulation:
                 key = device_key(job.key, moment, int(device))
                 with _named(f"{where}loading"):
                     data = one_device(job.devices.cohort(np.array([device])))
-                uplink, kept, info = work_of_device(
+                upload, kept, info = work_of_device(
                     phase,
                     downlink,
                     mine,
@@ -99,14 +99,15 @@ class DebugSimulation:
                     call=partial(_called, before=where),
                 )
                 received, infos = jax.tree.map(
-                    lambda leaf: jnp.asarray(leaf)[None], (phase.receive(uplink), info)
+                    lambda leaf: jnp.asarray(leaf)[None],
+                    (phase.received(upload, downlink), info),
                 )
                 (fine,) = acceptable(received, infos, jnp.array([True]), job.limits)
                 counted[place] = fine
                 sent.append(_Sent(place, received, infos, kept))
-            if phase.travel is not None and job.limits.distance is not None:
+            if phase.is_compared and job.limits.distance is not None:
                 ways = [
-                    jax.vmap(phase.travel, in_axes=(0, None))(one.received, downlink)
+                    jax.vmap(phase.way, in_axes=(0, None))(one.received, downlink)
                     for one in sent
                 ]
                 fine = counted[[one.place for one in sent]]
@@ -140,7 +141,7 @@ class DebugSimulation:
 
 class _Sent(NamedTuple):
     place: int
-    received: Decoded
+    received: Upload
     infos: Info
     kept: Private
 

@@ -18,7 +18,7 @@ from fedbilevel.algorithms.protocol import (
     Info,
     Phase,
     Private,
-    Uplink,
+    Upload,
 )
 from fedbilevel.data.examples import DeviceData, RandomKey
 
@@ -34,16 +34,16 @@ class Done(NamedTuple):
     """What a device ends an exchange with.
 
     Attributes:
-        uplink: what it sends.
+        upload: what it sends.
         private: what it keeps.
         info: what it reports.
 
     Example:
-        >>> Done(1.0, (), {}).uplink
-        1.0
+        >>> Done(Upload((1.0,)), (), {}).upload.update
+        (1.0,)
     """
 
-    uplink: Uplink
+    upload: Upload
     private: Private
     info: Info
 
@@ -105,14 +105,16 @@ def work_of_device(
         >>> rows = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
         >>> data = StoredData(rows, rows)
         >>> phase = Phase(
+        ...     name="count",
         ...     steps=3,
         ...     broadcast=lambda server: server,
         ...     start=lambda downlink, private, data, key: downlink,
         ...     step=lambda carry, data, key: carry + 1,
-        ...     finish=lambda carry, downlink, key: (carry, (), {}),
-        ...     server=lambda server, mean, key: mean,
+        ...     finish=lambda carry, downlink, key: (Upload((carry,)), (), {}),
+        ...     server=lambda server, mean, key: mean.update[0],
         ... )
-        >>> float(work_of_device(phase, 1, (), data, jax.random.key(0)).uplink)
+        >>> done = work_of_device(phase, 1, (), data, jax.random.key(0))
+        >>> float(done.upload.update[0])
         4.0
     """
     fold = jax.random.fold_in

@@ -13,7 +13,6 @@ from fedbilevel.algorithms.protocol import (
     Info,
     Phase,
     Server,
-    Uplink,
 )
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
@@ -28,8 +27,8 @@ class WeightedMean(NamedTuple):
 
     Attributes:
         weight: the sum of the devices' weights.
-        uplink: the mean upload, at no less than single precision.
-        deviation: a tree like the uplink with each leaf's weighted sum of squared
+        upload: the mean upload, at no less than single precision.
+        deviation: a tree like the upload with each leaf's weighted sum of squared
             distances from that mean.
         info: the mean of what devices reported.
 
@@ -40,13 +39,13 @@ class WeightedMean(NamedTuple):
     """
 
     weight: Float[Array, ""]
-    uplink: Uplink
+    upload: PyTree
     deviation: PyTree
     info: Info
 
 
 def stacked_mean(
-    uplinks: Uplink, infos: Info, weights: Float[Array | np.ndarray, "devices"]
+    uploads: PyTree, infos: Info, weights: Float[Array | np.ndarray, "devices"]
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
 
@@ -55,7 +54,7 @@ def stacked_mean(
     Example:
         >>> import jax.numpy as jnp
         >>> mean = stacked_mean(jnp.array([1.0, 5.0]), {}, jnp.array([0.75, 0.25]))
-        >>> float(mean.uplink), float(mean.deviation)
+        >>> float(mean.upload), float(mean.deviation)
         (2.0, 3.0)
     """
     weights = jnp.asarray(weights)
@@ -77,11 +76,11 @@ def stacked_mean(
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
         return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
 
-    mean = jax.tree.map(average, uplinks)
+    mean = jax.tree.map(average, uploads)
     return WeightedMean(
         weight=weight,
-        uplink=mean,
-        deviation=jax.tree.map(deviate, uplinks, mean),
+        upload=mean,
+        deviation=jax.tree.map(deviate, uploads, mean),
         info=jax.tree.map(average, infos),
     )
 
@@ -94,7 +93,7 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
         >>> one = stacked_mean(jnp.array([1.0]), {}, jnp.array([0.75]))
         >>> two = stacked_mean(jnp.array([5.0]), {}, jnp.array([0.25]))
         >>> mean = merge(one, two)
-        >>> float(mean.uplink), float(mean.deviation)
+        >>> float(mean.upload), float(mean.deviation)
         (2.0, 3.0)
     """
     weight = first.weight + second.weight
@@ -113,9 +112,9 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
 
     return WeightedMean(
         weight=weight,
-        uplink=jax.tree.map(average, first.uplink, second.uplink),
+        upload=jax.tree.map(average, first.upload, second.upload),
         deviation=jax.tree.map(
-            deviate, first.deviation, second.deviation, first.uplink, second.uplink
+            deviate, first.deviation, second.deviation, first.upload, second.upload
         ),
         info=jax.tree.map(average, first.info, second.info),
     )
@@ -137,28 +136,28 @@ def merge_across(
         >>> mean, who = jax.vmap(
         ...     lambda *own: merge_across(*own, "shards"), axis_name="shards"
         ... )(means, counted)
-        >>> float(mean.uplink[0]), float(mean.deviation[0]), who[0].tolist()
+        >>> float(mean.upload[0]), float(mean.deviation[0]), who[0].tolist()
         (2.0, 3.0, [[True], [False]])
     """
 
     def weighted(leaf: Array) -> Array:
         return mean.weight.astype(leaf.dtype) * leaf
 
-    sums = jax.tree.map(weighted, (mean.uplink, mean.info))
+    sums = jax.tree.map(weighted, (mean.upload, mean.info))
     weight, sums = sum_across((mean.weight, sums), axis)
-    uplink, info = jax.tree.map(
+    upload, info = jax.tree.map(
         lambda leaf: leaf / _divisor(weight).astype(leaf.dtype), sums
     )
 
     def deviate(a: Float[Array, ""], own: Array, all_: Array) -> Float[Array, ""]:
         return a + mean.weight.astype(a.dtype) * jnp.sum((own - all_) ** 2)
 
-    deviation = jax.tree.map(deviate, mean.deviation, mean.uplink, uplink)
+    deviation = jax.tree.map(deviate, mean.deviation, mean.upload, upload)
     shards = jnp.arange(jax.lax.axis_size(axis), dtype=jnp.int32)
     mine = shards == jax.lax.axis_index(axis)
     who = mine.reshape(-1, *[1] * counted.ndim) & counted[None]
     deviation, who = sum_across((deviation, who.astype(weight.dtype)), axis)
-    return WeightedMean(weight, uplink, deviation, info), who > 0
+    return WeightedMean(weight, upload, deviation, info), who > 0
 
 
 def sum_across(tree: PyTree, axis: str) -> PyTree:
@@ -196,8 +195,10 @@ def conclude(
     Example:
         >>> import jax.numpy as jnp
         >>> from fedbilevel.algorithms.momentum import initial_state, local_phase
-        >>> from fedbilevel.algorithms.momentum import MomentumUplink
-        >>> mean = stacked_mean(MomentumUplink(*jnp.ones((4, 2, 3))), {}, jnp.ones(2))
+        >>> from fedbilevel.algorithms.momentum import MomentumUpdate
+        >>> from fedbilevel import Upload
+        >>> upload = Upload(MomentumUpdate(*jnp.ones((4, 2, 3))))
+        >>> mean = stacked_mean(upload, {}, jnp.ones(2))
         >>> phase = local_phase(5, lambda state, data, key: state)
         >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
         >>> server, dispersion = conclude(phase, server, mean, jax.random.key(0))
@@ -207,7 +208,7 @@ def conclude(
     some = mean.weight > 0
     following = jax.tree.map(
         lambda new, old: jnp.where(some, jnp.asarray(new, jnp.result_type(old)), old),
-        phase.server(server, mean.uplink, key),
+        phase.server(server, mean.upload, key),
         server,
     )
     dispersion = jax.tree.map(

@@ -228,7 +228,10 @@ def participants_of(
 def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
     """Return references to phases: a repeated one refers to its first place.
 
-    So it is compiled once.
+    So it is compiled once. Phases are known by their names, whoever has wrapped them.
+
+    Raises:
+        ValueError: if two phases that differ have the same name.
 
     Example:
         >>> from fedbilevel import BilevelProblem, WarmStart
@@ -237,7 +240,23 @@ def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference
         >>> [reference.index for reference in references(True, phases)]
         [0, 0, 0]
     """
-    return tuple(PhaseReference(opening, phases.index(phase)) for phase in phases)
+    places: dict[str, int] = {}
+    for place, phase in enumerate(phases):
+        first = phases[places.setdefault(phase.name, place)]
+        if _origin(first) != _origin(phase):
+            raise ValueError(
+                f"two different phases of a round are called {phase.name!r}; only one "
+                "that is repeated may have its name twice."
+            )
+    return tuple(PhaseReference(opening, places[phase.name]) for phase in phases)
+
+
+def _origin(phase: Phase) -> tuple[Any, ...]:
+    """Return where the functions of a phase are written, and its number of steps."""
+    # What wraps a phase makes new functions each time, but from the same lines.
+    functions = (getattr(part, "func", part) for part in phase if callable(part))
+    names = [(one.__module__, one.__qualname__) for one in functions]
+    return phase.steps, *names
 
 
 def canonical(state: PyTree) -> PyTree:

@@ -115,7 +115,7 @@ class Report(NamedTuple):
         counted: in any number of pieces, whose uploads the server averaged. They may
             still be under way, so reading who they are waits for the exchange.
         info: the weighted mean of what devices reported.
-        dispersion: a tree like the uplink, with each leaf's weighted mean squared
+        dispersion: a tree like the upload, with each leaf's weighted mean squared
             distance from the average: how far devices had drifted apart.
         reasons: why uploads did not count, by device, where the engine knows more than
             that their numbers were bad.

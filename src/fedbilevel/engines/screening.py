@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
-from fedbilevel.algorithms.protocol import Decoded, Info
+from fedbilevel.algorithms.protocol import Info
 from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.mean import accumulator
@@ -32,7 +32,7 @@ class NoUploadsError(ArithmeticError):
 
 
 def acceptable(
-    uploads: Decoded,
+    uploads: PyTree,
     infos: Info,
     present: Bool[Array, "devices"],
     limits: Limits,
@@ -62,7 +62,7 @@ def acceptable(
     return allowed
 
 
-def is_acceptable(upload: Decoded, info: Info, limits: Limits) -> bool:
+def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
     """Return whether one device's upload may enter the mean: `acceptable` in NumPy.
 
     Args:
@@ -124,7 +124,7 @@ def distances(
 
 def _acceptable(
     library: Any,
-    uploads: Decoded,
+    uploads: PyTree,
     infos: Info,
     present: Bool[Array | np.ndarray, "devices"],
     norm_limit: tree.Rate | None,

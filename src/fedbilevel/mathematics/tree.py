@@ -97,6 +97,16 @@ def scale(factor: Rate, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda a: _like(factor, a) * a, tree)
 
 
+def zeros_like(tree: PyTree) -> PyTree:
+    """Return zeros of the same shapes and types; of NumPy, which any array adds to.
+
+    Example:
+        >>> zeros_like({"a": jnp.ones(2)})
+        {'a': array([0., 0.], dtype=float32)}
+    """
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)
+
+
 def subtract(tree: PyTree, other: PyTree) -> PyTree:
     """Return `tree - other`.
 

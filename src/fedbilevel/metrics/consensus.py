@@ -13,16 +13,16 @@ def consensus_error(finished: Round) -> float:
 
     Example:
         >>> import numpy as np
-        >>> from fedbilevel import Costs, Round
-        >>> from fedbilevel.algorithms.momentum import MomentumUplink
+        >>> from fedbilevel import Costs, Round, Upload
+        >>> from fedbilevel.algorithms.momentum import MomentumUpdate
         >>> from fedbilevel.engines.protocol import Report
         >>> both, yes = np.array([0, 1]), np.array([True, True])
-        >>> dispersion = MomentumUplink(1.0, 2.0, 0.0, 0.0)
+        >>> dispersion = Upload(MomentumUpdate(1.0, 2.0, 0.0, 0.0))
         >>> report = Report(both, yes, (yes,), {}, dispersion)
         >>> consensus_error(Round(0, None, (report,), Costs()))
         3.0
     """
-    dispersion = finished.reports[-1].dispersion
+    dispersion = finished.reports[-1].dispersion.update
     if not (hasattr(dispersion, "x") and hasattr(dispersion, "y")):
         raise ValueError(
             "the consensus error needs devices that upload x and y, which this "

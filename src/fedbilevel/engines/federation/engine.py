@@ -279,16 +279,18 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
     phase = reference.of(job.algorithm, job.problem)
     x, y = state.server.x, state.server.y
     _, private = canonical(job.algorithm.init(job.problem, x, y))
-    uplink, _, info = done_by_device.eval_shape(
+    downlink = jax.eval_shape(phase.broadcast, state.server)
+    upload, _, info = done_by_device.eval_shape(
         job.algorithm,
-        jax.eval_shape(phase.broadcast, state.server),
+        downlink,
         private,
         job.form,
         job.key,
         problem=job.problem,
         reference=reference,
     )
-    return Form(uplink, info, jax.eval_shape(phase.receive, uplink))
+    received = jax.eval_shape(phase.received, upload, downlink)
+    return Form(upload, info, received)
 
 
 def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:

@@ -4,16 +4,22 @@ In NumPy: an upload comes as bytes of the host, and handing 50 MB of them to a c
 program takes longer than all that is to be done with them.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Decoded, Info, Phase
+from fedbilevel.algorithms.protocol import (
+    Downlink,
+    FederatedAlgorithm,
+    Info,
+    Upload,
+)
 from fedbilevel.engines.mean import WeightedMean, accumulator
-
-AS_SENT = Phase._field_defaults["receive"]
-"""How a phase receives uploads that are averaged as they are."""
+from fedbilevel.engines.protocol import PhaseReference
+from fedbilevel.mathematics.problem import BilevelProblem
 
 
 class RunningMean:
@@ -30,7 +36,7 @@ class RunningMean:
         >>> mean = RunningMean(form, {})
         >>> mean.add(np.float32(1.0), {}, weight=0.75)
         >>> mean.add(np.float32(5.0), {}, weight=0.25)
-        >>> float(mean.found.uplink), float(mean.found.deviation)
+        >>> float(mean.found.upload), float(mean.found.deviation)
         (2.0, 3.0)
     """
 
@@ -41,7 +47,7 @@ class RunningMean:
         self._deviations = [0.0] * len(leaves)
         self._weight = 0.0
 
-    def add(self, received: Decoded, info: Info, weight: float) -> None:
+    def add(self, received: PyTree, info: Info, weight: float) -> None:
         """Let one more upload count."""
         together = self._weight + weight
         share = weight / together
@@ -63,7 +69,7 @@ class RunningMean:
     @property
     def found(self) -> WeightedMean:
         """What it has come to."""
-        uplink, info = jax.tree.unflatten(self._structure, self._means)
+        upload, info = jax.tree.unflatten(self._structure, self._means)
         spread = [
             jnp.asarray(one, mean.dtype)
             for one, mean in zip(self._deviations, self._means, strict=True)
@@ -71,21 +77,25 @@ class RunningMean:
         deviation, _ = jax.tree.unflatten(self._structure, spread)
         return WeightedMean(
             jnp.asarray(self._weight, float),
-            jax.tree.map(jnp.asarray, uplink),
+            jax.tree.map(jnp.asarray, upload),
             deviation,
             jax.tree.map(jnp.asarray, info),
         )
 
 
-def received_of(phase: Phase, uplink: PyTree) -> PyTree:
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def received_by_server(
+    algorithm: FederatedAlgorithm,
+    upload: Upload,
+    downlink: Downlink,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> Upload:
     """Return an upload as the server averages it.
 
     Example:
-        >>> from fedbilevel.algorithms.momentum import local_phase
-        >>> phase = local_phase(5, lambda state, data, key: state)
-        >>> received_of(phase, np.ones(2))
-        array([1., 1.])
+        >>> received_by_server.__name__
+        'received_by_server'
     """
-    if phase.receive is AS_SENT:
-        return uplink
-    return jax.tree.map(np.asarray, phase.receive(uplink))
+    return reference.of(algorithm, problem).received(upload, downlink)

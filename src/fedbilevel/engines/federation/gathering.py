@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedbilevel.algorithms.protocol import Decoded, Downlink, Info
-from fedbilevel.engines.federation.folding import RunningMean, received_of
+from fedbilevel.algorithms.protocol import Downlink, Info, Upload
+from fedbilevel.engines.federation.folding import RunningMean, received_by_server
 from fedbilevel.engines.federation.messages import RefusedError
 from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.federation.transport import Reply
@@ -25,22 +25,22 @@ class Form(NamedTuple):
     """Shapes and types of what one phase makes.
 
     Attributes:
-        uplink: what a device sends.
+        upload: what a device sends.
         info: what it reports.
         received: what the server averages of what it sent.
 
     Example:
         >>> Form._fields
-        ('uplink', 'info', 'received')
+        ('upload', 'info', 'received')
     """
 
-    uplink: PyTree
+    upload: PyTree
     info: PyTree
     received: PyTree
 
 
 class _Held(NamedTuple):
-    received: Decoded
+    received: Upload
     info: Info
     gone: Float[np.ndarray, "variables"]
 
@@ -70,6 +70,7 @@ class Gathering:
         weights: Mapping[int, float],
         downlink: Downlink,
     ) -> None:
+        self._job, self._reference = job, reference
         self._phase = reference.of(job.algorithm, job.problem)
         self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
@@ -118,23 +119,36 @@ class Gathering:
                 if self.missing[device] == NO_ANSWER:
                     self.missing[device] = OTHER_ANSWER
                 return
-            uplink, info = answer.read((self._form.uplink, self._form.info))
+            upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
             self.missing[device] = f"sent what was refused: {error}"
             return
-        received = received_of(self._phase, uplink)
+        received = self._received(upload)
         if not is_acceptable(received, info, self._limits):
             self.missing[device] = self._limits.broken_alone
             return
         del self.missing[device]
-        if self._phase.travel is None or self._limits.distance is None:
+        if not self._phase.is_compared or self._limits.distance is None:
             self._add(device, received, info)
             return
         # How far is too far is known when all have answered.
-        way = self._phase.travel(received, self._downlink)
+        way = self._phase.way(received, self._downlink)
         stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], way)
         (gone,) = distances(np, stacked, np.array([True])).T
         self._held[device] = _Held(received, info, gone)
+
+    def _received(self, upload: Upload) -> Upload:
+        if self._phase.receive is None:
+            return upload
+        decoded = received_by_server(
+            self._job.algorithm,
+            upload,
+            self._downlink,
+            problem=self._job.problem,
+            reference=self._reference,
+        )
+        received: Upload = jax.tree.map(np.asarray, decoded)
+        return received
 
     @property
     def near(self) -> int:
@@ -173,7 +187,7 @@ class Gathering:
                 )
         self._held = {}
 
-    def _add(self, device: int, received: Decoded, info: Info) -> None:
+    def _add(self, device: int, received: Upload, info: Info) -> None:
         self.mean.add(received, info, float(self._weights[device]))
 
     def close(self) -> list[int]:

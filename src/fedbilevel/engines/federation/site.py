@@ -151,10 +151,10 @@ class Site:
         digest = hashlib.sha256(message).hexdigest()
         self._answered_in(task.run).admit(task.moment, digest)
         key = self._key(task, message)
-        uplink, kept, info = self._work(task.reference, downlink, private, key)
+        upload, kept, info = self._work(task.reference, downlink, private, key)
         # Which of its states is the one to go on from, the server says next time.
         self._kept.put(task.run, task.moment, kept)
-        return Answer.of(task.run, task.moment, uplink, info).encode()
+        return Answer.of(task.run, task.moment, upload, info).encode()
 
     def _key(self, task: Task, message: bytes) -> RandomKey:
         """Return the key of the device's work.

@@ -103,9 +103,9 @@ class Answer(NamedTuple):
     arrays: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, run: str, moment: Moment, uplink: PyTree, info: PyTree) -> "Answer":
+    def of(cls, run: str, moment: Moment, upload: PyTree, info: PyTree) -> "Answer":
         """Return the answer with an upload and a report."""
-        return cls(run, moment, packed((uplink, info)))
+        return cls(run, moment, packed((upload, info)))
 
     def encode(self) -> bytes:
         """Return the answer as a message."""
@@ -129,8 +129,8 @@ class Answer(NamedTuple):
         Raises:
             RefusedError: if they are not.
         """
-        uplink, info = unpacked(self.arrays, form)
-        return uplink, info
+        upload, info = unpacked(self.arrays, form)
+        return upload, info
 
 
 def _header(

@@ -1,0 +1,216 @@
+"""What becomes of an update before it leaves a device: clipped, or sent in few bits."""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int8, PyTree
+
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    Downlink,
+    FederatedAlgorithm,
+    Info,
+    Phase,
+    Private,
+    Server,
+    Upload,
+)
+from fedbilevel.data.examples import RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """Changes an update before it leaves a device; pure functions of trees."""
+
+    def encode(self, update: PyTree, key: RandomKey) -> PyTree:
+        """Return what is sent, in place of what the device has changed."""
+
+    def decode(self, code: PyTree) -> PyTree:
+        """Return what the server takes it for."""
+
+
+@tree.register
+@dataclass(frozen=True)
+class Clip:
+    """Shortens an update of all variables together to a largest Euclidean norm.
+
+    Attributes:
+        norm: the largest.
+
+    Example:
+        >>> clip = Clip(norm=1.0)
+        >>> clip.encode((jnp.array([3.0, 4.0]),), jax.random.key(0))
+        (Array([0.6, 0.8], dtype=float32),)
+    """
+
+    norm: tree.Rate
+
+    def __post_init__(self) -> None:
+        if tree.is_number(self.norm) and not self.norm > 0:
+            raise ValueError(f"norm is {self.norm}; give a number above 0.")
+
+    def encode(self, update: PyTree, key: RandomKey) -> PyTree:
+        """Return the update, no longer than the norm."""
+        length = jnp.sqrt(tree.squared_norm(update))
+        longest = jnp.asarray(self.norm, length.dtype)
+        # Where the length is not finite, what comes of it is left out by the engine.
+        factor = jnp.where(length > longest, longest / length, 1)
+        return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), update)
+
+    def decode(self, code: PyTree) -> PyTree:
+        """Return it as it is."""
+        return code
+
+
+class Quantised(NamedTuple):
+    """An array as whole numbers from −127 to 127, and the length of one of them.
+
+    Example:
+        >>> Quantised(jnp.array([127], jnp.int8), jnp.array(0.1)).unit.shape
+        ()
+    """
+
+    levels: Int8[Array, "*shape"]
+    unit: Float[Array, ""]
+
+
+@tree.register
+@dataclass(frozen=True)
+class Quantise:
+    """Sends each number in 8 bits, rounded up or down at random so that the mean stays.
+
+    Each array has its own unit, a 127th of its largest entry.
+
+    Example:
+        >>> update = (jnp.array([1.0, -0.5]),)
+        >>> (sent,) = Quantise().encode(update, jax.random.key(0))
+        >>> sent.levels.dtype, Quantise().decode((sent,))[0].round(2).tolist()
+        (dtype('int8'), [1.0, -0.5])
+    """
+
+    def encode(self, update: PyTree, key: RandomKey) -> PyTree:
+        """Return levels and units."""
+        leaves, structure = jax.tree.flatten(update)
+        keys = jax.random.split(key, max(1, len(leaves)))
+
+        def rounded(leaf: Array, key: RandomKey) -> Quantised:
+            unit = jnp.max(jnp.abs(leaf), initial=0) / 127
+            # Of an array of zeros any unit will do.
+            parts = leaf / jnp.where(unit > 0, unit, 1)
+            shift = jax.random.uniform(key, leaf.shape, leaf.dtype)
+            levels = jnp.clip(jnp.floor(parts + shift), -127, 127)
+            return Quantised(levels.astype(jnp.int8), unit)
+
+        coded = [rounded(*pair) for pair in zip(leaves, keys, strict=False)]
+        return jax.tree.unflatten(structure, coded)
+
+    def decode(self, code: PyTree) -> PyTree:
+        """Return levels times units."""
+        return jax.tree.map(
+            lambda one: one.levels.astype(one.unit.dtype) * one.unit,
+            code,
+            is_leaf=lambda node: isinstance(node, Quantised),
+        )
+
+
+@tree.register
+@dataclass(frozen=True)
+class Transformed:
+    """An algorithm whose devices change their updates before they leave.
+
+    An update is what a device sends less what it would send if it had done nothing
+    (`Phase.reference`). What it sends beside is left alone, and so are phases whose
+    answers begin nowhere.
+
+    Attributes:
+        algorithm: the algorithm inside.
+        transforms: applied in this order by devices, undone in the other by the server.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> with_transforms(FedBiO(0.1), Clip(1.0), Quantise()).algorithm.batch_size
+        1
+    """
+
+    algorithm: Any
+    transforms: tuple[Any, ...]
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[Server, Private]:
+        """Return the first state of the algorithm inside."""
+        state: tuple[Server, Private] = self.algorithm.init(problem, x, y)
+        return state
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the first round of the algorithm inside, its updates transformed."""
+        return tuple(map(self._transformed, self.algorithm.opening(problem)))
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the phases of the algorithm inside, their updates transformed."""
+        return tuple(map(self._transformed, self.algorithm.phases(problem)))
+
+    def _transformed(self, phase: Phase) -> Phase:
+        reference = phase.reference
+        if reference is None:
+            return phase
+
+        def finish(
+            carry: Carry, downlink: Downlink, key: RandomKey
+        ) -> tuple[Upload, Private, Info]:
+            own, other = jax.random.split(key)
+            upload, kept, info = phase.finish(carry, downlink, own)
+            # Trees of one type, whatever tuples the algorithm has made them of.
+            code: PyTree = tuple(map(tree.subtract, upload.update, reference(downlink)))
+            for number, transform in enumerate(self.transforms):
+                code = transform.encode(code, jax.random.fold_in(other, number))
+            return upload._replace(update=code), kept, info
+
+        def receive(upload: Upload, downlink: Downlink) -> Upload:
+            here = reference(downlink)
+            update = reduce(
+                lambda code, transform: transform.decode(code),
+                reversed(self.transforms),
+                upload.update,
+            )
+            sums = (
+                jax.tree.map(lambda a, b: a + b.astype(a.dtype), *pair)
+                for pair in zip(here, update, strict=True)
+            )
+            # A tuple with names, where the algorithm's is one.
+            whole = type(here)._make(sums) if hasattr(here, "_make") else tuple(sums)
+            return phase.received(upload._replace(update=whole), downlink)
+
+        return phase._replace(finish=finish, receive=receive)
+
+
+def with_transforms(
+    algorithm: FederatedAlgorithm, *transforms: Transform
+) -> Transformed:
+    """Return an algorithm whose devices transform their updates.
+
+    Args:
+        algorithm: any algorithm.
+        transforms: such as `Clip(1.0)` and `Quantise()`, in the order of their use.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, run
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> algorithm = with_transforms(FedBiO(0.1), Clip(0.01))
+        >>> problem = BilevelProblem(loss, loss)
+        >>> (done,) = run(problem, algorithm, devices, 3.0, 0.0, rounds=1)
+        >>> way = np.array([done.x - 3.0, done.y, done.server.adjoint])
+        >>> round(float(np.linalg.norm(way)), 4)
+        0.01
+    """
+    return Transformed(algorithm, transforms)
