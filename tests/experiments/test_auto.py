@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import fedbilevel.commands.federate as federate_command
-from fedbilevel import AutoFedBiO, FedBiO, optax_optimiser
+from fedbilevel import AutoFedBiO, Costs, FedBiO, optax_optimiser
 from fedbilevel.experiments.choices import Auto, Experiment
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import ExperimentError, read_experiment
 from fedbilevel.experiments.runs import keep
 from fedbilevel.experiments.writing import text_of, write_experiment
+from fedbilevel.tracking.records import Journal, Record
 from tests.commands.typing_in import fedbilevel
 
 FILE = """
@@ -110,6 +111,8 @@ def test_federate_goes_on_with_more_rounds_at_the_rates_of_the_run(
     def follow(experiment, folder, *others):
         followed.append(experiment)
         keep(experiment, folder)
+        with Journal(folder, first=0) as journal:
+            journal.write(Record(0, 0.0, Costs(), {}))
         return 1
 
     # Both reach for a federation; what would be sent to it is what is tested.

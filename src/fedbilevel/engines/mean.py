@@ -202,7 +202,7 @@ def conclude(
         >>> phase = local_phase(5, lambda state, data, key: state)
         >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
         >>> server, dispersion = conclude(phase, server, mean, jax.random.key(0))
-        >>> server.x, float(dispersion.x)
+        >>> server.x, float(dispersion.update.x)
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     some = mean.weight > 0
