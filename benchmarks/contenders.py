@@ -30,6 +30,7 @@ from fedbilevel import (
     with_server_optimiser,
 )
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.settings import register
 
 Values = Mapping[str, float]
 """A setting: a value for each name that a contender is searched over."""
@@ -81,25 +82,25 @@ class Scale(NamedTuple):
     rounds: int
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Decay:
     """A rate that falls from 1 to a part of it by a cosine; its numbers are leaves."""
 
-    final: tree.Rate
-    steps: tree.Rate
+    final: tree.Scalar
+    steps: tree.Scalar
 
     def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
         done = jnp.minimum(jnp.asarray(step, float) / self.steps, 1.0)
         return self.final + (1 - self.final) * 0.5 * (1 + jnp.cos(jnp.pi * done))
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class DecayingAdam:
     """Adam on the server, its rate falling as the devices' rates do."""
 
-    rate: tree.Rate
+    rate: tree.Scalar
     decay: Decay
 
     def init(self, parameters: PyTree) -> PyTree:

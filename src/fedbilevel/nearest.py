@@ -14,5 +14,15 @@ def nearest(given: str, known: Iterable[str]) -> str:
         'there are rate, steps.'
     """
     known = sorted(known)
-    near = difflib.get_close_matches(given, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+    near = nearest_name(given, known)
+    return f"did you mean {near}?" if near else f"there are {', '.join(known)}."
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, if one is near.
+
+    Example:
+        >>> nearest_name("learning_rat", ["learning_rate", "local_steps"])
+        'learning_rate'
+    """
+    return next(iter(difflib.get_close_matches(given, sorted(known), n=1)), None)

@@ -98,7 +98,7 @@ def test_fixing_x_compiles_nothing_anew():
 
 
 def test_a_negative_upper_rate_and_other_rates_of_0_are_refused():
-    with pytest.raises(ValueError, match=r"upper_rate above 0, or 0 .* it is -0\.1"):
+    with pytest.raises(ValueError, match=r"upper_rate at least 0 .* it is -0\.1"):
         FedBiO(0.1, upper_rate=-0.1)
     with pytest.raises(ValueError, match=r"needs lower_rate above 0, but it is 0\.0"):
         FedBiO(0.1, lower_rate=0.0)

@@ -122,5 +122,5 @@ def test_what_is_not_finite_stays_so(value):
 
 
 def test_a_clip_is_above_zero():
-    with pytest.raises(ValueError, match=r"norm is 0\.0; give a number above 0"):
+    with pytest.raises(ValueError, match=r"Clip needs norm above 0, but it is 0\.0"):
         Clip(0.0)

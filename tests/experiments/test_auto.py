@@ -68,8 +68,14 @@ def test_the_command_line_names_it():
     [
         ('algorithm = "automatic"', 'a table with a name is needed, or "auto"'),
         ('[algorithm]\nname = "auto"\nlearning_rate = 1', "learning_rate is not known"),
-        ('[algorithm]\nname = "auto"\nlocal_steps = 0', "local_steps at least 1"),
-        ('[algorithm]\nname = "auto"\nrounds = 0', "rounds: give at least 2, not 0"),
+        (
+            '[algorithm]\nname = "auto"\nlocal_steps = 0',
+            "local_steps: give a whole number, at least 1",
+        ),
+        (
+            '[algorithm]\nname = "auto"\nrounds = 0',
+            "number, at least 2 .*, not 0",
+        ),
         ('algorithm = "auto"\nrounds = 1', "rounds: .* give at least 2, not 1"),
         ('algorithm = "FedBiO"', '{ name = "FedBiO" }, with its settings'),
         (

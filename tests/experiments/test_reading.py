@@ -71,7 +71,7 @@ def test_a_table_that_can_be_of_one_kind_only_is_written_without_its_name(tmp_pa
         ("terms = 5", "term = 5", "did you mean terms?"),
         ("scale = 0.3", 'scale = "a"', "line 11: algorithm.hypergradient.scale: a num"),
         ("{scale = 0.5}", "{scales = 0.5}", "line 6: algorithm.learning_rate.scales"),
-        ("{scale = 0.5}", "-1", "LocalBSGM needs learning_rate above 0"),
+        ("{scale = 0.5}", "-1", "learning_rate: give a number or a schedule, above 0"),
         ("[problem]", "[problems]", "line 13: problems is not known; did you mean pro"),
         (
             "[problem]",

@@ -244,7 +244,7 @@ def settings() -> list[Case]:
         *fedbio("learning_rate", [0, -1.0], "learning_rate above 0"),
         *fedbio("learning_rate", [nan, inf], "learning_rate to be finite"),
         *fedbio("learning_rate", ["0.1", None, True, [0.1], {}], "or a schedule"),
-        *fedbio("upper_rate", [-1.0], "or 0 to train y with x fixed"),
+        *fedbio("upper_rate", [-1.0], "0 trains y with x fixed"),
         *fedbio("upper_rate", [nan, inf], "upper_rate to be finite"),
         *(one for name in rates for one in fedbio(name, [0.0, -1.0], "above 0")),
         *(one for name in rates for one in fedbio(name, [nan, inf], "be finite")),
@@ -257,7 +257,7 @@ def settings() -> list[Case]:
         *made(
             "AutoFedBiO", [{"rounds": n} for n in (1, 0, -3, 2.5, "9")], "at least 2"
         ),
-        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": -1.0}], "upper_rate above 0"),
+        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": -1.0}], "at least 0"),
         *made("AutoFedBiO", [{"rounds": 9, "upper_rate": nan}], "to be finite"),
         *made(
             "AutoFedBiO", [{"rounds": 9, "momentum": m} for m in (1.0, -0.1)], "below"
@@ -280,7 +280,8 @@ def estimators() -> list[Case]:
     warm = [{"learning_rate": 0.1, "exchanges": 0}]
     return [
         *series("terms", [0, -1, 2.5, "3", None], "terms at least 1 and whole"),
-        *series("scale", [0, -1.0, nan, inf], "a scale above 0"),
+        *series("scale", [0, -1.0], "scale above 0 (take it a little below 1 / L_1"),
+        *series("scale", [nan, inf], "needs scale to be finite"),
         *series("scale", ["a", None, [0.5]], "a number for scale"),
         *bsgm("hypergradient", [None, "series", 3, 0.5], "such as NeumannSeries("),
         *bsgm("hypergradient", [fb.NeumannSeries], "an object of that class"),
@@ -289,7 +290,8 @@ def estimators() -> list[Case]:
         *bsgm("lower_mixing", [nan], "lower_mixing to be finite"),
         *made("WarmStart", warm, "exchanges at least 1 and whole"),
         *made("WarmStart", [{"learning_rate": nan}], "learning_rate to be finite"),
-        *made("CubeRootDecay", [{"scale": s} for s in (0.0, -1.0, nan)], "above 0 and"),
+        *made("CubeRootDecay", [{"scale": s} for s in (0.0, -1.0)], "scale above 0"),
+        *made("CubeRootDecay", [{"scale": nan}], "scale to be finite"),
         *(
             Case(
                 f"server optimiser {given!r}",

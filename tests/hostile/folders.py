@@ -410,7 +410,7 @@ def settings() -> list[Case]:
         at(
             "lines of spaces",
             text(" " * 50_000 + "\n" + known.replace("4", "0")),
-            "rounds: give at least 1",
+            "rounds: give a whole number, at least 1",
         ),
         at(
             "a header of spaces", text("[" + " " * 9_000 + "foo]\n"), "foo is not known"

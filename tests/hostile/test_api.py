@@ -14,6 +14,8 @@ pytestmark = pytest.mark.process
 LONGEST = 900
 """Characters of an answer; a sentence or two, with what is wrong and what to do."""
 
+KINDS = ("ValueError", "TypeError", "SettingError", "NoUploadsError")
+
 
 @pytest.fixture(scope="module")
 def answers() -> list[Any]:
@@ -36,7 +38,7 @@ def test_an_input_is_answered_or_taken(answers, place):
         assert answer is None
         return
     assert answer is not None, "it was taken in silence"
-    assert answer["kind"] in ("ValueError", "TypeError", "NoUploadsError")
+    assert answer["kind"] in KINDS
     assert case.words in answer["words"]
     assert len(answer["words"]) < LONGEST
     assert answer["words"].rstrip().endswith(".")

@@ -96,7 +96,7 @@ def descend(
     point: AdjointPoint,
     rates: AdjointPoint,
     along: AdjointPoint,
-    radius: tree.Rate | None,
+    radius: tree.Scalar | None,
 ) -> AdjointPoint:
     """Step down all three directions at once and project z onto its ball, if any.
 
@@ -115,7 +115,7 @@ def descend(
     return AdjointPoint(x, y, z if radius is None else _project(z, radius))
 
 
-def _project(z: Lower, radius: tree.Rate) -> Lower:
+def _project(z: Lower, radius: tree.Scalar) -> Lower:
     # At full precision, since squares of half-precision entries overflow.
     squares = [jnp.sum(leaf.astype(float) ** 2) for leaf in jax.tree.leaves(z)]
     norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))

@@ -1,9 +1,8 @@
 """FedBiO that finds its own rates: from curvature, measured in every exchange."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +18,22 @@ from fedbilevel.algorithms.adjoint import (
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
 from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Upload
-from fedbilevel.algorithms.settings import check_counts, check_rates
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.power_iteration import curvature_of
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    STATIC,
+    Count,
+    Fraction,
+    Limits,
+    LowerRate,
+    UpperRate,
+    check_limits,
+    register,
+)
 
 WARM_UP = 0.1
 """The part of a run in which the rate of x grows: z begins at 0, far from H⁻¹ ∇y f."""
@@ -133,7 +141,7 @@ class Found(NamedTuple):
     bend: Float[Array, ""]
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class AutoFedBiO:
     """FedBiO without settings to guess.
@@ -197,37 +205,25 @@ class AutoFedBiO:
         True
     """
 
-    rounds: int = field(metadata={"static": True})
-    upper_rate: tree.Rate = 0.03
-    lower_rate: tree.Rate = 1.0
-    adjoint_rate: tree.Rate = 1.0
-    momentum: tree.Rate = 0.9
-    final_rate: tree.Rate = 0.05
-    local_steps: int = field(default=5, metadata={"static": True})
-    batch_size: int = field(default=16, metadata={"static": True})
+    rounds: Annotated[
+        int,
+        Limits(at_least=2.0, whole=True, remark="the first measures and moves nothing"),
+        STATIC,
+    ]
+    upper_rate: UpperRate = 0.03
+    lower_rate: LowerRate = 1.0
+    adjoint_rate: LowerRate = 1.0
+    momentum: Annotated[tree.Scalar, Limits(at_least=0.0, below=1.0)] = 0.9
+    final_rate: Fraction = 0.05
+    local_steps: Count = 5
+    batch_size: Count = 16
 
     def __post_init__(self) -> None:
-        check_counts(self)
-        check_rates(self)
-        if not isinstance(self.rounds, Integral) or self.rounds < 2:
-            raise ValueError(
-                f"AutoFedBiO needs rounds at least 2 and whole, as the first measures "
-                f"and moves nothing, but it is {self.rounds!r}."
-            )
+        check_limits(self)
         if self.rounds * self.local_steps >= 2**31:
             raise ValueError(
                 f"AutoFedBiO makes at most {2**31 - 1} local steps, since their "
                 f"numbers have 32 bits; rounds={self.rounds} are too many."
-            )
-        if tree.is_number(self.final_rate) and self.final_rate > 1:
-            raise ValueError(
-                f"AutoFedBiO needs final_rate at most 1, a part of the first rates, "
-                f"but it is {self.final_rate}."
-            )
-        if tree.is_number(self.momentum) and not 0 <= self.momentum < 1:
-            raise ValueError(
-                f"AutoFedBiO needs momentum from 0 to below 1, but it is "
-                f"{self.momentum}."
             )
 
     def init(
@@ -462,7 +458,7 @@ class AutoFedBiO:
         velocity = tree.add_scaled(step, momentum, velocity)
         return tree.add_scaled(old, 1.0, velocity), velocity
 
-    def _upper_rate(self, t: schedules.Step) -> tree.Rate:
+    def _upper_rate(self, t: schedules.Step) -> tree.Scalar:
         done = self._done(t + self.local_steps)  # after the round that begins at t
         warm = jnp.minimum(done / WARM_UP, 1.0)
         later = jnp.clip((done - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
@@ -474,7 +470,7 @@ class AutoFedBiO:
     def _done(self, t: schedules.Step) -> Float[Array, ""]:
         return _number(t) / (self.local_steps * self.rounds)
 
-    def _adam(self, rate: tree.Rate) -> OptaxOptimiser:
+    def _adam(self, rate: tree.Scalar) -> OptaxOptimiser:
         # Hypergradients may be tiny, and must still count: eps is nearly nothing.
         numbers = {"learning_rate": rate, "b1": 0.9, "b2": 0.99, "eps": 1e-15}
         return OptaxOptimiser("adam", numbers, ())

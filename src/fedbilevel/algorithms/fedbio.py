@@ -1,6 +1,6 @@
 """FedBiO: local steps on x, y and the adjoint z at once."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxtyping import PyTree
@@ -24,6 +24,14 @@ from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Rate,
+    Switch,
+    UpperRate,
+    register,
+)
 
 
 class FedBiOState(NamedTuple):
@@ -40,7 +48,7 @@ class FedBiOState(NamedTuple):
     step: schedules.Step
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class FedBiO:
     """Three gradient-like steps at once, averaged every `local_steps` steps.
@@ -79,13 +87,13 @@ class FedBiO:
     """
 
     learning_rate: schedules.LearningRate
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    adjoint_rate: tree.Rate = 1.0
-    adjoint_radius: tree.Rate | None = None
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    private_lower: bool = field(default=False, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    adjoint_rate: LowerRate = 1.0
+    adjoint_radius: Rate | None = None
+    local_steps: Count = 1
+    batch_size: Count = 1
+    private_lower: Switch = False
 
     def __post_init__(self) -> None:
         check_settings(self)

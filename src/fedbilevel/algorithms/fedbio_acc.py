@@ -1,6 +1,6 @@
 """FedBiOAcc: FedBiO with momentum-based variance reduction of its three directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -25,6 +25,15 @@ from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Rate,
+    SquaredMixing,
+    Switch,
+    UpperRate,
+    register,
+)
 
 
 class FedBiOAccState(NamedTuple):
@@ -69,7 +78,7 @@ class _Work(NamedTuple):
     origin: Upper | None
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class FedBiOAcc:
     """The three directions of `FedBiO`, each corrected by its own sample's past.
@@ -109,20 +118,20 @@ class FedBiOAcc:
     """
 
     learning_rate: schedules.LearningRate
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    adjoint_rate: tree.Rate = 1.0
-    upper_mixing: tree.Rate = 1.0
-    lower_mixing: tree.Rate = 1.0
-    adjoint_mixing: tree.Rate = 1.0
-    adjoint_radius: tree.Rate | None = None
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    opening_batch_size: int = field(default=1, metadata={"static": True})
-    private_lower: bool = field(default=False, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    adjoint_rate: LowerRate = 1.0
+    upper_mixing: SquaredMixing = 1.0
+    lower_mixing: SquaredMixing = 1.0
+    adjoint_mixing: SquaredMixing = 1.0
+    adjoint_radius: Rate | None = None
+    local_steps: Count = 1
+    batch_size: Count = 1
+    opening_batch_size: Count = 1
+    private_lower: Switch = False
 
     def __post_init__(self) -> None:
-        check_settings(self, mixing_power=2)
+        check_settings(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -1,6 +1,6 @@
 """FedNest: gradients and inverse-Hessian products averaged inside every round."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -14,6 +14,13 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Switch,
+    UpperRate,
+    register,
+)
 
 
 class FedNestState(NamedTuple):
@@ -46,7 +53,7 @@ class FedNestState(NamedTuple):
     step: schedules.Step
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class FedNest:
     """Many small exchanges a round: y with corrected steps, then H̄⁻¹, then x.
@@ -86,13 +93,13 @@ class FedNest:
 
     learning_rate: schedules.LearningRate
     series: NeumannSeries
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    lower_rounds: int = field(default=1, metadata={"static": True})
-    lower_steps: int = field(default=1, metadata={"static": True})
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    drawn_products: bool = field(default=False, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    lower_rounds: Count = 1
+    lower_steps: Count = 1
+    local_steps: Count = 1
+    batch_size: Count = 1
+    drawn_products: Switch = False
 
     def __post_init__(self) -> None:
         check_settings(self)

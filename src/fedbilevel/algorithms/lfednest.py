@@ -1,6 +1,6 @@
 """LFedNest: FedNest with all estimates local, to save its small exchanges."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedbilevel.algorithms.draws import draw_hypergradient_samples
@@ -10,6 +10,7 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Count, LowerRate, UpperRate, register
 
 
 class LFedNestState(NamedTuple):
@@ -30,7 +31,7 @@ class LFedNestState(NamedTuple):
     step: schedules.Step
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class LFedNest:
     """Local steps on y, an average; local steps on x along own hypergradients, another.
@@ -64,12 +65,12 @@ class LFedNest:
 
     learning_rate: schedules.LearningRate
     hypergradient: Hypergradient
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    lower_rounds: int = field(default=1, metadata={"static": True})
-    lower_steps: int = field(default=1, metadata={"static": True})
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    lower_rounds: Count = 1
+    lower_steps: Count = 1
+    local_steps: Count = 1
+    batch_size: Count = 1
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,6 +1,6 @@
 """LocalBSGM: local bilevel stochastic gradient descent with momentum (Algorithm 1)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from jaxtyping import PyTree
@@ -20,9 +20,16 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Mixing,
+    UpperRate,
+    register,
+)
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class LocalBSGM:
     """Algorithm 1 of the paper: moving averages of both stochastic gradients.
@@ -59,16 +66,16 @@ class LocalBSGM:
 
     learning_rate: schedules.LearningRate
     hypergradient: Hypergradient
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    upper_mixing: tree.Rate = 1.0
-    lower_mixing: tree.Rate = 1.0
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    upper_mixing: Mixing = 1.0
+    lower_mixing: Mixing = 1.0
+    local_steps: Count = 1
+    batch_size: Count = 1
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, mixing_power=1)
+        check_settings(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
@@ -107,5 +114,5 @@ class LocalBSGM:
         return draw_samples(data, key, self.batch_size, self.hypergradient)
 
 
-def _moving_average(old: PyTree, weight: tree.Rate, fresh: PyTree) -> PyTree:
+def _moving_average(old: PyTree, weight: tree.Scalar, fresh: PyTree) -> PyTree:
     return tree.add_scaled(tree.scale(1 - weight, old), weight, fresh)

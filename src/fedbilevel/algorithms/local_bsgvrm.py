@@ -1,6 +1,6 @@
 """LocalBSGVRM: LocalBSGM with momentum-based variance reduction (Algorithm 2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from fedbilevel.algorithms.draws import draw_samples
@@ -19,9 +19,16 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient, Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    SquaredMixing,
+    UpperRate,
+    register,
+)
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class LocalBSGVRM:
     """Algorithm 2 of the paper: each estimate corrected by its own sample's past.
@@ -60,17 +67,17 @@ class LocalBSGVRM:
 
     learning_rate: schedules.LearningRate
     hypergradient: Hypergradient
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    upper_mixing: tree.Rate = 1.0
-    lower_mixing: tree.Rate = 1.0
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    opening_batch_size: int = field(default=1, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    upper_mixing: SquaredMixing = 1.0
+    lower_mixing: SquaredMixing = 1.0
+    local_steps: Count = 1
+    batch_size: Count = 1
+    opening_batch_size: Count = 1
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, mixing_power=2)
+        check_settings(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -112,7 +112,9 @@ def estimate(
     )
 
 
-def corrected(direction: PyTree, old: PyTree, forget: tree.Rate, new: PyTree) -> PyTree:
+def corrected(
+    direction: PyTree, old: PyTree, forget: tree.Scalar, new: PyTree
+) -> PyTree:
     """Return new + (1 − forget)(direction − old): a sample corrects its own past.
 
     `old` and `new` are one sample's estimates at the point left and the point reached.
@@ -128,7 +130,7 @@ def corrected(direction: PyTree, old: PyTree, forget: tree.Rate, new: PyTree) ->
 def local_phase(
     local_steps: int,
     step: Callable[[MomentumState, DeviceData, RandomKey], MomentumState],
-    upper_rate: tree.Rate = 1.0,
+    upper_rate: tree.Scalar = 1.0,
 ) -> Phase:
     """Return p local steps from the averaged state, then the average of all four.
 

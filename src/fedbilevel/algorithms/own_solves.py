@@ -49,7 +49,7 @@ def own_solve(
     right: Lower,
     probes: Lower,
     limit: Int[Array, ""],
-    tolerance: tree.Rate,
+    tolerance: tree.Scalar,
 ) -> OwnSolves:
     """Return what one device reports about its own solve of H_k z_k = b_k.
 

@@ -118,7 +118,7 @@ def upper_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
     return answer
 
 
-def next_power(problem: BilevelProblem, batch_size: int, scale: tree.Rate) -> Answer:
+def next_power(problem: BilevelProblem, batch_size: int, scale: tree.Scalar) -> Answer:
     """Return the answer (I − θH) v at (x, y, v): one more power of a Neumann series.
 
     Example:

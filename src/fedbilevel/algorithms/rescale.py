@@ -11,6 +11,7 @@ from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.schedules import CubeRootDecay, Schedule, Step, rate_at
+from fedbilevel.mathematics.settings import is_number, register
 from fedbilevel.mathematics.theory.scaling import (
     LOCAL_BSGM_LAW,
     LOCAL_BSGVRM_LAW,
@@ -47,7 +48,7 @@ def same_steps(law: ScalingLaw, devices: float) -> float:
     return law.accuracy(devices=devices, steps=1.0)
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class RescaledSchedule:
     """Another schedule, multiplied, run through faster or slower, and capped.
@@ -67,11 +68,11 @@ class RescaledSchedule:
     """
 
     schedule: Schedule
-    factor: tree.Rate
-    pace: tree.Rate
-    ceiling: tree.Rate
+    factor: tree.Scalar
+    pace: tree.Scalar
+    ceiling: tree.Scalar
 
-    def __call__(self, step: Step, /) -> tree.Rate:
+    def __call__(self, step: Step, /) -> tree.Scalar:
         """Return η_t."""
         other = jnp.rint(jnp.asarray(step, float) * self.pace).astype(int)
         return jnp.minimum(self.factor * self.schedule(other), self.ceiling)
@@ -151,7 +152,7 @@ def rescale(
         rate = factors.decay(rate) if decays else rate * factors.learning_rate
         largest = rate_at(rate, 0)
         for name, weight in zip(("upper_mixing", "lower_mixing"), mixing, strict=True):
-            if tree.is_number(largest) and tree.is_number(weight):
+            if is_number(largest) and is_number(weight):
                 law.require_weight(name, float(weight), float(largest))
     rescaled: Algorithm = replace(old, learning_rate=rate, **changes)
     return rescaled
@@ -178,7 +179,7 @@ def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
     )
 
 
-def _ceiling(mixing: tuple[tree.Rate, tree.Rate], power: int) -> tree.Rate:
-    if all(map(tree.is_number, mixing)):
+def _ceiling(mixing: tuple[tree.Scalar, tree.Scalar], power: int) -> tree.Scalar:
+    if all(map(is_number, mixing)):
         return float(max(map(float, mixing)) ** (-1 / power))
     return jnp.maximum(*mixing) ** (-1 / power)  # a grid of settings, or a traced one

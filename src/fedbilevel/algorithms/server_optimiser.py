@@ -20,6 +20,7 @@ from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import register
 
 
 class OptimisedState(NamedTuple):
@@ -54,7 +55,7 @@ class OptimisedState(NamedTuple):
         return self.inner.step
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class ServerOptimised:
     """An algorithm whose step on x is taken by an optimiser on the server.

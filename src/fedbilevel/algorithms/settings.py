@@ -1,29 +1,28 @@
-"""Checks of hyperparameters, at the moment a user writes them."""
+"""Checks of an algorithm's settings, at the moment a user writes them."""
 
-import math
-from dataclasses import fields
-from numbers import Integral
 from typing import Any
 
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import schedules
+from fedbilevel.mathematics.settings import (
+    FreshWeight,
+    SettingError,
+    check_limits,
+    declared,
+    is_number,
+)
 
-COUNTS = ("_steps", "_size", "_rounds", "exchanges", "_per_step")
-RATES = ("_rate", "_mixing", "_radius", "discount")
 
-
-def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
+def check_settings(algorithm: Any) -> None:
     """Refuse impossible settings and make the learning rate a pytree.
 
-    What a setting must be follows from its name: a count, a rate, a mixing weight. Only
-    concrete numbers are judged: a traced rate, or a grid of rates, has no value.
+    What a setting may be is said by its type, as `fedbilevel.mathematics.settings` has
+    them. Only concrete numbers are judged.
 
     Args:
         algorithm: a dataclass under construction.
-        mixing_power: the power of η that multiplies the mixing weights, if there are
-            any.
 
     Raises:
-        ValueError: if a setting lies outside its range.
+        ValueError: if a setting lies outside its limits.
         TypeError: if a setting is of a kind that cannot serve.
 
     Example:
@@ -31,17 +30,13 @@ def check_settings(algorithm: Any, mixing_power: int = 0) -> None:
         >>> LocalBSGM(learning_rate=2.0, hypergradient=NeumannSeries(5, 0.5))
         Traceback (most recent call last):
         ...
-        ValueError: LocalBSGM needs upper_mixing · learning_rate at most 1, but it is 2;
-        lower either.
+        fedbilevel.mathematics.settings.SettingError: LocalBSGM needs upper_mixing ·
+        learning_rate at most 1, but it is 2; lower either.
     """
-    name = type(algorithm).__name__
-    check_counts(algorithm)
-    check_rates(algorithm)
-    check_switches(algorithm)
-    if any(field.name == "hypergradient" for field in fields(algorithm)):
-        _check_estimator(name, algorithm.hypergradient)
-    if mixing_power:
-        _check_mixing(algorithm, mixing_power)
+    check_limits(algorithm)
+    if hasattr(algorithm, "hypergradient"):
+        _check_estimator(type(algorithm).__name__, algorithm.hypergradient)
+    _check_fresh_weights(algorithm)
     rate = schedules.as_tree(algorithm.learning_rate)
     object.__setattr__(algorithm, "learning_rate", rate)
 
@@ -59,100 +54,22 @@ def _check_estimator(algorithm: str, estimator: Any) -> None:
         )
 
 
-def check_rates(settings: Any) -> None:
-    """Refuse a rate, mixing weight or radius outside its range.
-
-    Example:
-        >>> from fedbilevel import AutoFedBiO
-        >>> AutoFedBiO(rounds=10, lower_rate=-1.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: AutoFedBiO needs lower_rate above 0, but it is -1.0.
-    """
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if field.name.endswith(RATES) and not (value is None and field.default is None):
-            _check_rate(type(settings).__name__, field.name, value)
-
-
-def check_switches(settings: Any) -> None:
-    """Refuse what is neither true nor false: any word would count as true.
-
-    Example:
-        >>> from dataclasses import make_dataclass
-        >>> Settings = make_dataclass("Settings", [("private", object, False)])
-        >>> check_switches(Settings("no"))
-        Traceback (most recent call last):
-        ...
-        TypeError: Settings needs true or false for private, but it was given 'no'.
-    """
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(field.default, bool) and not isinstance(value, bool):
-            raise TypeError(
-                f"{type(settings).__name__} needs true or false for {field.name}, but "
-                f"it was given {value!r}."
-            )
-
-
-def check_counts(settings: Any) -> None:
-    """Refuse a count that is not whole or below 1.
-
-    Example:
-        >>> from fedbilevel import WarmStart
-        >>> WarmStart(learning_rate=0.1, exchanges=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: WarmStart needs exchanges at least 1 and whole, but it is 0.
-    """
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        left_out = value is None and field.default is None
-        if not field.name.endswith(COUNTS) or left_out:
-            continue
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or value < 1:
-            raise ValueError(
-                f"{type(settings).__name__} needs {field.name} at least 1 and whole, "
-                f"but it is {value!r}."
-            )
-
-
-def _check_rate(algorithm: str, name: str, value: Any) -> None:
-    if value is None or isinstance(value, str | list | tuple | dict | bool | type):
-        raise TypeError(
-            f"{algorithm} needs a number for {name}"
-            f"{' or a schedule' if name == 'learning_rate' else ''}, but it was "
-            f"given {value!r}."
-        )
-    if not tree.is_number(value):
-        return
-    if not math.isfinite(value):
-        raise ValueError(f"{algorithm} needs {name} to be finite, but it is {value}.")
-    if name == "upper_rate" and value < 0:
-        raise ValueError(
-            f"{algorithm} needs upper_rate above 0, or 0 to train y with x fixed, but "
-            f"it is {value}."
-        )
-    if name != "upper_rate" and value <= 0:
-        raise ValueError(f"{algorithm} needs {name} above 0, but it is {value}.")
-    if name == "discount" and value > 1:
-        raise ValueError(f"{algorithm} needs discount at most 1, but it is {value}.")
-
-
-def _check_mixing(algorithm: Any, power: int) -> None:
+def _check_fresh_weights(algorithm: Any) -> None:
     eta = algorithm.learning_rate
-    if isinstance(eta, schedules.CubeRootDecay) and tree.is_number(eta.scale):
+    if isinstance(eta, schedules.CubeRootDecay) and is_number(eta.scale):
         eta = eta(0)  # its largest
-    for field in fields(algorithm):
-        weight = getattr(algorithm, field.name)
-        numbers = tree.is_number(eta) and tree.is_number(weight)
-        if not (field.name.endswith("_mixing") and numbers):
+    for name, one in declared(type(algorithm)).items():
+        mark = one.find(FreshWeight)
+        weight = getattr(algorithm, name)
+        if mark is None or not (is_number(eta) and is_number(weight)):
             continue
-        fresh = weight * eta**power
+        fresh = weight * eta**mark.power
         if fresh > 1:
-            raised = f"^{power}" if power > 1 else ""
-            raise ValueError(
-                f"{type(algorithm).__name__} needs {field.name} · learning_rate{raised}"
-                f" at most 1, but it is {fresh:.3g}; lower either."
+            raised = f"^{mark.power}" if mark.power > 1 else ""
+            product = f"{name} · learning_rate{raised}"
+            raise SettingError(
+                name,
+                f"{product} is {fresh:.3g}, and may be at most 1; lower either.",
+                f"{type(algorithm).__name__} needs {product} at most 1, but it is "
+                f"{fresh:.3g}; lower either.",
             )

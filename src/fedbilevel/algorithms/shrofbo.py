@@ -1,16 +1,25 @@
 """ShroFBO: SimFBO without the bias of unequal local work."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from fedbilevel.algorithms.adjoint import initial_point
 from fedbilevel.algorithms.protocol import Phase, Private
 from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.algorithms.simfbo import SimFBO, SimFBOState, accumulation_phase
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import schedules
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    Fraction,
+    LowerRate,
+    Rate,
+    ServerRate,
+    UpperRate,
+    register,
+)
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class ShroFBO:
     """`SimFBO` with each upload divided by its device's own sum of step weights.
@@ -47,15 +56,15 @@ class ShroFBO:
     """
 
     learning_rate: schedules.LearningRate
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    adjoint_rate: tree.Rate = 1.0
-    server_rate: tree.Rate = 1.0
-    discount: tree.Rate = 1.0
-    adjoint_radius: tree.Rate | None = None
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    examples_per_step: int | None = field(default=None, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    adjoint_rate: LowerRate = 1.0
+    server_rate: ServerRate = 1.0
+    discount: Fraction = 1.0
+    adjoint_radius: Rate | None = None
+    local_steps: Count = 1
+    batch_size: Count = 1
+    examples_per_step: Count | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,6 +1,6 @@
 """SimFBO: one exchange a round, the server stepping along accumulated directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +25,15 @@ from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    Fraction,
+    LowerRate,
+    Rate,
+    ServerRate,
+    UpperRate,
+    register,
+)
 
 
 class SimFBOState(NamedTuple):
@@ -50,7 +59,7 @@ class _Work(NamedTuple):
     step: schedules.Step
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class SimFBO:
     """Local steps on x, y and z; the server moves by what devices accumulated.
@@ -92,15 +101,15 @@ class SimFBO:
     """
 
     learning_rate: schedules.LearningRate
-    upper_rate: tree.Rate = 1.0
-    lower_rate: tree.Rate = 1.0
-    adjoint_rate: tree.Rate = 1.0
-    server_rate: tree.Rate = 1.0
-    discount: tree.Rate = 1.0
-    adjoint_radius: tree.Rate | None = None
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
-    examples_per_step: int | None = field(default=None, metadata={"static": True})
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    adjoint_rate: LowerRate = 1.0
+    server_rate: ServerRate = 1.0
+    discount: Fraction = 1.0
+    adjoint_radius: Rate | None = None
+    local_steps: Count = 1
+    batch_size: Count = 1
+    examples_per_step: Count | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -1,6 +1,6 @@
 """The questions that a suggestion of settings asks, answered from a few batches."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from fedbilevel.algorithms import questions
 from fedbilevel.algorithms.protocol import Phase
-from fedbilevel.algorithms.settings import check_counts
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.power_iteration import curvature_of
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Count, check_limits, register
 
 EDGES = 2.0 ** np.arange(-100.0, 100.0, 0.125)
 """Of the classes that curvatures are counted in, each a twelfth above the last."""
@@ -77,7 +77,7 @@ class SoundingState(NamedTuple):
     smallest: Float[Array, ""]
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Soundings:
     """Asks devices what a suggestion needs, from batches of the size of the run's.
@@ -96,14 +96,14 @@ class Soundings:
         True
     """
 
-    batch_size: int = field(default=16, metadata={"static": True})
-    batches: int = field(default=8, metadata={"static": True})
-    products: int = field(default=10, metadata={"static": True})
-    doublings: int = field(default=6, metadata={"static": True})
-    local_steps: int = field(default=5, metadata={"static": True})
+    batch_size: Count = 16
+    batches: Count = 8
+    products: Count = 10
+    doublings: Count = 6
+    local_steps: Count = 5
 
     def __post_init__(self) -> None:
-        check_counts(self)
+        check_limits(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -1,10 +1,9 @@
 """The questions of a diagnosis, each answered from all examples of a device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from numbers import Integral
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,10 @@ from jaxtyping import Array, Float, Int
 from fedbilevel.algorithms import questions
 from fedbilevel.algorithms.own_solves import PROBES, OwnSolves, own_solve
 from fedbilevel.algorithms.protocol import Phase
-from fedbilevel.algorithms.settings import check_counts
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Count, Limits, check_limits, register
 
 
 class Question(IntEnum):
@@ -68,7 +67,7 @@ class SurveyState(NamedTuple):
     probes: Lower
     vector: Lower
     limit: int | np.int32 | Int[Array, ""]
-    residual: tree.Rate
+    residual: tree.Scalar
     gradient: Lower
     gradient_size: Float[Array, ""]
     product: Lower
@@ -78,7 +77,7 @@ class SurveyState(NamedTuple):
     own: OwnSolves
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Survey:
     """Asks devices what a diagnosis needs, and moves nothing.
@@ -100,21 +99,12 @@ class Survey:
         True
     """
 
-    batch_size: int = field(default=64, metadata={"static": True})
-    products: int = 5000
-    residual: float = 1e-8
+    batch_size: Count = 64
+    products: Annotated[int, Limits(at_least=1.0, whole=True)] = 5000
+    residual: Annotated[float, Limits(above=0.0, below=1.0)] = 1e-8
 
     def __post_init__(self) -> None:
-        check_counts(self)
-        if not isinstance(self.products, Integral) or self.products < 1:
-            raise ValueError(
-                f"Survey needs products at least 1 and whole, but it is "
-                f"{self.products!r}."
-            )
-        if not 0 < self.residual < 1:
-            raise ValueError(
-                f"Survey needs residual between 0 and 1, but it is {self.residual}."
-            )
+        check_limits(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
@@ -174,7 +164,7 @@ class Survey:
             return self._mixed(problem, data, *downlink[:2])(downlink[2])
 
         def own(
-            downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Rate],
+            downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Scalar],
             data: DeviceData,
             key: RandomKey,
         ) -> OwnSolves:

@@ -21,6 +21,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Rate, check_limits, register
 
 
 @runtime_checkable
@@ -34,7 +35,7 @@ class Transform(Protocol):
         """Return what the server takes it for."""
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Clip:
     """Shortens an update of all variables together to a largest Euclidean norm.
@@ -48,11 +49,10 @@ class Clip:
         (Array([0.6, 0.8], dtype=float32),)
     """
 
-    norm: tree.Rate
+    norm: Rate
 
     def __post_init__(self) -> None:
-        if tree.is_number(self.norm) and not self.norm > 0:
-            raise ValueError(f"norm is {self.norm}; give a number above 0.")
+        check_limits(self)
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
         """Return the update, no longer than the norm."""
@@ -79,7 +79,7 @@ class Quantised(NamedTuple):
     unit: Float[Array, ""]
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Quantise:
     """Sends each number in 8 bits, rounded up or down at random so that the mean stays.
@@ -118,7 +118,7 @@ class Quantise:
         )
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Transformed:
     """An algorithm whose devices change their updates before they leave.

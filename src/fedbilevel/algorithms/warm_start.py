@@ -1,6 +1,6 @@
 """Federated steps on the lower problem alone, before an algorithm begins."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedbilevel.algorithms.protocol import Phase, Server, Upload
@@ -8,11 +8,12 @@ from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Count, register
 
 _Work: TypeAlias = tuple[Upper, Lower, schedules.Step | None]
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class WarmStart:
     """Brings y near y*(x) at the first x, as Algorithm 2 asks of its start.
@@ -33,9 +34,9 @@ class WarmStart:
     """
 
     learning_rate: schedules.LearningRate
-    exchanges: int = field(default=1, metadata={"static": True})
-    local_steps: int = field(default=1, metadata={"static": True})
-    batch_size: int = field(default=1, metadata={"static": True})
+    exchanges: Count = 1
+    local_steps: Count = 1
+    batch_size: Count = 1
 
     def __post_init__(self) -> None:
         check_settings(self)

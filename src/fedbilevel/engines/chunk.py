@@ -215,7 +215,7 @@ def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
 def _reach(
     gone: Float[Array, "variables chunk"],
     allowed: Bool[Array, "chunk"],
-    limit: tree.Rate,
+    limit: tree.Scalar,
     axis: str | None,
 ) -> Reach:
     if axis is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.settings import register
 
 
 def _is_above(least: float, limit: Any) -> bool:
@@ -22,7 +23,7 @@ def _is_above(least: float, limit: Any) -> bool:
     )
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class Limits:
     """What uploads are held to besides being finite. Who exceeds it is left out.
@@ -45,8 +46,8 @@ class Limits:
         finite upload.
     """
 
-    norm: tree.Rate | None = None
-    distance: tree.Rate | None = None
+    norm: tree.Scalar | None = None
+    distance: tree.Scalar | None = None
 
     def __post_init__(self) -> None:
         if not _is_above(0.0, self.norm):
@@ -109,7 +110,7 @@ def reach_of(
     library: Any,
     distances: Float[Array | np.ndarray, "variables devices"],
     allowed: Bool[Array | np.ndarray, "devices"],
-    limit: tree.Rate,
+    limit: tree.Scalar,
 ) -> Any:
     """Return how far uploads may go in each variable: a multiple of the median.
 

@@ -169,7 +169,7 @@ def configuration_of(
     }
 
 
-def _number(limit: tree.Rate | None) -> float | None:
+def _number(limit: tree.Scalar | None) -> float | None:
     return None if limit is None else float(limit)
 
 

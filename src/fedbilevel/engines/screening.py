@@ -127,7 +127,7 @@ def _acceptable(
     uploads: PyTree,
     infos: Info,
     present: Bool[Array | np.ndarray, "devices"],
-    norm_limit: tree.Rate | None,
+    norm_limit: tree.Scalar | None,
 ) -> Any:
     """Return which stacked uploads may enter the mean, by JAX or by NumPy."""
     rows, reported = (

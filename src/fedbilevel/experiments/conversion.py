@@ -17,7 +17,8 @@ from fedbilevel.mathematics.hypergradients import (
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser, optimiser_of
 from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
-from fedbilevel.mathematics.tree import Rate
+from fedbilevel.mathematics.settings import unmarked
+from fedbilevel.mathematics.tree import Scalar
 
 AUTO = "auto"
 
@@ -63,7 +64,7 @@ def converter() -> cattrs.Converter:
     made.register_structure_hook(Path, lambda value, _: _path(value))
 
     def register(kinds: tuple[Any, ...], hook: Callable[[Any, Any], Any]) -> None:
-        made.register_structure_hook_func(lambda kind: kind in kinds, hook)
+        made.register_structure_hook_func(lambda kind: unmarked(kind) in kinds, hook)
 
     def learning_rate(value: Any, _: Any) -> Any:
         if isinstance(value, dict):
@@ -72,8 +73,8 @@ def converter() -> cattrs.Converter:
             return made.structure(value, CubeRootDecay)
         return _number(value)
 
-    register((Rate, Rate | None), lambda value, _: _number(value))
-    register((LearningRate,), learning_rate)
+    register((Scalar, Scalar | None), lambda value, _: _number(value))
+    register((unmarked(LearningRate),), learning_rate)
     register((OptaxOptimiser | None,), lambda value, _: _optimiser(value))
     made.register_structure_hook_func(
         _is_literal,

@@ -23,7 +23,8 @@ from fedbilevel.experiments.writing import in_line
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.schedules import LearningRate
-from fedbilevel.mathematics.tree import Rate
+from fedbilevel.mathematics.settings import unmarked
+from fedbilevel.mathematics.tree import Scalar
 from fedbilevel.terminal import original_streams
 
 _registry = ConstructorRegistry()
@@ -65,9 +66,9 @@ def with_overrides(
 @_registry.primitive_rule
 def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A rate is a number; a schedule or an optimiser is a table."""
-    kind: Any = info.type
+    kind = unmarked(info.type)
     optimiser = kind == OptaxOptimiser | None
-    if not optimiser and kind not in (Rate, LearningRate, Rate | None):
+    if not optimiser and kind not in (Scalar, unmarked(LearningRate), Scalar | None):
         return None
 
     def parse(words: list[str]) -> Any:

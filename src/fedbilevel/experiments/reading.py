@@ -1,11 +1,10 @@
 """An experiment file read into dataclasses; mistakes with their lines and cures."""
 
-import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from cattrs.errors import (
     AttributeValidationNote,
@@ -19,8 +18,8 @@ from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.conversion import UnknownNameError, converter
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.places import line_of
-from fedbilevel.experiments.possible import ImpossibleValueError
-from fedbilevel.nearest import nearest
+from fedbilevel.mathematics.settings import SettingError
+from fedbilevel.nearest import nearest, nearest_name
 
 
 class ExperimentError(ValueError):
@@ -69,10 +68,8 @@ def read_experiment(file: Path) -> Experiment:
     try:
         found: Experiment = converter().structure(asked, Experiment)
     except BaseValidationError as error:
-        found_at = [
-            (line_of(text, (*path, *_key_in(words, asked, path))), words)
-            for path, words in _without_echoes(list(_mistakes(error)))
-        ]
+        mistakes = _without_echoes(list(_mistakes(error)))
+        found_at = [(line_of(text, one.path), one.words) for one in mistakes]
         raise ExperimentError(
             "\n".join(
                 f"{file}, line {line}: {words}" if line else f"{file}: {words}"
@@ -83,34 +80,20 @@ def read_experiment(file: Path) -> Experiment:
     return located(found, file.parent)
 
 
-def _key_in(words: str, asked: Any, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the key of a table that a message about the table is about."""
-    for name in path:
-        asked = asked.get(name) if isinstance(asked, dict) else None
-    named = re.findall(r"\w+", words)
-    return tuple(key for key in named if isinstance(asked, dict) and key in asked)[:1]
+class _Mistake(NamedTuple):
+    path: tuple[str, ...]  # of the setting
+    words: str
+    meant: str | None = None  # the setting whose name was misspelt
+    missing: bool = False
 
 
-def _without_echoes(
-    mistakes: list[tuple[tuple[str, ...], str]],
-) -> list[tuple[tuple[str, ...], str]]:
+def _without_echoes(mistakes: list[_Mistake]) -> list[_Mistake]:
     """Leave out what is missing only because it was misspelt."""
-    meant = {
-        (*path[:-1], words.split()[-1].rstrip("?"))
-        for path, words in mistakes
-        if words.endswith("?")
-    }
-    return [
-        (path, words)
-        for path, words in mistakes
-        if not (words.endswith(" is missing.") and path in meant)
-    ]
+    meant = {(*one.path[:-1], one.meant) for one in mistakes if one.meant}
+    return [one for one in mistakes if not (one.missing and one.path in meant)]
 
 
-def _mistakes(
-    error: BaseException, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield where each mistake is, and what it is."""
+def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mistake]:
     if isinstance(error, ClassValidationError | IterableValidationError):
         with_notes, others = error.group_exceptions()
         for inner, note in with_notes:
@@ -125,15 +108,16 @@ def _mistakes(
         known = [one.name for one in fields(error.cl)]
         for extra in sorted(error.extra_fields):
             full = (*path, extra)
-            cure = nearest(extra, known)
-            yield full, f"{'.'.join(full)} is not known; {cure}"
+            words = f"{'.'.join(full)} is not known; {nearest(extra, known)}"
+            yield _Mistake(full, words, meant=nearest_name(extra, known))
     elif isinstance(error, UnknownNameError):
         cure = nearest(error.given, error.known)
-        yield path, f"{name} is {error.given!r}, which is not known; {cure}"
-    elif isinstance(error, ImpossibleValueError):
+        words = f"{name} is {error.given!r}, which is not known; {cure}"
+        yield _Mistake(path, words)
+    elif isinstance(error, SettingError):
         full = (*path, error.field)
-        yield full, f"{'.'.join(full)}: {error.words}"
+        yield _Mistake(full, f"{'.'.join(full)}: {error.cure}")
     elif isinstance(error, KeyError):
-        yield path, f"{name} is missing."
+        yield _Mistake(path, f"{name} is missing.", missing=True)
     else:
-        yield path, f"{name}: {error}"
+        yield _Mistake(path, f"{name}: {error}")

@@ -61,7 +61,7 @@ class Solve(NamedTuple):
         return self.squared <= self.goal
 
 
-def begin(right: PyTree, tolerance: tree.Rate) -> Solve:
+def begin(right: PyTree, tolerance: tree.Scalar) -> Solve:
     """Return the state before the first product, with z = 0.
 
     Args:
@@ -129,7 +129,7 @@ def advance(state: Solve, product: PyTree) -> Solve:
 def solve(
     product: Callable[[PyTree], PyTree],
     right: PyTree,
-    tolerance: tree.Rate,
+    tolerance: tree.Scalar,
     limit: int | Int[Array, ""],
 ) -> Solve:
     """Solve H z = b where the product can be traced.

@@ -6,11 +6,9 @@ device's own hypergradient: its mean over devices is the global hypergradient on
 the devices are homogeneous, as the paper assumes.
 """
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from jax.flatten_util import ravel_pytree
@@ -25,6 +23,7 @@ from fedbilevel.mathematics.problem import (
     Lower,
     Upper,
 )
+from fedbilevel.mathematics.settings import Count, Limits, Rate, check_limits, register
 
 
 class Samples(NamedTuple):
@@ -63,7 +62,7 @@ class Hypergradient(Protocol):
         """Return the estimate, a tree like x."""
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class NeumannSeries:
     """The paper's estimator: a truncated Neumann series with independent samples.
@@ -92,26 +91,18 @@ class NeumannSeries:
         4.0
     """
 
-    terms: int = field(metadata={"static": True})
-    scale: tree.Rate
+    terms: Count
+    scale: Annotated[
+        tree.Scalar,
+        Limits(
+            above=0.0,
+            remark="take it a little below 1 / L_1, the inverse of the largest "
+            "curvature of the lower loss",
+        ),
+    ]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.terms, Integral) or self.terms < 1:
-            raise ValueError(
-                f"NeumannSeries needs terms at least 1 and whole, but it is "
-                f"{self.terms!r}."
-            )
-        if self.scale is None or isinstance(self.scale, str | list | tuple | dict):
-            raise TypeError(
-                f"NeumannSeries needs a number for scale, but it was given "
-                f"{self.scale!r}."
-            )
-        if tree.is_number(self.scale) and not 0 < self.scale < math.inf:
-            raise ValueError(
-                f"NeumannSeries needs a scale above 0, but scale={self.scale}; "
-                "take it a little below 1 / L_1, the inverse of the largest curvature "
-                "of the lower loss."
-            )
+        check_limits(self)
 
     @property
     def curvature_draws(self) -> int:
@@ -146,7 +137,7 @@ def _product(
     return oracle(x, y, batch, vector)
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class ConjugateGradient:
     """The inverse Hessian of one batch, applied by conjugate gradients.
@@ -175,15 +166,11 @@ class ConjugateGradient:
         4.0
     """
 
-    iterations: int = field(default=100, metadata={"static": True})
-    tolerance: tree.Rate = 1e-6
+    iterations: Count = 100
+    tolerance: Rate = 1e-6
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(
-                "ConjugateGradient needs at least 1 iteration, but "
-                f"iterations={self.iterations}."
-            )
+        check_limits(self)
 
     @property
     def curvature_draws(self) -> int:

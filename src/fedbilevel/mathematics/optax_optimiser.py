@@ -13,10 +13,11 @@ from jaxtyping import PyTree
 
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
+from fedbilevel.mathematics.settings import register
 from fedbilevel.nearest import nearest
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class OptaxOptimiser:
     """An optimiser of optax by its name and arguments; make it with `optax_optimiser`.
@@ -36,7 +37,7 @@ class OptaxOptimiser:
     """
 
     name: str = field(metadata={"static": True})
-    numbers: dict[str, tree.Rate]
+    numbers: dict[str, tree.Scalar]
     choices: tuple[tuple[str, Any], ...] = field(metadata={"static": True})
 
     def init(self, parameters: PyTree) -> PyTree:
@@ -65,7 +66,7 @@ class OptaxOptimiser:
         return factories()[self.name](**self.numbers, **dict(self.choices))
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class GivenOptimiser:
     """A transformation of optax that was made elsewhere, and cannot be looked into.

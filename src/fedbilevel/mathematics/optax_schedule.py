@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.schedules import Schedule
+from fedbilevel.mathematics.settings import register
 from fedbilevel.nearest import nearest
 
 
@@ -26,7 +27,7 @@ class Entry(NamedTuple):
     value: Hashable
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class OptaxSchedule:
     """A schedule of optax by the name of its factory and the factory's arguments.
@@ -57,9 +58,9 @@ class OptaxSchedule:
     def __post_init__(self) -> None:
         _made(self)
 
-    def __call__(self, step: int | Int[Array, ""], /) -> tree.Rate:
+    def __call__(self, step: int | Int[Array, ""], /) -> tree.Scalar:
         """Return η_t."""
-        rate: tree.Rate = _made(self)(step)
+        rate: tree.Scalar = _made(self)(step)
         return rate
 
     @property

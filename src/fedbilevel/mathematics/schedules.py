@@ -1,15 +1,14 @@
 """Learning rates: a number, or a function of the global step t."""
 
-import math
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.tree import Rate
+from fedbilevel.mathematics.settings import Limits, Rate, check_limits, register
+from fedbilevel.mathematics.tree import Scalar
 
 Step: TypeAlias = int | Int[Array, "*devices"]
 """The global step t: a Python number, or an array where it is traced."""
@@ -19,14 +18,17 @@ Step: TypeAlias = int | Int[Array, "*devices"]
 class Schedule(Protocol):
     """A learning rate that depends on the global step t, as optax's schedules do."""
 
-    def __call__(self, step: int | Int[Array, ""], /) -> Rate:
+    def __call__(self, step: int | Int[Array, ""], /) -> Scalar:
         """Return η_t."""
 
 
-LearningRate: TypeAlias = Rate | Schedule
+LearningRate: TypeAlias = Annotated[
+    Scalar | Schedule, Limits(above=0.0, kind="a number or a schedule")
+]
+"""The rate that multiplies all others."""
 
 
-@tree.register
+@register
 @dataclass(frozen=True)
 class CubeRootDecay:
     """η_t = scale / max(t + 2, plateau)^(1/3): the decaying rate of Theorem 3.
@@ -49,12 +51,7 @@ class CubeRootDecay:
     plateau: Rate = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("scale", "plateau"):
-            value = getattr(self, name)
-            if tree.is_number(value) and not 0 < value < math.inf:
-                raise ValueError(
-                    f"CubeRootDecay needs {name} above 0 and finite, but it is {value}."
-                )
+        check_limits(self)
 
     def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
         """Return η_t."""
@@ -63,7 +60,7 @@ class CubeRootDecay:
         )
 
 
-def rate_at(learning_rate: LearningRate, step: int | Int[Array, ""]) -> Rate:
+def rate_at(learning_rate: LearningRate, step: int | Int[Array, ""]) -> Scalar:
     """Return η_t of a number or a schedule.
 
     Example:

@@ -4,78 +4,18 @@ Nothing here names an array library's function where an operator does, so the sa
 estimators and algorithms serve every kind of leaf that `jax.tree.map` can reach.
 """
 
-from collections.abc import Iterable
-from dataclasses import fields
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-Rate: TypeAlias = float | np.floating | Float[Array, ""]
+Scalar: TypeAlias = float | np.floating | Float[Array, ""]
 """A step length or weight: a Python number, or a scalar array when it is traced."""
 
 
-Class = TypeVar("Class", bound=type)
-
-
-def register(cls: Class) -> Class:
-    """Register a frozen dataclass as a pytree, its fields being the children.
-
-    A field with `metadata={"static": True}` is part of the structure instead. Building
-    the tree anew does not run `__init__`, so it may hold anything: tracers, the axes of
-    a `vmap`, masks.
-
-    Example:
-        >>> import jax
-        >>> from dataclasses import dataclass, field
-        >>> @register
-        ... @dataclass(frozen=True)
-        ... class Settings:
-        ...     rate: float
-        ...     steps: int = field(default=1, metadata={"static": True})
-        >>> jax.tree.map(lambda leaf: 2 * leaf, Settings(0.5, steps=3))
-        Settings(rate=1.0, steps=3)
-    """
-    static = [f.name for f in fields(cls) if f.metadata.get("static")]
-    dynamic = [f.name for f in fields(cls) if not f.metadata.get("static")]
-
-    def flatten(instance: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        children = [
-            (jax.tree_util.GetAttrKey(name), getattr(instance, name))
-            for name in dynamic
-        ]
-        return children, tuple(getattr(instance, name) for name in static)
-
-    def unflatten(structure: tuple[Any, ...], children: Iterable[Any]) -> Any:
-        instance: Any = object.__new__(cls)
-        for name, value in zip(
-            (*dynamic, *static), (*children, *structure), strict=True
-        ):
-            object.__setattr__(instance, name, value)
-        return instance
-
-    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
-    return cls
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is one concrete number, of whatever library.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> is_number(0.5), is_number(jnp.array(0.5)), is_number(jnp.ones(3))
-        (True, True, False)
-    """
-    return (
-        isinstance(value, float | int | np.number | np.ndarray | jax.Array)
-        and not isinstance(value, jax.core.Tracer)
-        and np.ndim(value) == 0
-    )
-
-
-def add_scaled(tree: PyTree, factor: Rate, other: PyTree) -> PyTree:
+def add_scaled(tree: PyTree, factor: Scalar, other: PyTree) -> PyTree:
     """Return `tree + factor * other`, each leaf in its own dtype.
 
     Example:
@@ -86,7 +26,7 @@ def add_scaled(tree: PyTree, factor: Rate, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a + _like(factor, b) * b, tree, other)
 
 
-def scale(factor: Rate, tree: PyTree) -> PyTree:
+def scale(factor: Scalar, tree: PyTree) -> PyTree:
     """Return `factor * tree`, each leaf in its own dtype.
 
     Example:
@@ -118,7 +58,7 @@ def subtract(tree: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a - b, tree, other)
 
 
-def moved(rate: Rate, old: PyTree, new: PyTree) -> PyTree:
+def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
     """Return `new`, or `old` to the bit where the rate of the step was 0.
 
     A mean of equal numbers may differ from them in the last bit, so a variable that no
@@ -173,7 +113,7 @@ def number_of_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _like(factor: Rate, leaf: Array) -> Rate:
+def _like(factor: Scalar, leaf: Array) -> Scalar:
     # A strongly typed factor would otherwise promote a leaf of lower precision.
     if isinstance(factor, jax.Array | np.generic):
         return factor.astype(leaf.dtype)

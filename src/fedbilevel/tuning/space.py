@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.algorithms.fedbio_acc import FedBiOAcc
-from fedbilevel.algorithms.local_bsgm import LocalBSGM
-from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import ServerOptimised
-from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.schedules import LearningRate, rate_at
+from fedbilevel.mathematics.settings import (
+    Declared,
+    FreshWeight,
+    Search,
+    declared,
+    is_number,
+)
 
 WIDE = 100.0
 """How far an upper rate may be from the given one, either way, at first."""
@@ -27,8 +30,6 @@ SCALES = (0.1, 2.0)
 """Scales of a Neumann series, in units of 1/L: beyond 2 it diverges."""
 SHARES = (0.05, 1.0)
 """Weights of fresh gradients in momentum; 1 is no momentum, and more is impossible."""
-POWERS = {LocalBSGM: 1, LocalBSGVRM: 2, FedBiOAcc: 2}
-"""The power of the learning rate that multiplies an algorithm's mixing weights."""
 FACTORS = (0.3, 1.0, 3.0, 10.0)
 """By which a given rate of x is multiplied in the first proposals."""
 UPPER = ("upper_rate", "optimiser.learning_rate")
@@ -194,33 +195,34 @@ def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
         rate = _around(algorithm, "optimiser.learning_rate", NEAR)
         return [rate, *(one for one in inner if not one.name.endswith("upper_rate"))]
     largest = _largest(getattr(algorithm, "learning_rate", 1.0), steps)
-    share = largest ** POWERS.get(type(algorithm), 1)
     return [
         one
-        for field in fields(algorithm)
-        for one in _of_field(algorithm, field.name, curvature, largest, share)
+        for name, said in declared(type(algorithm)).items()
+        for one in _of_field(algorithm, name, said, curvature, largest)
     ]
 
 
 def _of_field(
-    algorithm: Any, name: str, curvature: float, largest: float, share: float
+    algorithm: Any, name: str, said: Declared, curvature: float, largest: float
 ) -> Sequence[Setting]:
     value = getattr(algorithm, name)
     if isinstance(value, NeumannSeries):
         low, high = (part / curvature for part in SCALES)
         return [Setting(f"{name}.scale", low, high, theory=0.9 / curvature)]
-    if not tree.is_number(value):
+    if not is_number(value):
         return []
-    if name == "upper_rate":
-        return [_around(algorithm, name, WIDE)]
-    if name == "server_rate":
-        return [_around(algorithm, name, NEAR)]
-    if name in ("lower_rate", "adjoint_rate"):
-        low, high = (part / (curvature * largest) for part in STEPS)
-        return [Setting(name, low, high, theory=1 / (curvature * largest))]
-    if name.endswith("_mixing"):
-        low, high = (part / share for part in SHARES)
+    mixing = said.find(FreshWeight)
+    if mixing is not None:
+        low, high = (part / largest**mixing.power for part in SHARES)
         return [Setting(name, low, high, limit=high)]
+    match said.find(Search):
+        case Search.WIDE:
+            return [_around(algorithm, name, WIDE)]
+        case Search.NEAR:
+            return [_around(algorithm, name, NEAR)]
+        case Search.CURVATURE:
+            low, high = (part / (curvature * largest) for part in STEPS)
+            return [Setting(name, low, high, theory=1 / (curvature * largest))]
     return []
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.experiments.possible import at_least
-from fedbilevel.mathematics.tree import Rate
+from fedbilevel.mathematics.settings import UpperRate
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,12 @@ class Auto:
         300
     """
 
-    upper_rate: Rate = 0.03
+    upper_rate: UpperRate = 0.03
     local_steps: int = 5
     batch_size: int = 16
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(2, self, "rounds")
         self.over(2)  # refuses what is impossible
 
     def over(self, rounds: int) -> AutoFedBiO:

@@ -1,12 +1,15 @@
 """The data of an experiment, and who holds them."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedbilevel.experiments.possible import (
-    ImpossibleValueError,
-    above_zero,
-    at_least,
+from fedbilevel.mathematics.settings import (
+    Count,
+    Limits,
+    Positive,
+    Seed,
+    SettingError,
+    check_limits,
 )
 
 HUB_FIELDS = ("path", "features", "label", "splits")
@@ -43,30 +46,25 @@ class Data:
     name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups", "hub"] = (
         "digits"
     )
-    training: int | None = None
-    validation: int | None = None
-    noise: float = 0.0
-    tail: float = 1.0
-    seed: int = 0
+    training: Count | None = None
+    validation: Count | None = None
+    noise: Annotated[float, Limits(at_least=0.0, at_most=1.0, kind="a share")] = 0.0
+    tail: Annotated[float, Limits(at_least=1.0)] = 1.0
+    seed: Seed = 0
     path: str | None = None
     features: tuple[str, ...] | None = None
     label: str | None = None
     splits: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, self, "training", "validation", "tail")
-        at_least(0, self, "seed")
-        if not 0 <= self.noise <= 1:
-            raise ImpossibleValueError(
-                "noise", f"give a share between 0 and 1, not {self.noise}."
-            )
+        check_limits(self)
         if self.name == "hub" and self.path is None:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "path", 'data of name "hub" need one: a name on the hub, or a folder.'
             )
         given = [name for name in HUB_FIELDS if getattr(self, name) is not None]
         if given and self.name != "hub":
-            raise ImpossibleValueError(
+            raise SettingError(
                 given[0],
                 f'it is for name = "hub" only, but the name is {self.name!r}; leave '
                 "out one of the two.",
@@ -90,16 +88,14 @@ class Partition:
         8
     """
 
-    devices: int = 8
-    concentration: float | None = None
+    devices: Count = 8
+    concentration: Positive | None = None
     natural: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        at_least(1, self, "devices")
-        at_least(0, self, "seed")
-        above_zero(self, "concentration")
+        check_limits(self)
         if self.natural and self.concentration is not None:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "concentration", "natural devices have none; leave out one of the two."
             )

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.experiments.possible import at_least
+from fedbilevel.mathematics.settings import Count, check_limits
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Sharded:
         2
     """
 
-    cores: int | None = None
-    chunk_size: int | None = None
+    cores: Count | None = None
+    chunk_size: Count | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, self, "cores", "chunk_size")
+        check_limits(self)
 
 
 EngineChoice: TypeAlias = Simulation | Sharded | DebugSimulation

@@ -22,8 +22,14 @@ from fedbilevel.experiments.choices.engines import EngineChoice
 from fedbilevel.experiments.choices.federation import Federated
 from fedbilevel.experiments.choices.keeping import Evaluation, Keeping, Tracking
 from fedbilevel.experiments.choices.problems import Own, ProblemChoice, Regularisation
-from fedbilevel.experiments.possible import ImpossibleValueError, above_zero, at_least
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
+from fedbilevel.mathematics.settings import (
+    Count,
+    Positive,
+    Seed,
+    SettingError,
+    check_limits,
+)
 
 AlgorithmChoice: TypeAlias = (
     Auto
@@ -86,12 +92,12 @@ class Experiment:
     partition: Partition = field(default_factory=Partition)
     engine: EngineChoice = field(default_factory=Simulation)
     server_optimiser: OptaxOptimiser | None = None
-    rounds: int = 100
-    seed: int = 0
-    participants: int | None = None
+    rounds: Count = 100
+    seed: Seed = 0
+    participants: Count | None = None
     weigh_by_size: bool = False
-    size_limit: int | None = None
-    norm_limit: float | None = None
+    size_limit: Count | None = None
+    norm_limit: Positive | None = None
     distance_limit: float | None = None
     folder: Path | None = None
     federation: Federated = field(default_factory=Federated)
@@ -100,29 +106,28 @@ class Experiment:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        at_least(1, self, "rounds", "participants", "size_limit")
-        above_zero(self, "norm_limit")
+        check_limits(self)
         if self.distance_limit is not None and not self.distance_limit > 1:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "distance_limit",
                 "it says how many times as far as the median device an upload may go; "
                 f"give a number above 1, not {self.distance_limit}.",
             )
         if isinstance(self.algorithm, Auto) and self.rounds < 2:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "rounds",
                 "the algorithm is auto, whose first round measures and moves nothing; "
                 f"give at least 2, not {self.rounds}.",
             )
         if isinstance(self.algorithm, Auto) and self.server_optimiser is not None:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "server_optimiser",
                 "the algorithm is auto, which has an optimiser of its own; leave this "
                 "out, or name another algorithm.",
             )
         for name, default in (("data", Data()), ("partition", Partition())):
             if isinstance(self.problem, Own) and getattr(self, name) != default:
-                raise ImpossibleValueError(
+                raise SettingError(
                     name, "a problem of your own brings its data; leave this out."
                 )
 

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from fedbilevel.experiments.possible import (
-    ImpossibleValueError,
-    above_zero,
-    at_least,
+from fedbilevel.mathematics.settings import (
+    Count,
+    Limits,
+    Positive,
+    SettingError,
+    check_limits,
 )
 
 
@@ -36,17 +39,16 @@ class Federated:
 
     sites: tuple[str, ...] | None = None
     kit: Path | None = None
-    timeout: float = 60.0
-    quorum: int = 1
-    patience: float | None = None
-    enrolment: float = 600.0
-    measurement: float = 600.0
-    reachable: float = 3600.0
-    attempts: int = 5
+    timeout: Positive = 60.0
+    quorum: Count = 1
+    patience: Annotated[float, Limits(at_least=1.0)] | None = None
+    enrolment: Positive = 600.0
+    measurement: Positive = 600.0
+    reachable: Positive = 3600.0
+    attempts: Count = 5
     reviewed: bool = False
 
     def __post_init__(self) -> None:
-        above_zero(self, "timeout", "enrolment", "measurement", "reachable")
-        at_least(1, self, "quorum", "patience", "attempts")
+        check_limits(self)
         if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
-            raise ImpossibleValueError("sites", "name at least one, and none twice.")
+            raise SettingError("sites", "name at least one, and none twice.")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedbilevel.experiments.possible import at_least
+from fedbilevel.mathematics.settings import Count, check_limits
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Evaluation:
         1
     """
 
-    every: int = 1
+    every: Count = 1
     stationarity: bool = False
     baseline: bool = True
 
     def __post_init__(self) -> None:
-        at_least(1, self, "every")
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Keeping:
         10
     """
 
-    every: int = 10
-    keep: int = 3
+    every: Count = 10
+    keep: Count = 3
 
     def __post_init__(self) -> None:
-        at_least(1, self, "every", "keep")
+        check_limits(self)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from fedbilevel.experiments.possible import ImpossibleValueError, above_zero
+from fedbilevel.mathematics.settings import Positive, SettingError, check_limits
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Regularisation:
         0.01
     """
 
-    penalty: float = 0.01
+    penalty: Positive = 0.01
 
     def __post_init__(self) -> None:
-        above_zero(self, "penalty")
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Cleaning:
         0.01
     """
 
-    ridge: float = 0.01
+    ridge: Positive = 0.01
 
     def __post_init__(self) -> None:
-        above_zero(self, "ridge")
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class LossTuning:
         0.01
     """
 
-    ridge: float = 0.01
+    ridge: Positive = 0.01
 
     def __post_init__(self) -> None:
-        above_zero(self, "ridge")
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Representation:
     """
 
     units: tuple[int, ...] = (64,)
-    ridge: float = 0.01
+    ridge: Positive = 0.01
 
     def __post_init__(self) -> None:
-        above_zero(self, "ridge")
+        check_limits(self)
         if not self.units or min(self.units) < 1:
-            raise ImpossibleValueError(
+            raise SettingError(
                 "units", "give at least one layer, each of at least 1 unit."
             )
 
