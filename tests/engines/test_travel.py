@@ -26,7 +26,6 @@ from fedbilevel import (
 from fedbilevel.engines.federation import EnrolledDevices, Federation
 from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.limits import reach_of
-from fedbilevel.engines.preparation import prepare
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, by_day, in_tiers
 from tests.federation.sites import sites_holding
@@ -214,17 +213,6 @@ def test_a_small_poison_in_one_variable_alone_is_seen():
 
 
 def test_honest_devices_count_however_the_data_differ():
-    prepared = prepare(
-        PROBLEM,
-        FedBiO(0.1),
-        InMemoryDevices(HELD),
-        *START,
-        seed=0,
-        participation=lambda seed, number, count: np.arange(count),
-        weights=None,
-        limits=NEAR,
-    )
-    assert prepared.job.limits == NEAR
     for done in run(
         PROBLEM, FedBiO(0.1), InMemoryDevices(HELD), *START, rounds=20, limits=NEAR
     ):

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedbilevel import Everyone, Limits
+from fedbilevel import Limits
 from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Site
-from fedbilevel.engines.preparation import Prepared, participants_of, prepare
+from fedbilevel.engines.preparation import Prepared, RunSpec, participants_of, prepare
 from fedbilevel.engines.protocol import Moment, Report, RunState
 from tests.engines.federation import START
 from tests.federation.alike import (
@@ -150,15 +150,15 @@ def check_run(
 
 def prepared(name: str, among: dict[str, Site]) -> Prepared:
     return prepare(
-        PROBLEM,
-        algorithm(name),
-        enrolled(among),
-        *START,
-        seed=0,
-        participation=Everyone(),
-        weights=WEIGHTS,
-        limits=Limits(norm=1e6),
-        private_states=federation(among).private_states,
+        RunSpec(
+            PROBLEM,
+            algorithm(name),
+            enrolled(among),
+            *START,
+            weights=WEIGHTS,
+            engine=federation(among),
+            limits=Limits(norm=1e6),
+        )
     )
 
 
@@ -166,7 +166,7 @@ def rounds_of(
     first: Prepared, engine: Federation, rounds: int
 ) -> Iterator[tuple[RunState, list[Report]]]:
     """Yield what `run` would, which has to find out anew each time what work costs."""
-    job, state = engine.begin(*first[:2])
+    job, state = engine.begin(first.job, first.state)
     participants = participants_of(0, np.arange(len(NAMES)), first.weights)
     for number in range(rounds):
         reports = []

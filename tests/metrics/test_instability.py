@@ -10,23 +10,22 @@ import pytest
 
 from fedbilevel import (
     BilevelProblem,
-    Everyone,
     FedBiO,
     FedNest,
     InMemoryDevices,
-    Limits,
     LocalBSGM,
     LocalBSGVRM,
     LocalExamples,
     NeumannSeries,
     NoUploadsError,
     SimFBO,
-    Simulation,
     WarmStart,
     optax_optimiser,
     run,
     with_server_optimiser,
 )
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.rounds import rounds_of
 from fedbilevel.experiments import causes
 from fedbilevel.experiments.causes import Best, cause_of
 from fedbilevel.metrics import Instability, Survey, find_instabilities, trials
@@ -190,9 +189,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-    def run(self, *args: Any, **settings: Any) -> Any:
+    def rounds_of(self, spec: RunSpec) -> Any:
         self.count += 1
-        for done in run(*args, **settings):
+        for done in rounds_of(spec):
             if self.count == self.trial and done.number == 1:
                 self.now = 1e9
             yield done
@@ -204,7 +203,7 @@ def cut_short(monkeypatch):
 
     def cut(trial: int) -> None:
         clock = Clock(trial)
-        monkeypatch.setattr(trials, "run", clock.run)
+        monkeypatch.setattr(trials, "rounds_of", clock.rounds_of)
         monkeypatch.setattr(trials, "time", clock)
         monkeypatch.setattr(search, "time", clock)
 
@@ -235,18 +234,8 @@ def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
 
 def cause_at_the_best_point(problem: BilevelProblem) -> str:
     devices, x, y = task()[1:4]
-    cause = cause_of(
-        problem,
-        GOOD["SimFBO"],
-        devices,
-        Best(1.0, 7, 7, x, y),
-        rounds=10,
-        seed=0,
-        participation=Everyone(),
-        weights=None,
-        engine=Simulation(),
-        limits=Limits(),
-    )
+    spec = RunSpec(problem, GOOD["SimFBO"], devices, x, y, rounds=10)
+    cause = cause_of(spec, Best(1.0, 7, 7, x, y))
     assert cause is not None
     return cause
 

@@ -16,7 +16,7 @@ from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.locating import located
 from fedbilevel.experiments.overrides import with_overrides
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.running import work_of
+from fedbilevel.experiments.running import spec_of, work_of
 from fedbilevel.experiments.runs import placed
 from fedbilevel.experiments.tuning import (
     BEST,
@@ -28,7 +28,6 @@ from fedbilevel.experiments.tuning import (
     keep_start,
     promise,
     score_of,
-    trainee_of,
 )
 from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
@@ -100,10 +99,10 @@ def _search(
         work = work_of(replace(experiment, evaluation=evaluation))
         score = score_of(work.measure, work.x, work.y, goal)
         keep_start(experiment, folder)
-        trainee = trainee_of(experiment, work)
+        spec = spec_of(experiment, work)
         steps = tuning(
-            trainee,
-            space_for(trainee, experiment.federated_algorithm),
+            spec,
+            space_for(spec),
             trials,
             tuple(range(experiment.seed, experiment.seed + seeds)),
             experiment.seed,

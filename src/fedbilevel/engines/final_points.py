@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.chunk import replicate
-from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import Everyone, Participation
-from fedbilevel.engines.preparation import canonical, prepare
+from fedbilevel.engines.limits import Limits
+from fedbilevel.engines.preparation import RunSpec, canonical, prepare
 from fedbilevel.engines.protocol import PhaseReference, RunState
 from fedbilevel.engines.sweep import shares_of, stacked
 from fedbilevel.engines.swept_round import round_program
@@ -57,19 +54,7 @@ class RunToEnd(Protocol):
         """Return the last point of every run, a pair of a setting and a seed."""
 
 
-def final_points(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
-    x: Upper,
-    y: Lower,
-    *,
-    longest: int,
-    participation: Participation = Everyone(),
-    weights: ArrayLike | None = None,
-    limits: Limits = NO_LIMITS,
-    every_upload: bool = False,
-) -> RunToEnd:
+def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     """Return a function that runs settings of an algorithm and returns their last x, y.
 
     The numbers are those of `run`, and NaN where it would have stopped. Unlike in a
@@ -77,15 +62,9 @@ def final_points(
     of another length compile nothing.
 
     Args:
-        problem: the two losses.
-        algorithm: one of the settings; all others differ from it in numbers only.
-        devices: the data; all of them are in memory at once.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        longest: the most rounds that a run will have.
-        participation: the choice of devices of each round.
-        weights: of the devices, as for `run`.
-        limits: that uploads are held to.
+        spec: with one of the settings, which all others differ from in numbers only,
+            and the most rounds that a run will have. All its devices are in memory at
+            once; its seed and its engine are of no account.
         every_upload: whether a run is NaN from the first upload that is excluded; by
             default from where it would have stopped.
 
@@ -100,33 +79,32 @@ def final_points(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> slow, fast = FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)
-        >>> run_to_end = final_points(problem, slow, devices, 3.0, 0.0, longest=300)
+        >>> spec = RunSpec(problem, slow, devices, 3.0, 0.0, rounds=300)
+        >>> run_to_end = final_points(spec)
         >>> found = run_to_end([(slow, 0), (fast, 0)], 200)
         >>> bool(abs(found.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
-    job, _, enrolled = prepare(
-        problem, algorithm, devices, x, y, 0, participation, weights
-    )
-    start = canonical((x, y))
-    cohort = devices.cohort(np.arange(devices.device_count))
-    limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), limits)
+    _, job, _, enrolled = prepare(spec)
+    start = canonical((spec.x, spec.y))
+    cohort = spec.devices.cohort(np.arange(spec.devices.device_count))
+    limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), spec.limits)
 
     @cache
     def shares(seed: int) -> Float[np.ndarray, "rounds devices"]:
-        return shares_of(participation, seed, longest, enrolled)
+        return shares_of(spec.participation, seed, spec.rounds, enrolled)
 
     def run_to_end(
         runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
     ) -> Points:
-        if not runs or not 1 <= rounds <= longest:
+        if not runs or not 1 <= rounds <= spec.rounds:
             raise ValueError(
-                f"give at least 1 run of 1 to {longest} rounds, not {len(runs)} runs "
-                f"of {rounds} rounds."
+                f"give at least 1 run of 1 to {spec.rounds} rounds, not {len(runs)} "
+                f"runs of {rounds} rounds."
             )
         algorithms, seeds = zip(*runs, strict=True)
         found: Points = _points(
-            problem,
+            spec.problem,
             job.opening,
             job.phases,
             every_upload,
@@ -143,24 +121,11 @@ def final_points(
     return run_to_end
 
 
-def bytes_of_run(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
-    x: Upper,
-    y: Lower,
-) -> tuple[int, int]:
+def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
     """Return the bytes of one more run of `final_points`, and of the devices' data.
 
     An estimate from shapes: a run holds the working state of all devices, several
     times over.
-
-    Args:
-        problem: the two losses.
-        algorithm: of the run.
-        devices: of which one is looked at.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
 
     Example:
         >>> import numpy as np
@@ -170,15 +135,15 @@ def bytes_of_run(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> run, data = bytes_of_run(
-        ...     BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        ...     RunSpec(BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0)
         ... )
         >>> run < 4096
         True
     """
-    job, state, _ = prepare(problem, algorithm, devices, x, y, 0, Everyone(), None)
+    _, job, state, _ = prepare(spec)
     working = max(job.costs[one].working_bytes for one in (*job.opening, *job.phases))
     kept = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))
-    count = devices.device_count
+    count = spec.devices.device_count
     return COPIES * count * working + 2 * kept, count * job.loaded_bytes
 
 

@@ -9,10 +9,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checks import check_run
-from fedbilevel.engines.limits import NO_LIMITS
-from fedbilevel.engines.participation import Everyone
-from fedbilevel.engines.preparation import participants_of, prepare
+from fedbilevel.engines.preparation import RunSpec, participants_of, prepare
 from fedbilevel.engines.protocol import Engine, Moment, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -64,21 +61,10 @@ class Inquiry:
         weights: ArrayLike | None,
         engine: Engine,
     ) -> None:
-        check_run(seed, engine, NO_LIMITS)
-        everyone = Everyone()
-        prepared = prepare(
-            problem,
-            algorithm,
-            devices,
-            x,
-            y,
-            seed,
-            everyone,
-            weights,
-            NO_LIMITS,
-            engine.example_device,
-            engine.private_states,
+        spec = RunSpec(
+            problem, algorithm, devices, x, y, seed=seed, weights=weights, engine=engine
         )
+        prepared = prepare(spec)
         self._engine = engine
         self._job, state = engine.begin(prepared.job, prepared.state)
         self._private = state.private

@@ -5,9 +5,7 @@ import numpy as np
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checks import check_rounds
-from fedbilevel.engines.participation import Everyone
-from fedbilevel.engines.preparation import prepare
+from fedbilevel.engines.preparation import RunSpec, prepare
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -47,9 +45,7 @@ def predict_costs(
         >>> predict_costs(*what, rounds=100, participants=10**9).bytes_up
         1200000000000
     """
-    check_rounds(rounds)
-    prepared = prepare(problem, algorithm, devices, x, y, 0, Everyone(), None)
-    job = prepared.job
+    job = prepare(RunSpec(problem, algorithm, devices, x, y, rounds)).job
     count = devices.device_count if participants is None else participants
     if not isinstance(count, int | np.integer) or count < 1:
         raise ValueError(

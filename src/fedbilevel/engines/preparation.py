@@ -1,6 +1,5 @@
 """What comes before the first exchange: checks, types, costs, first state."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,80 +8,108 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.accounting import device_costs
 from fedbilevel.engines.checks import (
     check_participation,
     check_problem,
-    check_seed,
+    check_rounds,
+    check_run,
     check_variable,
     check_weights,
 )
-from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.configuration import describe, describe_arrays
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.means import check_means
-from fedbilevel.engines.participation import Participation
-from fedbilevel.engines.protocol import Job, Participants, PhaseReference, RunState
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.protocol import (
+    Engine,
+    Job,
+    Participants,
+    PhaseReference,
+    RunState,
+)
+from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+
+class RunSpec(NamedTuple):
+    """All that a run is asked to do, as one value to hand on.
+
+    Attributes:
+        problem: the two losses.
+        algorithm: what devices and server do in a round.
+        devices: the data.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        rounds: how many there are.
+        seed: of every random choice.
+        participation: who takes part in a round.
+        weights: of the devices in every mean; all alike by default.
+        engine: where the devices' work is done.
+        limits: that uploads are held to.
+
+    Example:
+        >>> RunSpec._fields[:5]
+        ('problem', 'algorithm', 'devices', 'x', 'y')
+    """
+
+    problem: BilevelProblem
+    algorithm: FederatedAlgorithm
+    devices: Devices
+    x: Upper
+    y: Lower
+    rounds: int = 1
+    seed: int = 0
+    participation: Participation = Everyone()
+    weights: ArrayLike | None = None
+    engine: Engine = Simulation()
+    limits: Limits = NO_LIMITS
 
 
 class Prepared(NamedTuple):
     """A run that has not begun.
 
     Attributes:
+        spec: what was asked.
         job: what stays the same throughout.
         state: what the first exchange begins with.
         weights: of all enrolled devices.
 
     Example:
         >>> Prepared._fields
-        ('job', 'state', 'weights')
+        ('spec', 'job', 'state', 'weights')
     """
 
+    spec: RunSpec
     job: Job
     state: RunState
     weights: Float[np.ndarray, "devices"]
 
 
-def prepare(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
-    x: Upper,
-    y: Lower,
-    seed: int,
-    participation: Participation,
-    weights: ArrayLike | None,
-    limits: Limits = NO_LIMITS,
-    example_device: Callable[[int], int] = lambda device_count: 0,
-    private_states: Callable[[Private, int], PyTree] = replicate,
-) -> Prepared:
-    """Check that the arguments of a run fit together, and make its job and first state.
+def prepare(spec: RunSpec) -> Prepared:
+    """Check that what a run is asked fits together, and make its job and first state.
 
     Of the data it looks at one device's, which an engine may have to choose.
 
     Raises:
-        ValueError: if they do not.
+        ValueError: if it does not.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
-        >>> from fedbilevel import (
-        ...     BilevelProblem, Everyone, FedBiO, InMemoryDevices, LocalExamples
-        ... )
+        >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
+        >>> from fedbilevel import LocalExamples
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> prepared = prepare(
-        ...     BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0, seed=0,
-        ...     participation=Everyone(), weights=None,
-        ... )
-        >>> prepared.job.cohort_size
+        >>> spec = RunSpec(BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0)
+        >>> prepare(spec).job.cohort_size
         4
     """
+    problem, algorithm, devices = spec.problem, spec.algorithm, spec.devices
     if isinstance(algorithm, type):
         raise TypeError(
             f"the class {algorithm.__name__} was given for an algorithm; give one with "
@@ -98,17 +125,20 @@ def prepare(
             f"a {type(devices).__name__} was given for devices; wrap what each device "
             "holds in InMemoryDevices or OnDemandDevices."
         )
-    check_seed(seed)
-    check_participation(participation)
-    check_variable("x", x)
-    check_variable("y", y)
-    x, y = canonical(x), canonical(y)
-    enrolled = check_weights(weights, devices.device_count)
-    one = one_device(devices.cohort(np.array([example_device(devices.device_count)])))
+    check_rounds(spec.rounds)
+    check_run(spec.seed, spec.engine, spec.limits)
+    check_participation(spec.participation)
+    check_variable("x", spec.x)
+    check_variable("y", spec.y)
+    x, y = canonical(spec.x), canonical(spec.y)
+    count = devices.device_count
+    enrolled = check_weights(spec.weights, count)
+    looked_at = np.array([spec.engine.example_device(count)])
+    one = one_device(devices.cohort(looked_at))
     check_problem(problem, x, y, one)
     check_means(problem, x, y, one)
     server, private = canonical(algorithm.init(problem, x, y))
-    key = jax.random.key(seed)
+    key = jax.random.key(spec.seed)
     phases = references(False, algorithm.phases(problem))
     opening = references(True, algorithm.opening(problem)) or phases
     costs = {
@@ -117,7 +147,7 @@ def prepare(
         )
         for reference in dict.fromkeys((*opening, *phases))
     }
-    usual = len(participation(seed, 0, devices.device_count))
+    usual = len(spec.participation(spec.seed, 0, count))
     arrays = () if devices.in_memory else (one.upper.arrays, one.lower.arrays)
     job = Job(
         problem=problem,
@@ -129,20 +159,14 @@ def prepare(
         phases=phases,
         cohort_size=usual,
         loaded_bytes=tree.number_of_bytes(arrays),
-        limits=limits,
+        limits=spec.limits,
         costs=costs,
     )
-    state = RunState(server, private_states(private, devices.device_count))
-    return Prepared(job, state, enrolled)
+    state = RunState(server, spec.engine.private_states(private, count))
+    return Prepared(spec, job, state, enrolled)
 
 
-def configuration_of(
-    prepared: Prepared,
-    x: Upper,
-    y: Lower,
-    seed: int,
-    participation: Participation,
-) -> dict[str, Any]:
+def configuration_of(prepared: Prepared) -> dict[str, Any]:
     """Return all that decides a run's numbers, for comparison with another run.
 
     Examples in memory are compared by a digest, those that are loaded by their form.
@@ -151,6 +175,7 @@ def configuration_of(
         >>> configuration_of.__name__
         'configuration_of'
     """
+    spec = prepared.spec
     job = prepared.job
     equal = bool(np.all(prepared.weights == prepared.weights[0]))
     return {
@@ -158,10 +183,10 @@ def configuration_of(
         "algorithm": describe(job.algorithm),
         "devices": job.devices.device_count,
         "data": _describe_data(job),
-        "x": describe_arrays(x),
-        "y": describe_arrays(y),
-        "seed": int(seed),
-        "participation": describe(participation),
+        "x": describe_arrays(spec.x),
+        "y": describe_arrays(spec.y),
+        "seed": int(spec.seed),
+        "participation": describe(spec.participation),
         "weights": "equal" if equal else describe(prepared.weights),
         "norm_limit": _number(job.limits.norm),
         "distance_limit": _number(job.limits.distance),

@@ -11,12 +11,12 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoint_store import Store
 from fedbilevel.engines.checkpoints import CheckpointError, Checkpoints, Progress
-from fedbilevel.engines.checks import check_rounds, check_run
 from fedbilevel.engines.exclusions import ExclusionCounts
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
+    RunSpec,
     configuration_of,
     participants_of,
     prepare,
@@ -97,28 +97,47 @@ def run(
         >>> round(float(last.x), 3)  # Φ(x) = (x − 1)²
         1.0
     """
-    check_rounds(rounds)
-    prepared, store = _ready(
+    spec = RunSpec(
         problem,
         algorithm,
         devices,
         x,
         y,
+        rounds,
         seed,
         participation,
         weights,
         engine,
         limits,
-        checkpoints,
     )
+    return rounds_of(spec, checkpoints)
+
+
+def rounds_of(
+    spec: RunSpec, checkpoints: Checkpoints | None = None
+) -> Generator[Round, None, None]:
+    """Run what is asked and yield each round as it is done, as `run` does.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import FedBiO, InMemoryDevices, LocalExamples
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> problem = BilevelProblem(loss, loss)
+        >>> spec = RunSpec(problem, FedBiO(0.1), devices, 3.0, 0.0, rounds=2)
+        >>> [done.number for done in rounds_of(spec)]
+        [0, 1]
+    """
+    prepared, store = _ready(spec, checkpoints)
     if store is not None and store.rounds:
         raise CheckpointError(
             f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds; "
             "call resume to go on from it, or choose another folder."
         )
-    _mention_other_length(algorithm, rounds)
+    _mention_other_length(spec.algorithm, spec.rounds)
     first = Progress(0, prepared.state, Costs(), ())
-    return _rounds(prepared, first, rounds, seed, participation, engine, store)
+    return _rounds(prepared, first, store)
 
 
 def resume(
@@ -180,32 +199,44 @@ def resume(
         >>> [done.number for done in later]
         [4, 5]
     """
-    check_rounds(rounds)
-    prepared, store = _ready(
+    spec = RunSpec(
         problem,
         algorithm,
         devices,
         x,
         y,
+        rounds,
         seed,
         participation,
         weights,
         engine,
         limits,
-        checkpoints,
     )
-    assert store is not None, "resume has checkpoints"
+    return remaining_rounds_of(spec, checkpoints)
+
+
+def remaining_rounds_of(
+    spec: RunSpec, checkpoints: Checkpoints
+) -> Generator[Round, None, None]:
+    """Go on with what is asked from its newest checkpoint, as `resume` does.
+
+    Example:
+        >>> remaining_rounds_of.__name__
+        'remaining_rounds_of'
+    """
+    prepared, store = _ready(spec, checkpoints)
+    assert store is not None, "there is a store for checkpoints"
     progress = store.newest(prepared.state)
     if progress is None:
         progress = Progress(0, prepared.state, Costs(), ())
-    if progress.rounds > rounds:
+    if progress.rounds > spec.rounds:
         raise ValueError(
             f"{store.folder} has a checkpoint of {progress.rounds} rounds, but "
-            f"rounds={rounds}; ask for at least as many."
+            f"rounds={spec.rounds}; ask for at least as many."
         )
-    if progress.rounds == rounds:
-        return (done for done in [_kept(progress, devices.device_count)])
-    return _rounds(prepared, progress, rounds, seed, participation, engine, store)
+    if progress.rounds == spec.rounds:
+        return (done for done in [_kept(progress, spec.devices.device_count)])
+    return _rounds(prepared, progress, store)
 
 
 def best_round(
@@ -262,19 +293,19 @@ def best_round(
         >>> best_round(*what, checkpoints=checkpoints).number
         2
     """
-    prepared, store = _ready(
+    spec = RunSpec(
         problem,
         algorithm,
         devices,
         x,
         y,
-        seed,
-        participation,
-        weights,
-        engine,
-        limits,
-        checkpoints,
+        seed=seed,
+        participation=participation,
+        weights=weights,
+        engine=engine,
+        limits=limits,
     )
+    prepared, store = _ready(spec, checkpoints)
     assert store is not None, "best_round has checkpoints"
     found = store.best(prepared.state)
     if found is None:
@@ -303,51 +334,23 @@ def _counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
 
 
 def _ready(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
-    devices: Devices,
-    x: Upper,
-    y: Lower,
-    seed: int,
-    participation: Participation,
-    weights: ArrayLike | None,
-    engine: Engine,
-    limits: Limits,
-    checkpoints: Checkpoints | None,
+    spec: RunSpec, checkpoints: Checkpoints | None
 ) -> tuple[Prepared, Store | None]:
-    check_run(seed, engine, limits)
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise TypeError(
             f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
         )
-    prepared = prepare(
-        problem,
-        algorithm,
-        devices,
-        x,
-        y,
-        seed,
-        participation,
-        weights,
-        limits,
-        engine.example_device,
-        engine.private_states,
-    )
+    prepared = prepare(spec)
     if checkpoints is None:
         return prepared, None
-    configuration = configuration_of(prepared, x, y, seed, participation)
-    return prepared, Store(checkpoints, configuration)
+    return prepared, Store(checkpoints, configuration_of(prepared))
 
 
 def _rounds(
-    prepared: Prepared,
-    progress: Progress,
-    rounds: int,
-    seed: int,
-    participation: Participation,
-    engine: Engine,
-    store: Store | None,
+    prepared: Prepared, progress: Progress, store: Store | None
 ) -> Generator[Round, None, None]:
+    spec = prepared.spec
+    rounds, engine = spec.rounds, spec.engine
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     counts = _counts_of(progress, job.devices.device_count)
@@ -369,7 +372,9 @@ def _rounds(
     participants: Participants | None = None
     try:
         for number in range(progress.rounds, rounds):
-            chosen = np.asarray(participation(seed, number, job.devices.device_count))
+            chosen = np.asarray(
+                spec.participation(spec.seed, number, job.devices.device_count)
+            )
             if participants is None or not np.array_equal(participants.devices, chosen):
                 participants = participants_of(number, chosen, prepared.weights)
             reports = []

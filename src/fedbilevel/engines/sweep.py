@@ -18,6 +18,7 @@ from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
+    RunSpec,
     canonical,
     participants_of,
     prepare,
@@ -109,9 +110,18 @@ def sweep(
         )
     for seed in seeds:
         check_seed(seed)
-    job, _, enrolled = prepare(
-        problem, algorithms[0], devices, x, y, seeds[0], participation, weights
+    spec = RunSpec(
+        problem,
+        algorithms[0],
+        devices,
+        x,
+        y,
+        rounds,
+        seeds[0],
+        participation,
+        weights,
     )
+    _, job, _, enrolled = prepare(spec)
     settings = stacked(algorithms)
     shares = np.stack(
         [shares_of(participation, seed, rounds, enrolled) for seed in seeds]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import jax
 
-from fedbilevel.engines.rounds import run
+from fedbilevel.engines.rounds import rounds_of
 from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.folders import BASELINE
-from fedbilevel.experiments.running import Step, Work, participation_of
+from fedbilevel.experiments.running import Step, Work, spec_of
 from fedbilevel.regular_files import UnreadableError, read_regular
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
@@ -42,24 +42,8 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
     # Zero times the rate keeps its type, so that the compiled program is the same.
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
     began = time.monotonic()
-    with (
-        claimed(folder),
-        closing(
-            run(
-                work.problem,
-                fixed,
-                work.devices,
-                work.x,
-                work.y,
-                rounds=experiment.rounds,
-                seed=experiment.seed,
-                participation=participation_of(experiment),
-                weights=work.weights,
-                limits=experiment.limits,
-                engine=work.engine,
-            )
-        ) as rounds,
-    ):
+    spec = spec_of(experiment, work)._replace(algorithm=fixed)
+    with claimed(folder), closing(rounds_of(spec)) as rounds:
         for done in rounds:
             count, record = done.number + 1, None
             if count == experiment.rounds:

@@ -5,17 +5,13 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import jax
-from numpy.typing import ArrayLike
 
-from fedbilevel.data.devices import Devices
 from fedbilevel.engines.debug import DebugSimulation
-from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.participation import Participation
-from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.sharded import Sharded
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.failures import LOSS
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
 from fedbilevel.tracking.records import Record
 
@@ -65,19 +61,7 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
     return Best(loss, record.rounds, int(step), x, y)
 
 
-def cause_of(
-    problem: BilevelProblem,
-    algorithm: Any,
-    devices: Devices,
-    best: Best,
-    *,
-    rounds: int,
-    seed: int,
-    participation: Participation,
-    weights: ArrayLike | None,
-    engine: Engine,
-    limits: Limits,
-) -> str | None:
+def cause_of(spec: RunSpec, best: Best) -> str | None:
     """Return which steps of a run that ended badly were too large.
 
     None where that cannot be found out: the data are at sites, or several processes
@@ -85,21 +69,14 @@ def cause_of(
     sentence says so.
 
     Args:
-        problem: the two losses.
-        algorithm: that was run.
-        devices: the data.
+        spec: of the run, with the rounds that were done since the point.
         best: the point to look at.
-        rounds: how many were done since.
-        seed: of the run.
-        participation: of the run.
-        weights: of the devices.
-        engine: of the run.
-        limits: of the run.
 
     Example:
         >>> cause_of.__name__
         'cause_of'
     """
+    engine = spec.engine
     if not isinstance(engine, Simulation | Sharded | DebugSimulation):
         return None
     if jax.process_count() > 1:
@@ -114,20 +91,20 @@ def cause_of(
     )
     try:
         found = find_instabilities(
-            problem,
-            algorithm,
-            devices,
+            spec.problem,
+            spec.algorithm,
+            spec.devices,
             best.x,
             best.y,
             step=best.step,
-            rounds=max(FEWEST, min(MOST, rounds)),
+            rounds=max(FEWEST, min(MOST, spec.rounds)),
             seconds=SECONDS,
-            seed=seed,
-            participation=participation,
-            weights=weights,
+            seed=spec.seed,
+            participation=spec.participation,
+            weights=spec.weights,
             # Trials are to reach what is not finite, at which the debug engine stops.
             engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
-            limits=limits,
+            limits=spec.limits,
         )
     except TimeoutError:
         return (

@@ -18,10 +18,11 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.engines import sharded
 from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checkpoints import Checkpoints
-from fedbilevel.engines.participation import Everyone, Participation, UniformSample
+from fedbilevel.engines.participation import Everyone, UniformSample
+from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
-from fedbilevel.engines.rounds import resume
+from fedbilevel.engines.rounds import remaining_rounds_of
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.building import task_of, weights_of
 from fedbilevel.experiments.causes import Best, better, cause_of
@@ -248,18 +249,7 @@ def _explained(
 
     def cause() -> str | None:
         point, since = best()
-        return cause_of(
-            work.problem,
-            experiment.federated_algorithm,
-            work.devices,
-            point,
-            rounds=since,
-            seed=experiment.seed,
-            participation=participation_of(experiment),
-            weights=work.weights,
-            engine=work.engine,
-            limits=experiment.limits,
-        )
+        return cause_of(spec_of(experiment, work)._replace(rounds=since), point)
 
     try:
         yield
@@ -276,37 +266,37 @@ def _explained(
         write_cause(folder, found)
 
 
-def participation_of(experiment: Experiment) -> Participation:
-    """Return the choice of devices of each round.
+def spec_of(experiment: Experiment, work: Work) -> RunSpec:
+    """Return what the engine is asked to do in an experiment.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> participation_of(Experiment(FedBiO(0.1), participants=3))
+        >>> experiment = Experiment(FedBiO(0.1), participants=3)
+        >>> spec_of(experiment, work_of(experiment)).participation
         UniformSample(devices=3)
     """
-    if experiment.participants is None:
-        return Everyone()
-    return UniformSample(experiment.participants)
+    chosen = experiment.participants
+    return RunSpec(
+        work.problem,
+        experiment.federated_algorithm,
+        work.devices,
+        work.x,
+        work.y,
+        experiment.rounds,
+        experiment.seed,
+        Everyone() if chosen is None else UniformSample(chosen),
+        work.weights,
+        work.engine,
+        experiment.limits,
+    )
 
 
 def _rounds(
     experiment: Experiment, work: Work, folder: Path
 ) -> Generator[Round, None, None]:
     keeping = experiment.checkpoints
-    return resume(
-        work.problem,
-        experiment.federated_algorithm,
-        work.devices,
-        work.x,
-        work.y,
-        rounds=experiment.rounds,
-        checkpoints=Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep),
-        seed=experiment.seed,
-        participation=participation_of(experiment),
-        weights=work.weights,
-        limits=experiment.limits,
-        engine=work.engine,
-    )
+    kept = Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep)
+    return remaining_rounds_of(spec_of(experiment, work), kept)
 
 
 def _engine(experiment: Experiment) -> Engine:

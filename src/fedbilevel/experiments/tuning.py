@@ -14,14 +14,13 @@ from fedbilevel.experiments.differences import differences, in_words
 from fedbilevel.experiments.failures import LOSS, divergence
 from fedbilevel.experiments.measuring import measured_start
 from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.running import Work, participation_of
 from fedbilevel.experiments.writing import text_of, write_experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
 from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
-from fedbilevel.tuning.scoring import Score, Trainee
+from fedbilevel.tuning.scoring import Score
 from fedbilevel.tuning.tuner import Tuned
 
 STUDY = "study.log"
@@ -72,26 +71,6 @@ def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:
         content = experiment.problem.file.read_bytes()
         about["problem_file"] = hashlib.sha256(content).hexdigest()[:12]
     return about
-
-
-def trainee_of(experiment: Experiment, work: Work) -> Trainee:
-    """Return what a search runs again and again.
-
-    Example:
-        >>> trainee_of.__name__
-        'trainee_of'
-    """
-    return Trainee(
-        work.problem,
-        work.devices,
-        work.x,
-        work.y,
-        experiment.rounds,
-        participation_of(experiment),
-        work.weights,
-        experiment.limits,
-        work.engine,
-    )
 
 
 def score_of(

@@ -23,6 +23,7 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
@@ -160,8 +161,9 @@ def find_instabilities(
         return ()  # it has no such steps, or finds them by itself
     eta = float(rate_at(settings.learning_rate, step))
     base = changed(settings, learning_rate=eta, warm_start=None)
-    trials = Trials(
+    spec = RunSpec(
         problem,
+        base,
         devices,
         x,
         y,
@@ -171,8 +173,8 @@ def find_instabilities(
         weights,
         engine,
         limits,
-        time.monotonic() + seconds,
     )
+    trials = Trials(spec, until=time.monotonic() + seconds)
     try:
         curvature = largest_curvature(problem, devices, x, y, weights=weights)
     except ArithmeticError:
@@ -265,7 +267,7 @@ def _gradient_steps(
     trial = trials.run(fixed, variable)
     if trial.excluded is not None:
         # One device diverges by itself, between two averages.
-        weights = np.zeros(trials.devices.device_count)
+        weights = np.zeros(trials.spec.devices.device_count)
         weights[trial.excluded] = 1.0
         curvature = _curvature(trials, weights)
     product = "learning_rate · " + setting
@@ -308,7 +310,7 @@ def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability
     growths = [] if isinstance(base, FedNest) else list(_growths(trials, base, series))
     growth, device = max(growths, default=(nan, 0))
     if growth > SERIES_GROWTH:
-        weights = np.zeros(trials.devices.device_count)
+        weights = np.zeros(trials.spec.devices.device_count)
         weights[device] = 1.0
         curvature = _curvature(trials, weights)
         evidence = (
@@ -334,22 +336,22 @@ def _growths(
     trials: Trials, base: Any, series: NeumannSeries
 ) -> Iterator[tuple[float, int]]:
     """Yield how much a series grows on a device's own batches, and the device."""
-    count = trials.devices.device_count
+    count = trials.spec.devices.device_count
     weighted = np.arange(count)
-    if trials.weights is not None:
-        weighted = np.flatnonzero(np.asarray(trials.weights))
+    if trials.spec.weights is not None:
+        weighted = np.flatnonzero(np.asarray(trials.spec.weights))
     places = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
     for device in weighted[places.astype(int)].tolist():
-        data = one_device(trials.devices.cohort(np.array([device])))
+        data = one_device(trials.spec.devices.cohort(np.array([device])))
         found = [
             float(
                 _growth(
                     series,
-                    trials.x,
-                    trials.y,
+                    trials.spec.x,
+                    trials.spec.y,
                     data,
-                    jax.random.fold_in(jax.random.key(trials.seed), draw),
-                    problem=trials.problem,
+                    jax.random.fold_in(jax.random.key(trials.spec.seed), draw),
+                    problem=trials.spec.problem,
                     batch_size=base.batch_size,
                 )
             )
@@ -383,9 +385,9 @@ def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
     setting, rate, with_rate = _upper_setting(base, optimiser)
     if not isfinite(rate):
         return
-    upper, _ = full_data(trials.devices, trials.weights, 4096)
-    loss = jax.jit(full_data_problem(trials.problem).upper_loss)
-    before = float(loss(trials.x, trials.y, upper))
+    upper, _ = full_data(trials.spec.devices, trials.spec.weights, 4096)
+    loss = jax.jit(full_data_problem(trials.spec.problem).upper_loss)
+    before = float(loss(trials.spec.x, trials.spec.y, upper))
     if not isfinite(before):
         return  # no step can be judged by it
     trial = trials.run(with_rate(rate), "x")
@@ -464,7 +466,11 @@ def _without_series(base: Any) -> Any:
 
 def _curvature(trials: Trials, weights: ArrayLike) -> float:
     return largest_curvature(
-        trials.problem, trials.devices, trials.x, trials.y, weights=weights
+        trials.spec.problem,
+        trials.spec.devices,
+        trials.spec.x,
+        trials.spec.y,
+        weights=weights,
     )
 
 

@@ -12,15 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from numpy.typing import ArrayLike
 
-from fedbilevel.data.devices import Devices
-from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.participation import Participation
-from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.rounds import run
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.rounds import rounds_of
 from fedbilevel.engines.screening import NoUploadsError, logger
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import Lower, Upper
 
 GROWTH = 3.0
 """A variable is unstable if its longest late move is so many times its longest early.
@@ -64,16 +60,7 @@ class Trials:
     """Trial runs from one point, all with the same samples.
 
     Attributes:
-        problem: the two losses.
-        devices: the data.
-        x: the point.
-        y: the point.
-        rounds: of a trial.
-        seed: of the samples.
-        participation: the choice of devices.
-        weights: of the devices.
-        engine: where the devices' work is done.
-        limits: that uploads are held to.
+        spec: of a trial, whose algorithm is another in each.
         until: the time, by `time.monotonic`, after which trials are cut short.
 
     Example:
@@ -81,16 +68,7 @@ class Trials:
         'Trials'
     """
 
-    problem: BilevelProblem
-    devices: Devices
-    x: Upper
-    y: Lower
-    rounds: int
-    seed: int
-    participation: Participation
-    weights: ArrayLike | None
-    engine: Engine
-    limits: Limits
+    spec: RunSpec
     until: float
 
     @property
@@ -102,25 +80,14 @@ class Trials:
         """Run an algorithm; watch a variable of the server's state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
-        x, y, number = self.x, self.y, 0
+        spec = self.spec._replace(algorithm=algorithm)
+        x, y, number = spec.x, spec.y, 0
         if self.time_is_up:  # the first round is the longest: it compiles
             return Trial(x, y, 0, complete=False, stable=False, excluded=None)
         complete = False
         with _silence(), np.errstate(over="ignore"):
             try:
-                for done in run(
-                    self.problem,
-                    algorithm,
-                    self.devices,
-                    self.x,
-                    self.y,
-                    rounds=self.rounds,
-                    seed=self.seed,
-                    participation=self.participation,
-                    weights=self.weights,
-                    engine=self.engine,
-                    limits=self.limits,
-                ):
+                for done in rounds_of(spec):
                     x, y, number = done.x, done.y, done.number + 1
                     now = _flat(getattr(done.server, variable))
                     if before is not None:
@@ -129,7 +96,7 @@ class Trials:
                     named = done.exclusions.devices
                     excluded = named[0].device if named else None
                     blown_up = moves and not moves[-1] <= BLOWN_UP * (moves[0] + 1e-30)
-                    complete = bool(blown_up) or number == self.rounds
+                    complete = bool(blown_up) or number == spec.rounds
                     if complete or self.time_is_up:
                         break
             except NoUploadsError:

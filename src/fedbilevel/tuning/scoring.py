@@ -2,20 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from math import inf, isfinite
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
-from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.data.devices import Devices
 from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
-from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import Everyone, Participation
-from fedbilevel.engines.protocol import Engine
-from fedbilevel.engines.rounds import run
-from fedbilevel.engines.simulation import Simulation
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.engines.limits import NO_LIMITS
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.rounds import rounds_of
+from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.memory import memory_limit
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.tuning.divergence import divergence_check
@@ -34,74 +30,42 @@ class Score(Protocol):
         """Return the score of (x, y)."""
 
 
-class Trainee(NamedTuple):
-    """All that stays the same while settings are tried.
-
-    Attributes:
-        problem: the two losses.
-        devices: the data.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        rounds: of a full run.
-        participation: the choice of devices of each round.
-        weights: of the devices, as for `run`.
-        limits: that uploads are held to.
-        engine: where runs are made that do not fit into memory side by side.
-
-    Example:
-        >>> Trainee._fields[0]
-        'problem'
-    """
-
-    problem: BilevelProblem
-    devices: Devices
-    x: Upper
-    y: Lower
-    rounds: int
-    participation: Participation = Everyone()
-    weights: ArrayLike | None = None
-    limits: Limits = NO_LIMITS
-    engine: Engine = Simulation()
-
-
-def upper_loss_of(trainee: Trainee) -> Score:
+def upper_loss_of(spec: RunSpec) -> Score:
     """Return the upper loss on all upper examples of all devices, as a score.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
-        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> from fedbilevel import (
+        ...     BilevelProblem, FedBiO, InMemoryDevices, LocalExamples
+        ... )
         >>> loss = lambda x, y, batch: jnp.mean((y - batch) ** 2)
         >>> rows = LocalExamples(np.array([1.0, 3.0]), np.ones(1))
         >>> devices = InMemoryDevices.sharing(rows, 2)
-        >>> trainee = Trainee(BilevelProblem(loss, loss), devices, 0.0, 0.0, rounds=1)
-        >>> upper_loss_of(trainee)(0.0, 2.0)
+        >>> problem = BilevelProblem(loss, loss)
+        >>> spec = RunSpec(problem, FedBiO(1.0), devices, 0.0, 0.0)
+        >>> upper_loss_of(spec)(0.0, 2.0)
         1.0
     """
-    upper, _ = full_data(trainee.devices, trainee.weights, BLOCK)
-    loss = jax.jit(full_data_problem(trainee.problem).upper_loss)
+    upper, _ = full_data(spec.devices, spec.weights, BLOCK)
+    loss = jax.jit(full_data_problem(spec.problem).upper_loss)
     return lambda x, y: float(loss(x, y, upper))
 
 
-def runs_side_by_side(
-    trainee: Trainee, algorithm: FederatedAlgorithm, most: int
-) -> int:
+def runs_side_by_side(spec: RunSpec, most: int) -> int:
     """Return how many runs one program makes at once; 0 if memory is short for one.
 
     It depends on the whole memory of the machine or container, not on what is free: the
     same machine gives the same number, and so the same rounding.
 
     Args:
-        trainee: what is run.
-        algorithm: the settings.
+        spec: what is run.
         most: how many are wanted.
 
     Example:
         >>> runs_side_by_side.__name__
         'runs_side_by_side'
     """
-    one, data = bytes_of_run(
-        trainee.problem, algorithm, trainee.devices, trainee.x, trainee.y
-    )
+    one, data = bytes_of_run(spec)
     budget = MEMORY * memory_limit()
     return max(0, min(most, int((budget - data) // max(1, one))))
 
@@ -114,37 +78,25 @@ class Scorer:
         'Scorer'
     """
 
-    def __init__(
-        self, trainee: Trainee, algorithm: FederatedAlgorithm, score: Score, width: int
-    ) -> None:
+    def __init__(self, spec: RunSpec, score: Score, width: int) -> None:
         """Prepare to run settings.
 
         Args:
-            trainee: what is run.
-            algorithm: one of the settings; all others differ from it in numbers only.
+            spec: what is run, with one of the settings, which all others differ from
+                in numbers only, and the rounds of a full run.
             score: of the point at which a run ends.
             width: runs that one program makes at once; 0 to make one after another on
                 the engine.
         """
         self.width = width
-        self._trainee, self._score = trainee, score
+        self._spec, self._score = spec, score
         self._diverged = divergence_check(
-            trainee.problem, trainee.devices, trainee.x, trainee.y, trainee.weights
+            spec.problem, spec.devices, spec.x, spec.y, spec.weights
         )
         self._run_to_end: Callable[..., Points] | None = None
         if width:
-            self._run_to_end = final_points(
-                trainee.problem,
-                algorithm,
-                trainee.devices,
-                trainee.x,
-                trainee.y,
-                longest=trainee.rounds,
-                participation=trainee.participation,
-                weights=trainee.weights,
-                limits=trainee.limits,
-                every_upload=trainee.limits == NO_LIMITS,
-            )
+            every_upload = spec.limits == NO_LIMITS
+            self._run_to_end = final_points(spec, every_upload)
 
     def __call__(
         self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int
@@ -170,24 +122,12 @@ class Scorer:
         return [self._scored(*points.of(place)) for place in range(len(runs))]
 
     def _one(self, algorithm: FederatedAlgorithm, seed: int, rounds: int) -> float:
-        given = self._trainee
+        spec = self._spec._replace(algorithm=algorithm, seed=seed, rounds=rounds)
         try:
-            *_, last = run(
-                given.problem,
-                algorithm,
-                given.devices,
-                given.x,
-                given.y,
-                rounds=rounds,
-                seed=seed,
-                participation=given.participation,
-                weights=given.weights,
-                limits=given.limits,
-                engine=given.engine,
-            )
+            *_, last = rounds_of(spec)
         except ArithmeticError:
             return inf
-        if last.exclusions.excluded and given.limits == NO_LIMITS:
+        if last.exclusions.excluded and spec.limits == NO_LIMITS:
             return inf
         return self._scored(last.x, last.y)
 

@@ -14,7 +14,7 @@ from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.configuration import describe
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
-from fedbilevel.engines.preparation import configuration_of, prepare
+from fedbilevel.engines.preparation import RunSpec, configuration_of, prepare
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -30,7 +30,6 @@ from fedbilevel.tuning.halving import (
 from fedbilevel.tuning.scoring import (
     Score,
     Scorer,
-    Trainee,
     runs_side_by_side,
     upper_loss_of,
 )
@@ -193,12 +192,22 @@ def tune(
         (True, True)
     """
     _check(rounds, trials, seeds)
-    trainee = Trainee(
-        problem, devices, x, y, rounds, participation, weights, limits, engine
+    given = algorithm.algorithm if isinstance(algorithm, Space) else algorithm
+    spec = RunSpec(
+        problem,
+        given,
+        devices,
+        x,
+        y,
+        rounds,
+        participation=participation,
+        weights=weights,
+        engine=engine,
+        limits=limits,
     )
     steps = tuning(
-        trainee,
-        algorithm if isinstance(algorithm, Space) else space_for(trainee, algorithm),
+        spec,
+        algorithm if isinstance(algorithm, Space) else space_for(spec),
         trials,
         tuple(seeds),
         seed,
@@ -213,30 +222,30 @@ def tune(
     raise AssertionError("a search ends with its result")
 
 
-def space_for(trainee: Trainee, algorithm: FederatedAlgorithm) -> Space:
+def space_for(spec: RunSpec) -> Space:
     """Return the space of an algorithm, with rates in units of a measured curvature.
 
     Example:
         >>> space_for.__name__
         'space_for'
     """
-    inner: Any = getattr(algorithm, "algorithm", algorithm)
+    inner: Any = getattr(spec.algorithm, "algorithm", spec.algorithm)
     curvature = batch_curvature(
-        trainee.problem,
-        trainee.devices,
-        trainee.x,
-        trainee.y,
+        spec.problem,
+        spec.devices,
+        spec.x,
+        spec.y,
         batch_size=getattr(inner, "batch_size", 16),
-        rounds=trainee.rounds,
-        weights=trainee.weights,
-        engine=trainee.engine,
+        rounds=spec.rounds,
+        weights=spec.weights,
+        engine=spec.engine,
     )
-    steps = trainee.rounds * getattr(inner, "local_steps", 1)
-    return search_space(algorithm, curvature=curvature, steps=steps)
+    steps = spec.rounds * getattr(inner, "local_steps", 1)
+    return search_space(spec.algorithm, curvature=curvature, steps=steps)
 
 
 def tuning(
-    trainee: Trainee,
+    spec: RunSpec,
     space: Space,
     trials: int,
     seeds: tuple[int, ...],
@@ -250,8 +259,8 @@ def tuning(
     Whoever stops iterating leaves a search that can be resumed.
 
     Args:
-        trainee: what is run.
-        space: the settings to search.
+        spec: what is run.
+        space: the settings to search, around those of what is run.
         trials: how many settings are tried.
         seeds: of the runs of each setting.
         seed: of the proposals.
@@ -263,30 +272,31 @@ def tuning(
         >>> tuning.__name__
         'tuning'
     """
-    width = runs_side_by_side(trainee, space.algorithm, WIDTH * len(seeds))
+    spec = spec._replace(algorithm=space.algorithm, seed=0)
+    width = runs_side_by_side(spec, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
             asked = {
                 "seeds": list(seeds),
                 "proposal_seed": seed,
                 **about,
-                **_about(trainee, space),
+                **_about(spec, space),
             }
             study.require_same(asked, file)
-        judge = score or upper_loss_of(trainee)
-        scorer = Scorer(trainee, space.algorithm, judge, width)
+        judge = score or upper_loss_of(spec)
+        scorer = Scorer(spec, judge, width)
         sizes = generations_of(trials, generation_size(trials), study.sizes())
-        work = [work_of(trainee.rounds, one, len(seeds)) for one in sizes]
+        work = [work_of(spec.rounds, one, len(seeds)) for one in sizes]
         for generation, count in enumerate(sizes):
             before = sum(work[:generation])
             for rung, done in _generation(
-                study, scorer, space, trainee.rounds, seeds, generation, count
+                study, scorer, space, spec.rounds, seeds, generation, count
             ):
                 known = tuple(study.trials())
                 yield TuningProgress(
                     generation, len(sizes), rung, before + done, sum(work), known
                 )
-        yield _result(study, space, trainee.rounds, seeds)
+        yield _result(study, space, spec.rounds, seeds)
 
 
 def _generation(
@@ -350,23 +360,11 @@ def _result(study: Study, space: Space, rounds: int, seeds: tuple[int, ...]) -> 
     return Tuned(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
-def _about(trainee: Trainee, space: Space) -> dict[str, Any]:
-    prepared = prepare(
-        trainee.problem,
-        space.algorithm,
-        trainee.devices,
-        trainee.x,
-        trainee.y,
-        0,
-        trainee.participation,
-        trainee.weights,
-    )
-    found = configuration_of(prepared, trainee.x, trainee.y, 0, trainee.participation)
+def _about(spec: RunSpec, space: Space) -> dict[str, Any]:
+    found = configuration_of(prepare(spec))
     return {
         **found,
-        "rounds": trainee.rounds,
-        "norm_limit": trainee.limits.norm,
-        "distance_limit": trainee.limits.distance,
+        "rounds": spec.rounds,
         "settings": {
             one.name: {
                 part: _rounded(value)
