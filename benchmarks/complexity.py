@@ -29,7 +29,7 @@ from benchmarks import experiment, noisy_quadratic, one_noise
 from benchmarks.noisy_quadratic import Noise
 from benchmarks.passage import TERMS, Passages, admissible, passages, tune
 from benchmarks.timing import Bound, conclude, print_table
-from fedbilevel.mathematics.theory import (
+from fedbilevel.theory import (
     LOCAL_BSGM_LAW,
     LOCAL_BSGVRM_LAW,
     Plan,

@@ -7,7 +7,7 @@ most downlinks and takes 4 bytes more.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedbilevel.engines.accounting import Costs, DeviceCosts
+from fedbilevel.engines.costs import Costs, DeviceCosts
 
 NUMBER = 4
 """Bytes of a number in single precision, and of a counter."""

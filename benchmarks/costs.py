@@ -47,7 +47,7 @@ from fedbilevel import (
 )
 from fedbilevel.commands.words import short
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.accounting import device_costs
+from fedbilevel.engines.costs import device_costs
 
 # All different, so that none can stand for another in a formula.
 SETTINGS = Settings(

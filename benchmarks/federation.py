@@ -17,7 +17,7 @@ from nvflare.collab import CollabRecipe
 from benchmarks.federation_job import RESULT, TimedServer, TimedSite
 from benchmarks.timing import Bound, conclude, print_table, ratio, wants_fast
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.rehearsal import rehearsal
+from fedbilevel.flare.rehearsals import rehearsal
 
 SITES = [f"site-{number}" for number in range(1, 5)]
 SIZES = {"1 KB": 256, "1 MB": 2**18, "50 MB": 50 * 2**18}

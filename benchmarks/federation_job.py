@@ -20,16 +20,16 @@ import psutil
 from nvflare.collab import collab
 
 import fedbilevel as fb
-from fedbilevel.engines.federation import (
+from fedbilevel.engines.limits import Limits
+from fedbilevel.federation import (
     REHEARSAL,
     EnrolledDevices,
     Enrolment,
     Federation,
     Site,
 )
-from fedbilevel.engines.limits import Limits
+from fedbilevel.federation.worker.worker import Worker
 from fedbilevel.flare.transport import Calls, Collab
-from fedbilevel.flare.worker import Worker
 
 RESULT = "timed.json"
 FACTOR = 0.999

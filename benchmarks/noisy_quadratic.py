@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedbilevel.algorithms.momentum import MomentumState
-from fedbilevel.mathematics.theory import Assumptions, lower_error_factor
 from fedbilevel.problems import Quadratic, Task, quadratic_task
+from fedbilevel.theory import Assumptions, lower_error_factor
 
 # Read when JAX first computes. These programs run as fast with it, and LocalBSGVRM's
 # compile in two thirds of the time.

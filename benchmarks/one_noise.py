@@ -34,7 +34,7 @@ from fedbilevel import (
     NeumannSeries,
     sweep,
 )
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.costs import Costs
 
 PAIRS = {"LocalBSGVRM": "LocalBSGM", "FedBiOAcc": "FedBiO"}
 """The algorithms with variance reduction, and the same without it."""

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from benchmarks import noisy_quadratic
 from benchmarks.noisy_quadratic import Noise
 from fedbilevel import LocalBSGM, LocalBSGVRM, NeumannSeries, sweep, with_plan
-from fedbilevel.engines.accounting import Costs
-from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, Plan, ScalingLaw
+from fedbilevel.engines.costs import Costs
+from fedbilevel.theory import LOCAL_BSGM_LAW, Plan, ScalingLaw
 
 UPPER_RATE = 0.25
 LOWER_RATE = 1.0

@@ -29,13 +29,13 @@ from benchmarks import experiment, one_noise
 from benchmarks.noisy_quadratic import Noise
 from benchmarks.passage import TERMS, admissible, passages, tune
 from benchmarks.timing import Bound, conclude, print_table
-from fedbilevel.mathematics.theory import (
+from fedbilevel.theory import (
     LOCAL_BSGM_LAW,
     LOCAL_BSGVRM_LAW,
     Plan,
     ScalingLaw,
 )
-from fedbilevel.mathematics.theory.scaling import Factors
+from fedbilevel.theory.scaling import Factors
 
 BAND = 0.15
 """How far from −1 a slope in the noisy regime may be."""

@@ -11,7 +11,7 @@ from flwr_datasets.partitioner import DirichletPartitioner
 
 from benchmarks.fitting import softmax
 from fedbilevel import InMemoryDevices, datasets
-from fedbilevel.data.partition import nobody_without, partition, take
+from fedbilevel.data.partitions import nobody_without, partition, take
 from fedbilevel.datasets import Labelled
 from fedbilevel.problems import (
     LabelledRows,

@@ -45,17 +45,21 @@ STARTS_A_PROCESS = {
 """Audit events of the interpreter that a quick test must not raise."""
 ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
 """How a module says that none of its tests is quick."""
-PROCESSES_IN_DOCTESTS = "src/fedbilevel/flare/", "src/fedbilevel/commands/worker.py"
+PROCESSES_IN_DOCTESTS = (
+    "src/fedbilevel/commands/worker.py",
+    "src/fedbilevel/federation/worker/",
+    "src/fedbilevel/flare/",
+)
 """Modules whose docstrings start processes in their examples."""
 NIGHTLY_DOCTESTS = {
     "algorithms.own_solves.own_solve",
-    "engines.federation.engine.Federation",
     "engines.final_points.final_points",
     "engines.inquiry.Inquiry",
     "engines.mean.merge_across",
-    "engines.rounds.best_round",
+    "engines.run.best_round",
     "engines.sweep.sweep",
-    "flare.rehearsal.rehearsal",
+    "federation.server.Federation",
+    "flare.rehearsals.rehearsal",
     "metrics.diagnosis.diagnose",
     "metrics.estimation.estimate_assumptions",
     "metrics.instability.find_instabilities",

@@ -19,7 +19,7 @@ from benchmarks import (
     softmax,
 )
 from fedbilevel import NeumannSeries, run
-from fedbilevel.algorithms.draws import draw_samples
+from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests.algorithms.table import at_night
@@ -98,7 +98,7 @@ def test_the_research_loop_runs_the_same_algorithm(number):
         data = one_device(devices.cohort(np.arange(2)), device)
         key = device_key(jax.random.key(0), Moment(1, 0), device)
         key = jax.random.fold_in(key, steps[device])
-        samples = draw_samples(data, key, settings.batch, series)
+        samples = draw_samples(data, key, settings.batch, series.curvature_draws)
 
         def tensors(batch):
             labels = torch.tensor(np.array(batch.labels)).long()

@@ -19,9 +19,9 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.algorithms.momentum import MomentumState
-from fedbilevel.engines.accounting import Costs
-from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
+from fedbilevel.engines.costs import Costs
 from fedbilevel.metrics import stationarity
+from fedbilevel.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW
 from tests.algorithms.table import by_day
 
 pytestmark = pytest.mark.slow

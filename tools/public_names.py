@@ -15,8 +15,6 @@ LOG = logging.getLogger("mkdocs.hooks.public_names")
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "fedbilevel"
 WHOLE = (
-    "fedbilevel.data.partition",
-    "fedbilevel.experiments.choices",
     "fedbilevel.pictures",
     "fedbilevel.tracking",
 )

@@ -8,9 +8,8 @@ from .algorithms.fednest import FedNest
 from .algorithms.lfednest import LFedNest
 from .algorithms.local_bsgm import LocalBSGM
 from .algorithms.local_bsgvrm import LocalBSGVRM
-from .algorithms.planning import plan_of, with_plan
 from .algorithms.protocol import FederatedAlgorithm, Phase, Upload
-from .algorithms.rescale import rescale
+from .algorithms.scaling import plan_of, rescale, with_plan
 from .algorithms.server_optimiser import ServerOptimised, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
@@ -22,17 +21,17 @@ from .data.devices import (
     LocalExamples,
     OnDemandDevices,
 )
-from .engines.accounting import Costs
-from .engines.checkpoints import CheckpointError, Checkpoints
+from .engines.checkpoints.options import CheckpointError, Checkpoints
+from .engines.costs import Costs
 from .engines.debug import DebugSimulation, DeviceError
 from .engines.limits import Limits
 from .engines.participation import Everyone, Participation, UniformSample
-from .engines.prediction import predict_costs
+from .engines.predicted_costs import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
-from .engines.rounds import best_round, resume, run
+from .engines.run import best_round, resume, run
 from .engines.screening import NoUploadsError
-from .engines.sharded import Sharded
+from .engines.sharded.engine import Sharded
 from .engines.simulation import Simulation
 from .engines.sweep import Sweep, sweep
 from .mathematics.hypergradients import (

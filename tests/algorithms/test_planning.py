@@ -11,7 +11,7 @@ from fedbilevel import (
     rescale,
     with_plan,
 )
-from fedbilevel.mathematics.theory import plan_for_accuracy
+from fedbilevel.theory import plan_for_accuracy
 
 SERIES = NeumannSeries(terms=6, scale=0.3)
 

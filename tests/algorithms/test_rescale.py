@@ -16,9 +16,9 @@ from fedbilevel import (
     LocalBSGVRM,
     NeumannSeries,
     run,
+    theory,
 )
-from fedbilevel.algorithms.rescale import rescale, same_steps
-from fedbilevel.mathematics import theory
+from fedbilevel.algorithms.scaling import rescale, same_steps
 from tests import quadratic
 from tests.algorithms.table import TwoExchanges
 

@@ -25,7 +25,7 @@ from fedbilevel import (
     SimFBO,
     run,
 )
-from fedbilevel.algorithms import adjoint, draws
+from fedbilevel.algorithms.sampling import draw_hypergradient_samples, draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests import quadratic
@@ -73,11 +73,11 @@ def replay(draw):
 
 
 def draw_directions(data, key):
-    return adjoint.draw_samples(data, key, BATCH)
+    return draw_samples(data, key, BATCH)
 
 
 def draw_opening(data, key):
-    return adjoint.draw_samples(data, key, OPENING_BATCH)
+    return draw_samples(data, key, OPENING_BATCH)
 
 
 def draw_lower(data, key):
@@ -203,7 +203,7 @@ SERIES = NeumannSeries(TERMS, THETA)
 
 
 def draw_series(data, key):
-    return draws.draw_hypergradient_samples(data, key, BATCH, SERIES)
+    return draw_hypergradient_samples(data, key, BATCH, SERIES.curvature_draws)
 
 
 NESTED: dict[str, Any] = {"lower_rounds": 2, "lower_steps": 2, "local_steps": 2}

@@ -17,7 +17,7 @@ from fedbilevel import (
     NeumannSeries,
     run,
 )
-from fedbilevel.algorithms import adjoint, draws
+from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from tests import quadratic
@@ -76,7 +76,7 @@ def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
 
     def sample(round_number, place, size):
         return drawn(
-            lambda data, key: draws.draw_samples(data, key, size, series),
+            lambda data, key: draw_samples(data, key, size, series.curvature_draws),
             round_number,
             place,
         )
@@ -106,7 +106,7 @@ def test_fedbio_with_one_device_is_soba():
     z, v, x = Y, np.zeros_like(Y), X
     for k, server in enumerate(iterates(algorithm)):
         upper, lower, cross, (curvature,) = drawn(
-            lambda data, key: adjoint.draw_samples(data, key, BATCH), k, 1
+            lambda data, key: draw_samples(data, key, BATCH), k, 1
         )
         pull = lower.coupling.mean(0) @ x + lower.offset.mean(0)
         d_z = lower.matrix.mean(0) @ z - pull

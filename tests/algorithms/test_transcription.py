@@ -15,7 +15,7 @@ from fedbilevel import (
     NeumannSeries,
     run,
 )
-from fedbilevel.algorithms.draws import draw_samples
+from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.protocol import Moment, device_key
 from fedbilevel.metrics.consensus import consensus_error
@@ -67,7 +67,7 @@ def test_both_algorithms_equal_their_transcription(devices, local_steps, number,
         step_key = jax.random.fold_in(
             device_key(key, Moment(round_number, 0), device), i
         )
-        return draw_samples(data, step_key, batch_size, SERIES)
+        return draw_samples(data, step_key, batch_size, SERIES.curvature_draws)
 
     def draw(round_number, device, i):
         opening = OPENING_BATCH if number == 2 and i == 0 else BATCH

@@ -16,8 +16,8 @@ from fedbilevel.commands import baseline as follow_baseline_module
 from fedbilevel.engines import simulation
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import read_baseline, train_baseline
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.running import carry_out, work_of
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run import carry_out, work_of
 from fedbilevel.tracking.records import read_records
 
 pytestmark = [pytest.mark.single_precision, pytest.mark.slow]

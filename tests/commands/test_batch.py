@@ -19,10 +19,14 @@ from fedbilevel.commands.batch import processes_for, run_batch
 from fedbilevel.commands.batch_progress import BatchProgress
 from fedbilevel.commands.crew import Crew
 from fedbilevel.commands.job import Job
-from fedbilevel.experiments.choices import Experiment, Sharded
-from fedbilevel.experiments.claiming import claimed
-from fedbilevel.experiments.failures import Failure, read_failure, write_failure
-from fedbilevel.experiments.runs import asked_of, keep
+from fedbilevel.experiments.run_directory.failures import (
+    Failure,
+    read_failure,
+    write_failure,
+)
+from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.runs import asked_of, keep
+from fedbilevel.experiments.schema import Experiment, Sharded
 
 pytestmark = pytest.mark.process
 

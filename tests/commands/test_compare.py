@@ -14,9 +14,9 @@ import pytest
 
 from fedbilevel import Costs, FedBiO, SimFBO
 from fedbilevel.__main__ import main
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.failures import Failure, write_failure
-from fedbilevel.experiments.runs import keep
+from fedbilevel.experiments.run_directory.failures import Failure, write_failure
+from fedbilevel.experiments.run_directory.runs import keep
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Journal, Record
 from tests.commands.seeds import FAILING, SEEDS, written
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel.__main__ import main
-from fedbilevel.experiments.failures import read_failure
+from fedbilevel.experiments.run_directory.failures import read_failure
 from tests.commands.seeds import FAILING, written
 
 pytestmark = pytest.mark.single_precision

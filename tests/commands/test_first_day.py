@@ -11,7 +11,7 @@ import pytest
 from fedbilevel import Costs, FedBiO
 from fedbilevel.__main__ import main
 from fedbilevel.commands.following import headline
-from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.schema import Experiment, Own
 from fedbilevel.pictures.report import report
 from fedbilevel.tracking.records import Record
 

@@ -14,9 +14,9 @@ import pytest
 
 from fedbilevel import LocalBSGM, NeumannSeries, plan_of
 from fedbilevel.commands.plan import planned_experiment
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.mathematics.theory.plans import plan_for_accuracy
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.theory.plans import plan_for_accuracy
 from tests.algorithms.table import by_day
 from tests.commands.typing_in import ENVIRONMENT, QUICK, as_for_users, fedbilevel
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedbilevel import Costs
 from fedbilevel.commands.missing_runs import jobs_of, missing_of
-from fedbilevel.experiments.failures import Failure, write_failure
-from fedbilevel.experiments.folders import RUN
-from fedbilevel.experiments.runs import discard, keep
+from fedbilevel.experiments.run_directory.failures import Failure, write_failure
+from fedbilevel.experiments.run_directory.layout import RUN
+from fedbilevel.experiments.run_directory.runs import discard, keep
 from fedbilevel.tracking.records import Journal, Record
 
 TEXT = """

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedbilevel.commands.interruption import interruption
-from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.files.read import read_experiment
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel, in_terminal
 from tests.waiting import HANG
 

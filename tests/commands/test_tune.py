@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.schema import Auto
 from tests.commands.typing_in import ENVIRONMENT, QUICK, fedbilevel
 from tests.waiting import HANG, until
 
@@ -101,8 +102,9 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
     assert (tuned / "best" / "measured.jsonl").exists()
     asked = read_experiment(searched / "quick.toml")
     best = read_experiment(tuned / "best.toml")
-    assert best.algorithm.batch_size == asked.algorithm.batch_size == 4
     assert isinstance(best.algorithm, FedBiO)
+    assert isinstance(asked.algorithm, FedBiO)
+    assert best.algorithm.batch_size == asked.algorithm.batch_size == 4
     assert best.algorithm.lower_rate == pytest.approx(again["settings"]["lower_rate"])
 
 
@@ -150,6 +152,7 @@ def test_auto_is_tuned_by_its_upper_rate_alone(tmp_path):
     assert list(found["settings"]) == ["upper_rate"]
     assert found["median"] >= found["before"] > 0
     best = read_experiment(tmp_path / "runs" / "auto-tuned" / "best.toml")
+    assert isinstance(best.algorithm, Auto)
     assert best.algorithm.upper_rate == pytest.approx(found["settings"]["upper_rate"])
 
 

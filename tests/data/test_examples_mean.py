@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedbilevel.algorithms.survey import Question, Survey
 from fedbilevel.data.examples import StoredData, StoredExamples
-from fedbilevel.engines.accounting import device_costs
+from fedbilevel.engines.costs import device_costs
+from fedbilevel.metrics.survey import Question, Survey
 from tests import quadratic
 
 ROWS = np.random.default_rng(0).normal(size=(30, 2))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedbilevel.data.partition import partition, take
+from fedbilevel.data.partitions import partition, take
 
 pytestmark = pytest.mark.slow
 

@@ -160,7 +160,7 @@ def read_piece(text: str) -> None:
     # Here, so that finding the blocks of a page loads no JAX.
     import tomli_w
 
-    from fedbilevel.experiments.reading import read_experiment
+    from fedbilevel.experiments.files.read import read_experiment
 
     asked = tomllib.loads(text)
     simplest = {"name": "FedBiO", "learning_rate": 0.1}

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fedbilevel import Checkpoints, FedBiO, Sharded, resume, run
-from fedbilevel.engines.checkpoint_files import DamageError, verified_notes
+from fedbilevel.engines.checkpoints.digests import DamageError, verified_notes
 from tests import quadratic
 from tests.engines import federation
 from tests.engines.processes import join
@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
             raise DamageError("it is out of sight here")
         return verified_notes(path)
 
-    with patch("fedbilevel.engines.checkpoint_store.verified_notes", half_blind):
+    with patch("fedbilevel.engines.checkpoints.store.verified_notes", half_blind):
         for done in resume(**settings, rounds=4, checkpoints=checkpoints):
             print("resumed", done.number)
     print("end", float(done.x[0]))

@@ -27,10 +27,10 @@ from fedbilevel import (
     resume,
     run,
 )
-from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checkpoint_arrays import read_arrays, write_parts
-from fedbilevel.engines.checkpoint_store import Store
-from fedbilevel.engines.checkpoints import Progress
+from fedbilevel.engines.checkpoints.arrays import read_arrays, write_parts
+from fedbilevel.engines.checkpoints.options import Progress
+from fedbilevel.engines.checkpoints.store import Store
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.protocol import RunState
 from tests import quadratic
 from tests.algorithms.table import at_night
@@ -140,9 +140,9 @@ def test_a_state_that_does_not_fit_ends_in_a_sentence(tmp_path):
 import resource, sys
 import jax.numpy as jnp
 from fedbilevel import CheckpointError, Checkpoints
-from fedbilevel.engines.accounting import Costs
-from fedbilevel.engines.checkpoint_store import Store
-from fedbilevel.engines.checkpoints import Progress
+from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.checkpoints.store import Store
+from fedbilevel.engines.checkpoints.options import Progress
 from fedbilevel.engines.protocol import RunState
 
 store = Store(Checkpoints(sys.argv[1], every=1), {})

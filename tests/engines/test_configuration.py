@@ -11,7 +11,7 @@ import optax
 import pytest
 from beartype import beartype
 
-from fedbilevel.engines.configuration import describe, differences
+from fedbilevel.engines.fingerprint import describe, differences
 
 SCALE = 1.0
 

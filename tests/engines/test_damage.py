@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import CheckpointError, Checkpoints, resume, run
-from fedbilevel.engines.checkpoint_files import verified_notes
+from fedbilevel.engines.checkpoints.digests import verified_notes
 from tests.algorithms.table import at_night
 from tests.engines.test_checkpoints import arguments, assert_same_bits, numbers
 

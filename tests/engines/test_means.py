@@ -16,8 +16,8 @@ from fedbilevel import (
     run,
     sweep,
 )
-from fedbilevel.engines.federation import Site
-from fedbilevel.engines.means import require_mean
+from fedbilevel.engines.loss_checks import require_mean
+from fedbilevel.federation import Site
 from fedbilevel.metrics import diagnose, newton_reference
 from tests import quadratic
 

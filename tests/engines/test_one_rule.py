@@ -28,11 +28,11 @@ from fedbilevel import (
 )
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.debug import DeviceError
-from fedbilevel.engines.federation import EnrolledDevices, NoQuorumError
-from fedbilevel.engines.federation.site import done_by_device
 from fedbilevel.engines.preparation import canonical, participants_of, references
 from fedbilevel.engines.protocol import Job, Moment, RunState, device_key
 from fedbilevel.engines.screening import acceptable, is_acceptable
+from fedbilevel.federation import EnrolledDevices, NoQuorumError
+from fedbilevel.federation.site import done_by_device
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines.federation import START

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbilevel import Checkpoints, FedBiO, run
-from fedbilevel.replacing import replacing
+from fedbilevel.atomic_write import replacing
 from tests import quadratic
 from tests.engines import federation
 

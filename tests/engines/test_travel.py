@@ -23,9 +23,9 @@ from fedbilevel import (
     run,
     with_server_optimiser,
 )
-from fedbilevel.engines.federation import EnrolledDevices, Federation
-from fedbilevel.engines.federation.in_process import InProcess
 from fedbilevel.engines.limits import reach_of
+from fedbilevel.federation import EnrolledDevices, Federation
+from fedbilevel.federation.in_process import InProcess
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, by_day, in_tiers
 from tests.federation.sites import sites_holding

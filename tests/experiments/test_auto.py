@@ -8,11 +8,11 @@ import pytest
 
 import fedbilevel.commands.federate as federate_command
 from fedbilevel import AutoFedBiO, Costs, FedBiO, optax_optimiser
-from fedbilevel.experiments.choices import Auto, Experiment
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.runs import keep
-from fedbilevel.experiments.writing import text_of, write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import text_of, write_experiment
+from fedbilevel.experiments.run_directory.runs import keep
+from fedbilevel.experiments.schema import Auto, Experiment
 from fedbilevel.tracking.records import Journal, Record
 from tests.commands.typing_in import fedbilevel
 

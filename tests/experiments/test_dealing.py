@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 
 from fedbilevel import datasets
-from fedbilevel.experiments.choices import Data, Partition
-from fedbilevel.experiments.dealing import deal
+from fedbilevel.experiments.schema import Data, Partition
+from fedbilevel.experiments.split_data import split_data
 
 
 def test_every_example_is_dealt_once():
-    split, wrong = deal(
+    split, wrong, _ = split_data(
         Data(training=100, validation=50, noise=0.5), Partition(devices=7)
     )
     for parts, count in ((split.training_rows, 100), (split.validation_rows, 50)):
         assert len(parts) == 7
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(count))
-    clean, _ = deal(Data(training=100, validation=50), Partition(devices=7))
+    clean, *_ = split_data(Data(training=100, validation=50), Partition(devices=7))
     np.testing.assert_array_equal(wrong, split.training.labels != clean.training.labels)
 
 
 def test_a_long_tail_is_of_training_alone():
-    split, _ = deal(Data(tail=20.0), Partition())
+    split, *_ = split_data(Data(tail=20.0), Partition())
     counts = np.bincount(split.training.labels)
     assert counts.max() >= 15 * counts.min()
     assert np.bincount(split.validation.labels).min() > 20
@@ -29,7 +29,7 @@ def test_a_long_tail_is_of_training_alone():
 @pytest.mark.slow
 def test_natural_devices_are_the_groups_of_the_data():
     source = datasets.adult()
-    split, _ = deal(
+    split, *_ = split_data(
         Data("adult", training=3000, validation=1000), Partition(natural=True)
     )
     assert len(split.training_rows) == len(source.group_names)
@@ -44,4 +44,4 @@ def test_natural_devices_are_the_groups_of_the_data():
 
 def test_data_without_groups_have_no_natural_devices():
     with pytest.raises(ValueError, match="digits has no natural groups, which adult"):
-        deal(Data(), Partition(natural=True))
+        split_data(Data(), Partition(natural=True))

@@ -6,17 +6,17 @@ import pytest
 
 from fedbilevel import Costs, FedBiO
 from fedbilevel.engines.debug import DeviceError
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.failures import (
+from fedbilevel.experiments.groups import read_seed_run
+from fedbilevel.experiments.outcome import Change, outcome_of
+from fedbilevel.experiments.run_directory.failures import (
     Failure,
     divergence,
     failure_recorded,
     read_failure,
     write_failure,
 )
-from fedbilevel.experiments.groups import read_seed_run
-from fedbilevel.experiments.outcome import Change, outcome_of
-from fedbilevel.experiments.runs import keep, read_run
+from fedbilevel.experiments.run_directory.runs import keep, read_run
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Journal, Record
 
 

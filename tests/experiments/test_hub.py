@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedbilevel import FedBiO, datasets
-from fedbilevel.experiments.choices import Data, Experiment, Partition
-from fedbilevel.experiments.dealing import deal
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.schema import Data, Experiment, Partition
+from fedbilevel.experiments.split_data import split_data
 from tests.commands.typing_in import fedbilevel
 
 FILE = """
@@ -62,7 +62,7 @@ def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder, monkeypatch
     # The run's own copy is read from anywhere, so it has the whole path.
     copy = read_experiment(folder / "runs" / "first" / "experiment.toml")
     assert copy.data.path == str(folder / "small-digits")
-    split, _ = deal(copy.data, copy.partition)
+    split, *_ = split_data(copy.data, copy.partition)
     assert len(split.training_rows) == 3
     assert split.training.features.shape == (240, 64)
     assert split.validation.features.shape == (60, 64)
@@ -100,4 +100,4 @@ def test_a_wrong_combination_is_refused_in_a_sentence(old, new, message, tmp_pat
 def test_more_examples_than_the_hubs_set_has_are_refused_with_its_path(folder):
     data = Data("hub", path=str(folder / "small-digits"), label="digit", training=1000)
     with pytest.raises(ValueError, match="small-digits has 300"):
-        deal(data, Partition(devices=2))
+        split_data(data, Partition(devices=2))

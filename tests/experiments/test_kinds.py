@@ -1,12 +1,11 @@
 """Kinds on the command line: every one can be named, anywhere among the options."""
 
-from typing import get_args
-
 import pytest
 
 from fedbilevel import FedBiO, LocalBSGM, NeumannSeries
-from fedbilevel.experiments.choices import (
-    KINDS,
+from fedbilevel.experiments.files.kinds import word_of
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.schema import (
     Auto,
     Cleaning,
     Experiment,
@@ -14,11 +13,10 @@ from fedbilevel.experiments.choices import (
     Sharded,
     Tracking,
 )
-from fedbilevel.experiments.kinds import word_of
-from fedbilevel.experiments.overrides import with_overrides
+from fedbilevel.experiments.schema.registry import TABLES, kinds
 
 ASKED = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
-EVERY = [(table, kind) for table in KINDS for kind in get_args(KINDS[table])]
+EVERY = [(table, kind) for table in TABLES for kind in kinds(table).values()]
 NEEDED = {
     "LocalBSGM": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
     "LocalBSGVRM": "--algorithm.hypergradient.terms 3 "
@@ -41,7 +39,7 @@ def test_every_kind_can_be_named_by_its_class_or_by_tyros_word(table, kind):
     for word in (word_of(table, kind), f"{table}:{kind.__name__}"):
         found = changed(f"{word} {more}")
         assert type(getattr(found, table)) is kind
-        others = [name for name in KINDS if name != table]
+        others = [name for name in TABLES if name != table]
         assert all(getattr(found, one) == getattr(ASKED, one) for one in others)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedbilevel.experiments.own import own_task
+from fedbilevel.experiments.custom_problem import own_task
 from tests.commands.seeds import PROBLEM
 
 DRAWN = PROBLEM.replace("def task():", "rng = np.random.default_rng(0)\ndef task():")

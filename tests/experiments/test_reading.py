@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import CubeRootDecay, FedBiO, FedNest, LocalBSGM, NeumannSeries
-from fedbilevel.experiments.choices import Experiment, Own, Regularisation, Tracking
-from fedbilevel.experiments.locating import located
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.writing import settings_of, write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.paths import located
+from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import settings_of, write_experiment
+from fedbilevel.experiments.schema import Experiment, Own, Regularisation, Tracking
 
 SOUND = """
 rounds = 7

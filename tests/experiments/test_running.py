@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from fedbilevel import FedBiO, UniformSample, run
-from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.choices import (
+from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.run import carry_out
+from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.schema import (
     Data,
     Evaluation,
     Experiment,
@@ -13,8 +15,6 @@ from fedbilevel.experiments.choices import (
     Own,
     Partition,
 )
-from fedbilevel.experiments.folders import LEARNT
-from fedbilevel.experiments.running import carry_out
 from fedbilevel.metrics import newton_reference, stationarity
 from fedbilevel.tracking import read_records
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO, LocalBSGM, NeumannSeries, WarmStart, optax_schedule
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.schema import Experiment
 
 COSINE = '{schedule = "cosine_decay_schedule", init_value = 0.1, decay_steps = 1000}'
 FILE = f"""

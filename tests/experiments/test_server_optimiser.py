@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import pytest
 
 from fedbilevel import FedBiO, optax_optimiser, optax_schedule, with_server_optimiser
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import ExperimentError, read_experiment
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.schema import Experiment
 
 ADAM = optax_optimiser("adam", learning_rate=0.01, b2=0.99)
 FILE = """

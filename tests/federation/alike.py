@@ -11,8 +11,8 @@ import numpy as np
 
 from fedbilevel import FederatedAlgorithm, InMemoryDevices, LocalExamples, Phase
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.federation import Site
 from fedbilevel.engines.preparation import canonical
+from fedbilevel.federation import Site
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 from tests.engines.federation import START

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbilevel import Limits
-from fedbilevel.engines.federation import Reply, Site
-from fedbilevel.engines.federation.tasks import Answer, Task
+from fedbilevel.federation import Reply, Site
+from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.flare.message_limits import message_limit
 from tests.federation.sites import Clock, UnderWay
 

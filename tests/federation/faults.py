@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbilevel.engines.federation import Reply
-from fedbilevel.engines.federation.messages import encode
-from fedbilevel.engines.federation.tasks import Answer
 from fedbilevel.engines.protocol import Moment
+from fedbilevel.federation import Reply
+from fedbilevel.federation.messages import Answer
+from fedbilevel.federation.wire_format import encode
 
 Arrays = dict[str, np.ndarray]
 

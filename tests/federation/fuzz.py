@@ -20,10 +20,10 @@ import jax
 import numpy as np
 
 from fedbilevel import LocalExamples
-from fedbilevel.engines.federation import Enrolment, RefusedError
-from fedbilevel.engines.federation.messages import DTYPES, decode, encode
-from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.federation import Enrolment, RefusedError
+from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.wire_format import DTYPES, decode, encode
 
 UPLINK = {"x": np.ones(3), "y": np.ones((2, 2), np.float32), "sent": np.array(True)}
 FORM = UPLINK, {"rounds": np.array(1)}

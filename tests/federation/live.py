@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 
 from fedbilevel import run
-from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.reading import read_experiment
+from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.flare.provisioning import Kits
-from fedbilevel.flare.rehearsal import pids
+from fedbilevel.flare.rehearsals import pids
 from tests.federation.experiments import Command, home_in
 from tests.federation.processes import command_lines
 

@@ -14,12 +14,12 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from fedbilevel import FedBiO, FederatedAlgorithm
-from fedbilevel.engines.federation import REHEARSAL, RefusedError, Site, SiteRules
-from fedbilevel.engines.federation.answer_count import AnswerCount
-from fedbilevel.engines.federation.messages import packed
-from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.federation import REHEARSAL, RefusedError, Site, SiteRules
+from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.wire_format import packed
 from fedbilevel.problems import LabelledRows, Split, hyper_cleaning, regularisation
 from fedbilevel.problems.task import Task as Problem
 

@@ -23,7 +23,9 @@ from fedbilevel import (
     Round,
     run,
 )
-from fedbilevel.engines.federation import (
+from fedbilevel.experiments.build import weights_of
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import (
     REHEARSAL,
     EnrolledDevices,
     Exchange,
@@ -31,9 +33,7 @@ from fedbilevel.engines.federation import (
     NoQuorumError,
     Site,
 )
-from fedbilevel.engines.federation.transport import Transport
-from fedbilevel.experiments.building import weights_of
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.federation.transport import Transport
 from tests.federation.bad_schedules import TIMEOUT
 
 NAMES = [f"site-{number}" for number in range(9)]

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from fedbilevel import BilevelProblem, FederatedAlgorithm, LocalExamples
-from fedbilevel.engines.federation import (
+from fedbilevel.federation import (
     REHEARSAL,
     EnrolledDevices,
     Federation,
     Reply,
     Site,
-    engine,
+    server,
 )
-from fedbilevel.engines.federation.in_process import InProcess
+from fedbilevel.federation.in_process import InProcess
 from tests.engines.federation import START, held
 from tests.waiting import HANG
 
@@ -41,7 +41,7 @@ def false_time() -> Iterator[Clock]:
     """Let servers in this process read a clock that their transport sets."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "time", clock)
+        patch.setattr(server, "time", clock)
         yield clock
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pytest
 
 from fedbilevel import Limits, UniformSample, run
-from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Reply
-from fedbilevel.engines.federation.absence import Absences
-from fedbilevel.engines.federation.gathering import NOT_AWAITED
-from fedbilevel.engines.federation.in_process import InProcess
-from fedbilevel.engines.federation.site import Site
-from fedbilevel.engines.federation.tasks import Answer
-from fedbilevel.engines.federation.transport import Transport
 from fedbilevel.engines.limits import NO_LIMITS
+from fedbilevel.federation import Exchange, Federation, NoQuorumError, Reply
+from fedbilevel.federation.backoff import Absences
+from fedbilevel.federation.in_process import InProcess
+from fedbilevel.federation.messages import Answer
+from fedbilevel.federation.replies import NOT_AWAITED
+from fedbilevel.federation.site import Site
+from fedbilevel.federation.transport import Transport
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import Clock, UnderWay, enrolled, false_time, federation
@@ -229,7 +229,7 @@ class Straggling:
 def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
     among = sites(NAME)
     transport = Straggling(among)
-    monkeypatch.setattr("fedbilevel.engines.federation.engine.time", transport)
+    monkeypatch.setattr("fedbilevel.federation.server.time", transport)
     records = with_patience(transport, among, quorum=3, rounds=3)
     assert records
     for record in records:
@@ -259,7 +259,7 @@ class Hasty:
 
 @pytest.mark.slow
 def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
-    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    monkeypatch.setattr("fedbilevel.federation.backoff.SHORTEST", 0.0)
     among = sites(NAME)
     for site in among.values():
         site.warm_up()
@@ -271,7 +271,7 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
 
 @pytest.mark.slow
 def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
-    monkeypatch.setattr("fedbilevel.engines.federation.pace.SHORTEST", 0.0)
+    monkeypatch.setattr("fedbilevel.federation.backoff.SHORTEST", 0.0)
     among = sites(FAR)
     for site in among.values():
         site.warm_up()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel.engines.federation import RefusedError, SiteRules
-from fedbilevel.engines.federation.answer_count import COUNT, AnswerCount
-from fedbilevel.engines.federation.answered import ANSWERED, AnsweredTasks
 from fedbilevel.engines.protocol import Moment
+from fedbilevel.federation import RefusedError, SiteRules
+from fedbilevel.federation.answer_count import COUNT, AnswerCount
+from fedbilevel.federation.answered import ANSWERED, AnsweredTasks
 
 MOST = 40
 

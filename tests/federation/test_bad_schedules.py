@@ -33,7 +33,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import Limits
-from fedbilevel.engines.federation import pace
+from fedbilevel.federation import backoff
 from tests.federation.bad_schedules import (
     DEEDS,
     EXITS,
@@ -130,7 +130,7 @@ class Schedule(NamedTuple):
             return 2 * TIMEOUT
         if self.patience is None:
             return TIMEOUT
-        return max(pace.SHORTEST, self.patience * self.pace)
+        return max(backoff.SHORTEST, self.patience * self.pace)
 
 
 def check(seed: int, clock: Clock, seen: Counter[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fedbilevel.experiments.outcome import BAD
 from fedbilevel.flare.provisioning import Kits
-from fedbilevel.flare.rehearsal import pids, rehearsal, stop
+from fedbilevel.flare.rehearsals import pids, rehearsal, stop
 from fedbilevel.tracking.records import read_records
 from tests.federation import pulled
 from tests.federation.bad_site import sitecustomize as bad_site

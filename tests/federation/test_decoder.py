@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedbilevel.engines.federation import RefusedError
-from fedbilevel.engines.federation.messages import DTYPES, decode, encode
-from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.federation import RefusedError
+from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.wire_format import DTYPES, decode, encode
 from tests.federation.alike import PROBLEM, algorithm, sites
 from tests.federation.fuzz import KINDS, sealed, with_header
 from tests.waiting import HANG

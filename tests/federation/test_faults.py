@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedbilevel import Limits
-from fedbilevel.engines.federation import Exchange, Federation, NoQuorumError, Site
 from fedbilevel.engines.preparation import Prepared, RunSpec, participants_of, prepare
 from fedbilevel.engines.protocol import Moment, Report, RunState
+from fedbilevel.federation import Exchange, Federation, NoQuorumError, Site
 from tests.engines.federation import START
 from tests.federation.alike import (
     NAMES,

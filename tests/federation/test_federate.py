@@ -15,12 +15,12 @@ import pytest
 from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
 from fedbilevel.commands.federate import _as_begun, _first_left_out, _say_absences
-from fedbilevel.engines.federation import Exchange
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.folders import EXCHANGES, RUN
-from fedbilevel.experiments.runs import keep
+from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
+from fedbilevel.experiments.run_directory.runs import keep
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import Exchange
 from fedbilevel.flare.provisioning import Kits, provisioned
-from fedbilevel.flare.rehearsal import pids, rehearsal, stop
+from fedbilevel.flare.rehearsals import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
 from tests.federation.experiments import ENVIRONMENT, federating
 from tests.waiting import HANG

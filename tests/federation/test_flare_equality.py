@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pytest
 
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.running import carry_out
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run import carry_out
 from fedbilevel.flare.provisioning import Kits
-from fedbilevel.flare.rehearsal import pids, rehearsal
+from fedbilevel.flare.rehearsals import pids, rehearsal
 from fedbilevel.tracking.records import read_records
 from tests.federation import pulled
 from tests.federation.experiments import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel.flare.provisioning import provisioned
-from fedbilevel.flare.rehearsal import pids, start, stop
+from fedbilevel.flare.rehearsals import pids, start, stop
 from fedbilevel.tracking.records import read_records
 from tests.false_clock import false_clock
 from tests.federation import pulled

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedbilevel.engines.federation import SiteRules
-from fedbilevel.engines.federation.site_rules import RULES
+from fedbilevel.federation import SiteRules
+from fedbilevel.federation.site_rules import RULES
+from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.provisioning import provisioned
-from fedbilevel.flare.settings import prepare
 from tests.federation.experiments import SITES, federating, written
 from tests.waiting import HANG
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from fedbilevel.experiments.outcome import BAD
-from fedbilevel.flare import rehearsal as rehearsing
+from fedbilevel.flare import rehearsals as rehearsing
 from fedbilevel.flare.provisioning import Kits, provisioned
-from fedbilevel.flare.rehearsal import pids, rehearsal
+from fedbilevel.flare.rehearsals import pids, rehearsal
 from tests.federation import pulled
 from tests.federation.bad_site import sitecustomize as bad_site
 from tests.federation.experiments import ENVIRONMENT, federating, written

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsal import connected, rehearsal, session, start, stop
+from fedbilevel.flare.rehearsals import connected, rehearsal, session, start, stop
 from tests.federation.handshake import hello
 from tests.waiting import HANG, until
 

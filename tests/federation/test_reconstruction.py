@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.engines.federation import REHEARSAL, SiteRules
+from fedbilevel.federation import REHEARSAL, SiteRules
 from fedbilevel.problems import hyper_cleaning, regularisation
 from tests.federation.cones import read_by_cones
 from tests.federation.reconstruction import (

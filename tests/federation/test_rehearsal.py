@@ -18,7 +18,7 @@ from nvflare.fuel.flare_api.api_spec import AuthenticationError
 from fedbilevel.flare import administrator
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsal import connected, pids, rehearsal, session, start, stop
+from fedbilevel.flare.rehearsals import connected, pids, rehearsal, session, start, stop
 from tests.federation.processes import listening
 from tests.waiting import HANG, until
 
@@ -198,7 +198,7 @@ def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
     script = f"""
 import signal, time
 from pathlib import Path
-from fedbilevel.flare.rehearsal import rehearsal
+from fedbilevel.flare.rehearsals import rehearsal
 # Whoever runs the tests in the background of a shell has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):

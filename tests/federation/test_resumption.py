@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from fedbilevel import Checkpoints, resume, run
-from fedbilevel.engines.checkpoint_files import verified_notes
-from fedbilevel.engines.federation import (
+from fedbilevel.engines.checkpoints.digests import verified_notes
+from fedbilevel.engines.protocol import Moment
+from fedbilevel.federation import (
     Exchange,
     Federation,
     RefusedError,
     Reply,
     Site,
 )
-from fedbilevel.engines.federation.kept import MOST, KeptStates
-from fedbilevel.engines.protocol import Moment
+from fedbilevel.federation.device_state import MOST, KeptStates
 from tests.algorithms.table import at_night
 from tests.engines.federation import START
 from tests.federation import full_disk

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.provisioning import Kits, provisioned
-from fedbilevel.flare.rehearsal import rehearsal
+from fedbilevel.flare.rehearsals import rehearsal
 from fedbilevel.flare.reviewed import digest_of, review
-from fedbilevel.flare.settings import prepare
 from tests.federation.experiments import ENVIRONMENT, SITES, federating, written
 from tests.waiting import HANG
 

@@ -18,15 +18,15 @@ from fedbilevel import (
     NeumannSeries,
     WarmStart,
 )
-from fedbilevel.algorithms.survey import Survey
 from fedbilevel.data.examples import StoredData, StoredExamples
-from fedbilevel.engines.federation import RefusedError, Site, SiteRules
-from fedbilevel.engines.federation.answered import ANSWERED
-from fedbilevel.engines.federation.messages import packed
-from fedbilevel.engines.federation.shared_entries import require_shared_entries
-from fedbilevel.engines.federation.tasks import Answer, Task
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.federation import RefusedError, Site, SiteRules
+from fedbilevel.federation.answered import ANSWERED
+from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.shared_entries import require_shared_entries
+from fedbilevel.federation.wire_format import packed
+from fedbilevel.metrics.survey import Survey
 
 SALT = b"0123456789abcdef" * 2
 FIRST = PhaseReference(opening=False, index=0)

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from fedbilevel.flare.channel import HEADER, pair
+from fedbilevel.federation.worker.channel import HEADER, pair
 from tests.waiting import HANG
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import LocalExamples
-from fedbilevel.engines.federation import Enrolment, Reply
+from fedbilevel.federation import Enrolment, Reply
 from fedbilevel.flare.enrolling import enrolled
 from fedbilevel.flare.site_failures import failures_in
 from fedbilevel.flare.transport import Calls

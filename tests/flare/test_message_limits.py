@@ -10,8 +10,8 @@ import pytest
 from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
 from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
 
+from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.message_limits import DEFAULT, message_limit, too_small
-from fedbilevel.flare.settings import prepare
 from tests.flare.kits import site_kit
 
 # As a process of a kit begins.
@@ -43,9 +43,7 @@ def test_a_process_of_a_prepared_kit_has_the_limit(kit):
     )
     number, words = found.stdout.splitlines()
     assert int(number) == limit == 40 * 10**6 - 8 * 10**6 + 8 * 2**20
-    assert "call fedbilevel.flare.settings.prepare(kit, message_limit=1000000000)" in (
-        words
-    )
+    assert "call fedbilevel.flare.prepare(kit, message_limit=1000000000)" in (words)
 
 
 def test_other_settings_of_a_kit_stay(kit):

@@ -3,8 +3,8 @@
 import pytest
 
 from fedbilevel import FedBiO, FedBiOAcc
-from fedbilevel.experiments.choices import Experiment, Keeping
 from fedbilevel.experiments.federating import model_of
+from fedbilevel.experiments.schema import Experiment, Keeping
 from fedbilevel.flare.collab_server import _refuse_rare_checkpoints
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.engines.federation import REHEARSAL
-from fedbilevel.experiments.choices import Experiment, Federated, Own
-from fedbilevel.experiments.folders import EXPERIMENT
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.schema import Experiment, Federated, Own
+from fedbilevel.federation import REHEARSAL
 from fedbilevel.flare.collab_site import ENROL, made
+from fedbilevel.flare.job_files import arrived, travelling
+from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.reviewed import PROBLEMS, UnreviewedError, digest_of, review
-from fedbilevel.flare.settings import prepare
 from fedbilevel.flare.site_files import write_site_files
-from fedbilevel.flare.travelling import arrived, travelling
 from tests.flare.kits import site_kit
 
 POLICY = {

@@ -9,7 +9,7 @@ from nvflare.collab.api.app import ClientApp
 from nvflare.collab.api.context import Context, set_call_context
 
 from fedbilevel.flare.collab_site import CollabSite
-from fedbilevel.flare.homes import home_of
+from fedbilevel.flare.run_directory import home_of
 
 
 @pytest.mark.parametrize("method", ["enrol", "answer"])

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.engines.federation import REHEARSAL, RefusedError, SiteRules
-from fedbilevel.engines.federation.answer_count import COUNT
-from fedbilevel.engines.federation.answered import ANSWERED
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.folders import EXPERIMENT
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import REHEARSAL, RefusedError, SiteRules
+from fedbilevel.federation.answer_count import COUNT
+from fedbilevel.federation.answered import ANSWERED
 from fedbilevel.flare.collab_site import ENROL, made
-from fedbilevel.flare.homes import RUNS
+from fedbilevel.flare.job_files import travelling
+from fedbilevel.flare.kit_settings import CLASSES, prepare
 from fedbilevel.flare.reviewed import review
-from fedbilevel.flare.settings import CLASSES, prepare
+from fedbilevel.flare.run_directory import RUNS
 from fedbilevel.flare.site_check import check_site
 from fedbilevel.flare.site_files import (
     SALT,
     read_site_files,
     write_site_files,
 )
-from fedbilevel.flare.travelling import travelling
 from tests.flare.kits import site_kit
 
 RULES = "site_rules.toml"

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import Costs, FedBiO
-from fedbilevel.experiments.choices import Experiment, Federated, Partition
-from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.schema import Experiment, Federated, Partition
 from fedbilevel.flare import supervision as module
 from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.job_files import travelling
 from fedbilevel.flare.reporting import Reports
 from fedbilevel.flare.supervision import FederationError, Supervision
 from fedbilevel.flare.transport import Calls
-from fedbilevel.flare.travelling import travelling
 from fedbilevel.tracking.records import Journal, Record, read_records
 from tests.flare.scripted import Job, ScriptedServer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel.flare.worker import Worker, WorkerError
+from fedbilevel.federation.worker.worker import Worker, WorkerError
 from tests.federation.processes import descendants, until_gone
 from tests.flare import computations
 from tests.waiting import HANG, until
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 PARENT = """
 import os, resource, sys
 from pathlib import Path
-from fedbilevel.flare.worker import Worker, WorkerError
+from fedbilevel.federation.worker.worker import Worker, WorkerError
 from tests.flare import computations
 worker = Worker(computations.orders, Path(sys.argv[1]))
 print(worker.ask(b"pid").decode(), flush=True)

@@ -14,12 +14,12 @@ import pytest
 
 from fedbilevel import CheckpointError, Checkpoints, Costs, FedBiO, run
 from fedbilevel.__main__ import main
+from fedbilevel.atomic_write import replacing
 from fedbilevel.commands.live import live
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.choices.keeping import Evaluation, Keeping
-from fedbilevel.experiments.folders import LEARNT
-from fedbilevel.experiments.running import carry_out
-from fedbilevel.replacing import replacing
+from fedbilevel.experiments.run import carry_out
+from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.experiments.schema.keeping import Evaluation, Keeping
 from fedbilevel.terminal import printable_streams
 from fedbilevel.tracking.records import RECORDS, Journal, MovedError, Record
 from tests import quadratic

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from fedbilevel import BilevelProblem, FedBiO, ShroFBO, Upload
-from fedbilevel.engines.federation.folding import RunningMean
 from fedbilevel.engines.mean import merge, stacked_mean
-from fedbilevel.experiments.building import weights_of
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.build import weights_of
 from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation.streaming_mean import RunningMean
 
 LARGEST = float(np.finfo(np.float32).max)
 

@@ -16,12 +16,12 @@ from fedbilevel import (
     sweep,
 )
 from fedbilevel.__main__ import main
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.choices.keeping import Keeping
-from fedbilevel.experiments.folders import CHECKPOINTS
-from fedbilevel.experiments.own import own_task
-from fedbilevel.experiments.running import carry_out
-from fedbilevel.replacing import replacing
+from fedbilevel.atomic_write import replacing
+from fedbilevel.experiments.custom_problem import own_task
+from fedbilevel.experiments.run import carry_out
+from fedbilevel.experiments.run_directory.layout import CHECKPOINTS
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.experiments.schema.keeping import Keeping
 from fedbilevel.tracking.records import RECORDS
 
 

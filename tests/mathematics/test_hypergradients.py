@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import BilevelProblem, ConjugateGradient, NeumannSeries, Samples
-from fedbilevel.mathematics.theory import Assumptions, series_bias
+from fedbilevel.theory import Assumptions, series_bias
 from tests import quadratic
 
 

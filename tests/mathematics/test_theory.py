@@ -9,9 +9,8 @@ from math import isclose, sqrt
 import numpy as np
 import pytest
 
-from fedbilevel import NeumannSeries
-from fedbilevel.mathematics import theory
-from fedbilevel.mathematics.theory import Assumptions
+from fedbilevel import NeumannSeries, theory
+from fedbilevel.theory import Assumptions
 
 MU, L0, L1, L21, L22, SIGMA = (
     Fraction(1, 2),

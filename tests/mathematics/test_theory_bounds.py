@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbilevel.mathematics import theory
+from fedbilevel import theory
 from tests.mathematics.test_theory import (
     ASSUMPTIONS,
     DELTA,

@@ -24,9 +24,9 @@ from fedbilevel import (
     LocalExamples,
     NeumannSeries,
     sweep,
+    theory,
 )
-from fedbilevel.mathematics import theory
-from fedbilevel.mathematics.theory import Assumptions, Start
+from fedbilevel.theory import Assumptions, Start
 from tests.algorithms.table import at_night
 
 ASSUMPTIONS = Assumptions(

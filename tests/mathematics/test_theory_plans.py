@@ -14,9 +14,9 @@ from fedbilevel import (
     LocalBSGVRM,
     NeumannSeries,
     run,
+    theory,
 )
-from fedbilevel.mathematics import theory
-from fedbilevel.mathematics.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW, Plan
+from fedbilevel.theory import LOCAL_BSGM_LAW, LOCAL_BSGVRM_LAW, Plan
 from tests import quadratic
 from tests.algorithms.table import at_night
 

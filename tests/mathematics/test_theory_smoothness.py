@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fedbilevel import NeumannSeries
-from fedbilevel.mathematics import theory
-from fedbilevel.mathematics.theory import Assumptions, Start
+from fedbilevel import NeumannSeries, theory
+from fedbilevel.theory import Assumptions, Start
 
 
 class Case(NamedTuple):

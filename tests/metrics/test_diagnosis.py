@@ -11,13 +11,13 @@ import pytest
 from scipy.linalg import block_diag
 
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples, OnDemandDevices
-from fedbilevel.engines.federation import (
+from fedbilevel.federation import (
     REHEARSAL,
     EnrolledDevices,
     Federation,
     Site,
 )
-from fedbilevel.engines.federation.in_process import InProcess
+from fedbilevel.federation.in_process import InProcess
 from fedbilevel.metrics import (
     Cause,
     Diagnosis,

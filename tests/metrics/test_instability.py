@@ -25,7 +25,7 @@ from fedbilevel import (
     with_server_optimiser,
 )
 from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.rounds import rounds_of
+from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments import causes
 from fedbilevel.experiments.causes import Best, cause_of
 from fedbilevel.metrics import Instability, Survey, find_instabilities, trials

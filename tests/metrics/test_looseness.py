@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbilevel import InMemoryDevices, LocalBSGM, NeumannSeries, run
-from fedbilevel.mathematics import theory
+from fedbilevel import InMemoryDevices, LocalBSGM, NeumannSeries, run, theory
 from fedbilevel.metrics.estimation import estimate_assumptions
 from tests import quadratic
 

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fedbilevel import Costs, FedBiO
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.failures import Failure
 from fedbilevel.experiments.groups import Group, SeedRun
+from fedbilevel.experiments.run_directory.failures import Failure
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.pictures.curves import BAND, FAILED, Axis, caption, curves
 from fedbilevel.tracking.records import Record
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from flwr_datasets.partitioner import DirichletPartitioner
 
-from fedbilevel.data.partition import partition
+from fedbilevel.data.partitions import partition
 from fedbilevel.problems import LabelledRows, Split, regularisation
 from tests.problems import tables
 from tests.problems.tables import CLASSES, FEATURES, held

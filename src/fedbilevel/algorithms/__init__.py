@@ -1,1 +1,53 @@
-"""Federated bilevel algorithms: pure, and unaware of what runs them."""
+"""Federated bilevel algorithms: pure, and unaware of what runs them.
+
+The names here are what writing another one takes.
+"""
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Upload
+from fedbilevel.algorithms.sampling import draw_samples
+from fedbilevel.algorithms.validation import check_settings
+from fedbilevel.data.examples import DeviceData, Examples, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.hypergradients import Samples
+from fedbilevel.mathematics.schedules import LearningRate, rate_at
+from fedbilevel.mathematics.settings import (
+    Count,
+    Fraction,
+    Limits,
+    LowerRate,
+    Mixing,
+    Rate,
+    ServerRate,
+    SettingError,
+    SquaredMixing,
+    Switch,
+    UpperRate,
+    register,
+)
+
+__all__ = [
+    "Count",
+    "DeviceData",
+    "Examples",
+    "FederatedAlgorithm",
+    "Fraction",
+    "LearningRate",
+    "Limits",
+    "LowerRate",
+    "Mixing",
+    "Phase",
+    "RandomKey",
+    "Rate",
+    "Samples",
+    "ServerRate",
+    "SettingError",
+    "SquaredMixing",
+    "Switch",
+    "Upload",
+    "UpperRate",
+    "check_settings",
+    "draw_samples",
+    "rate_at",
+    "register",
+    "tree",
+]

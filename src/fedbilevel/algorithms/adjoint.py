@@ -12,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -45,23 +44,6 @@ def initial_point(x: Upper, y: Lower) -> AdjointPoint:
         Array([0., 0., 0.], dtype=float32)
     """
     return AdjointPoint(x, y, tree.scale(0.0, y))
-
-
-def draw_samples(data: DeviceData, key: RandomKey, batch_size: int) -> Samples:
-    """Draw ξ for ∇f, and ζ, ζ_0, ζ_1 for ∇y g, J and H, all independent.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedbilevel.data.examples import StoredData, StoredExamples
-        >>> examples = StoredExamples(jnp.arange(6.0), jnp.array(0), jnp.array(6))
-        >>> data = StoredData(examples, examples)
-        >>> len(draw_samples(data, jax.random.key(0), batch_size=2).curvature)
-        1
-    """
-    upper_key, lower_key = jax.random.split(key)
-    (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
-    lower, cross, curvature = data.lower.draw(lower_key, batch_size, draws=3)
-    return Samples(upper, lower, cross, (curvature,))
 
 
 def directions(

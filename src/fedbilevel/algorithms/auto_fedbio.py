@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedbilevel.algorithms import questions
+from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
     descend,
     directions,
-    draw_samples,
     initial_point,
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
 from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Upload
+from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Samples
@@ -263,7 +263,7 @@ class AutoFedBiO:
             found = jax.lax.map(curvature, (stacked, keys))
             return _number(jnp.mean(found**2))
 
-        measure = questions.ask(
+        measure = queries.ask(
             "curvature",
             lambda server: (server.x, server.y),
             answer,

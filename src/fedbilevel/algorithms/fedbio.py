@@ -9,7 +9,6 @@ from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
     descend,
     directions,
-    draw_samples,
     initial_point,
 )
 from fedbilevel.algorithms.protocol import (
@@ -20,7 +19,8 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Upload,
 )
-from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.sampling import draw_samples
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper

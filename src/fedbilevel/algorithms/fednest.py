@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedbilevel.algorithms import questions
+from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.protocol import Carry, Phase, Upload
-from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import NeumannSeries
@@ -118,31 +118,31 @@ class FedNest:
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the exchanges for y, for the inverse Hessian and for x."""
         size, scale = self.batch_size, self.series.scale
-        gradient = questions.ask(
+        gradient = queries.ask(
             "lower gradient",
             lambda server: (server.x, server.y),
-            questions.lower_gradient(problem, size),
+            queries.lower_gradient(problem, size),
             lambda server, mean, key: server._replace(lower_gradient=mean),
             like=lambda downlink: downlink[1],
         )
-        right_side = questions.ask(
+        right_side = queries.ask(
             "upper gradient",
             lambda server: (server.x, server.y),
-            questions.upper_gradient(problem, size),
+            queries.upper_gradient(problem, size),
             self._begin_series,
             like=lambda downlink: downlink[1],
         )
-        product = questions.ask(
+        product = queries.ask(
             "next power",
             lambda server: (server.x, server.y, server.power),
-            questions.next_power(problem, size, scale),
+            queries.next_power(problem, size, scale),
             self._next_power,
             like=lambda downlink: downlink[2],
         )
-        hypergradient = questions.ask(
+        hypergradient = queries.ask(
             "hypergradient",
             lambda server: (server.x, server.y, self._inverse_product(server)),
-            questions.hypergradient(problem, size),
+            queries.hypergradient(problem, size),
             lambda server, mean, key: server._replace(hypergradient=mean),
             like=lambda downlink: downlink[0],
         )

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedbilevel.algorithms.draws import draw_hypergradient_samples
 from fedbilevel.algorithms.protocol import Carry, Phase, Upload
-from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.sampling import draw_hypergradient_samples
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
 from fedbilevel.mathematics.hypergradients import Hypergradient
@@ -98,7 +98,7 @@ class LFedNest:
         def upper_step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
             x, y, t = carry
             samples = draw_hypergradient_samples(
-                data, key, self.batch_size, self.hypergradient
+                data, key, self.batch_size, self.hypergradient.curvature_draws
             )
             rate = self.upper_rate * schedules.rate_at(self.learning_rate, t)
             direction = self.hypergradient(problem, x, y, samples)

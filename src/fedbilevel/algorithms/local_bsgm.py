@@ -5,7 +5,6 @@ from functools import partial
 
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.algorithms.momentum import (
     MomentumState,
     estimate,
@@ -14,7 +13,8 @@ from fedbilevel.algorithms.momentum import (
     opening_phase,
 )
 from fedbilevel.algorithms.protocol import Phase, Private
-from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.sampling import draw_samples
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -111,7 +111,9 @@ class LocalBSGM:
         return (local_phase(self.local_steps, step, self.upper_rate),)
 
     def _draw(self, data: DeviceData, key: RandomKey) -> Samples:
-        return draw_samples(data, key, self.batch_size, self.hypergradient)
+        return draw_samples(
+            data, key, self.batch_size, self.hypergradient.curvature_draws
+        )
 
 
 def _moving_average(old: PyTree, weight: tree.Scalar, fresh: PyTree) -> PyTree:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-from fedbilevel.algorithms.draws import draw_samples
 from fedbilevel.algorithms.momentum import (
     MomentumState,
     corrected,
@@ -13,7 +12,8 @@ from fedbilevel.algorithms.momentum import (
     opening_phase,
 )
 from fedbilevel.algorithms.protocol import Phase, Private
-from fedbilevel.algorithms.settings import check_settings
+from fedbilevel.algorithms.sampling import draw_samples
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.algorithms.warm_start import WarmStart
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -124,4 +124,4 @@ class LocalBSGVRM:
         return (local_phase(self.local_steps, step, self.upper_rate),)
 
     def _draw(self, data: DeviceData, key: RandomKey, batch_size: int) -> Samples:
-        return draw_samples(data, key, batch_size, self.hypergradient)
+        return draw_samples(data, key, batch_size, self.hypergradient.curvature_draws)

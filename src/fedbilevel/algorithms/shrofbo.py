@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 
 from fedbilevel.algorithms.adjoint import initial_point
 from fedbilevel.algorithms.protocol import Phase, Private
-from fedbilevel.algorithms.settings import check_settings
 from fedbilevel.algorithms.simfbo import SimFBO, SimFBOState, accumulation_phase
+from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.mathematics import schedules
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (

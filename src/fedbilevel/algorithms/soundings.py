@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedbilevel.algorithms import questions
+from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
@@ -129,7 +129,7 @@ class Soundings:
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return an exchange for each `Sounding`, in their order."""
         return (
-            questions.ask(
+            queries.ask(
                 "curvature",
                 lambda server: (server.x, server.y),
                 partial(self._curvature, problem),
@@ -137,13 +137,13 @@ class Soundings:
                     counts=mean[0], device_counts=mean[1]
                 ),
             ),
-            questions.ask(
+            queries.ask(
                 "descent",
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._descent, problem),
                 lambda server, mean, key: server._replace(y=mean),
             ),
-            questions.ask(
+            queries.ask(
                 "series",
                 lambda server: (server.x, server.y, server.rate),
                 partial(self._series, problem),
@@ -151,7 +151,7 @@ class Soundings:
                     remainders=mean[0], direction=mean[1], downward=mean[2]
                 ),
             ),
-            questions.ask(
+            queries.ask(
                 "smallest curvature",
                 lambda server: (server.x, server.y, server.direction),
                 partial(self._smallest, problem),

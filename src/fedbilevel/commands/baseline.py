@@ -10,8 +10,8 @@ from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import train_baseline
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.running import Work
+from fedbilevel.experiments.run import Work
+from fedbilevel.experiments.schema import Experiment
 
 
 def follow_baseline(

@@ -12,7 +12,7 @@ from fedbilevel.commands.crew import Crew
 from fedbilevel.commands.following import follow
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.job import Job
-from fedbilevel.experiments.choices import Sharded
+from fedbilevel.experiments.schema import Sharded
 from fedbilevel.memory import memory_limit
 
 UNKNOWN = "it ended without a message"

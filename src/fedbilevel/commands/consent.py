@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.experiments.choices import Experiment, Own
 from fedbilevel.experiments.consent import allow_problem, is_known_problem
+from fedbilevel.experiments.schema import Experiment, Own
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from fedbilevel.commands.batch_progress import BatchProgress
 from fedbilevel.commands.job import Job
 from fedbilevel.commands.worker import ENDED, ERROR, Worker
-from fedbilevel.experiments.claiming import claimed
-from fedbilevel.experiments.runs import keep
+from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.tracking.records import Record
 
 LOOKS_EVERY = 0.2

@@ -7,16 +7,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.algorithms.survey import Survey
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
-from fedbilevel.experiments.building import task_of, weights_of
+from fedbilevel.experiments.build import task_of, weights_of
 from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.learnt import Learnt, read_learnt
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run_directory.runs import asked_of
+from fedbilevel.experiments.run_directory.solution import Learnt, read_learnt
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
 from fedbilevel.metrics.obstacles import Cause
+from fedbilevel.metrics.survey import Survey
 
 
 def main(arguments: Sequence[str]) -> int:

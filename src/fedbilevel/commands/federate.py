@@ -15,20 +15,25 @@ from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, headline
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
-from fedbilevel.engines.federation import Exchange
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.claiming import claimed
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.differences import differences
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import EXCHANGES, EXPERIMENT, LEARNT, RUN
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.paths import located
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.files.write import settings_of
 from fedbilevel.experiments.lengths import with_rates_of
-from fedbilevel.experiments.locating import located
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, finished, keep, placed
-from fedbilevel.experiments.trackers import trackers_of
-from fedbilevel.experiments.writing import settings_of
+from fedbilevel.experiments.run import trackers_of
+from fedbilevel.experiments.run_directory.layout import (
+    EXCHANGES,
+    EXPERIMENT,
+    LEARNT,
+    RUN,
+)
+from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep, placed
+from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.federation import Exchange
 from fedbilevel.tracking.driving import tracked
 from fedbilevel.tracking.records import Journal, read_records
 
@@ -119,7 +124,7 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
     from fedbilevel.flare.message_limits import message_limit
     from fedbilevel.flare.processes import stop
     from fedbilevel.flare.provisioning import provisioned
-    from fedbilevel.flare.rehearsal import rehearsal
+    from fedbilevel.flare.rehearsals import rehearsal
     from fedbilevel.flare.supervision import FederationError
 
     kit = experiment.federation.kit

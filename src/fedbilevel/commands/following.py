@@ -11,9 +11,9 @@ from fedbilevel.commands.baseline import follow_baseline
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
-from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
-from fedbilevel.experiments.running import Work, carry_out, work_of
+from fedbilevel.experiments.run import Work, carry_out, work_of
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
 

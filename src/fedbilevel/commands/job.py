@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.experiments.choices import Experiment, Sharded
 from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.runs import discard, finished
+from fedbilevel.experiments.run_directory.failures import read_failure
+from fedbilevel.experiments.run_directory.runs import discard, finished
+from fedbilevel.experiments.schema import Experiment, Sharded
 
 
 class Job(NamedTuple):

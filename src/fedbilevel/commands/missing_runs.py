@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fedbilevel.commands.job import Job
 from fedbilevel.experiments.differences import differences, in_words
-from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.folders import EXPERIMENT
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import asked_of, placed, problem_edited
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run_directory.failures import read_failure
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.run_directory.runs import asked_of, placed, problem_edited
 
 
 def jobs_of(file: Path, seeds: int) -> list[Job]:

@@ -11,18 +11,18 @@ from typing import Any
 
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
-from fedbilevel.algorithms.planning import plan_of, with_plan
+from fedbilevel.algorithms.scaling import plan_of, with_plan
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.words import aligned
-from fedbilevel.engines.prediction import predict_costs
-from fedbilevel.experiments.building import task_of, weights_of
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.learnt import read_learnt
-from fedbilevel.experiments.runs import read_run
-from fedbilevel.experiments.writing import write_experiment
+from fedbilevel.engines.predicted_costs import predict_costs
+from fedbilevel.experiments.build import task_of, weights_of
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.run_directory.runs import read_run
+from fedbilevel.experiments.run_directory.solution import read_learnt
+from fedbilevel.experiments.schema import Experiment, Own
 from fedbilevel.mathematics.schedules import CubeRootDecay
-from fedbilevel.mathematics.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.metrics.curvature import largest_curvature
+from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
 
 SYMBOLS = {

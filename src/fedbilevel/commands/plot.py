@@ -10,18 +10,18 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedbilevel.atomic_write import replacing
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.experiments.baseline import read_baseline
-from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.failures import divergence, read_failure
-from fedbilevel.experiments.folders import LEARNT
-from fedbilevel.experiments.learnt import read_learnt
-from fedbilevel.experiments.runs import read_run
+from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.run_directory.failures import divergence, read_failure
+from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.run_directory.runs import read_run
+from fedbilevel.experiments.run_directory.solution import read_learnt
 from fedbilevel.pictures.course import course
 from fedbilevel.pictures.learnt import learnt
 from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.report import report
-from fedbilevel.replacing import replacing
 
 REPORT = "report.html"
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fedbilevel.commands.live import live
 from fedbilevel.commands.words import short
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.costs import Costs
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

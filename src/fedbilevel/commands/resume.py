@@ -8,14 +8,14 @@ from shlex import quote
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.consent import consent
 from fedbilevel.commands.following import conclude, follow
-from fedbilevel.engines.checkpoints import CheckpointError
+from fedbilevel.engines.checkpoints.options import CheckpointError
 from fedbilevel.experiments.baseline import lacks_baseline
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.failures import read_failure
-from fedbilevel.experiments.folders import LEARNT, PROBLEM, RUN
+from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.lengths import with_rates_of
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.runs import asked_of, finished, problem_edited
+from fedbilevel.experiments.run_directory.failures import read_failure
+from fedbilevel.experiments.run_directory.layout import LEARNT, PROBLEM, RUN
+from fedbilevel.experiments.run_directory.runs import asked_of, finished, problem_edited
+from fedbilevel.experiments.schema import Experiment, Own
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 from fedbilevel.commands.asking import asked
 from fedbilevel.commands.following import conclude, follow
 from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.locating import located
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.runs import placed
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.paths import located
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run_directory.runs import placed
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from fedbilevel.atomic_write import replacing
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
-from fedbilevel.experiments.choices import Experiment
 from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.locating import located
-from fedbilevel.experiments.overrides import with_overrides
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.running import spec_of, work_of
-from fedbilevel.experiments.runs import placed
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.paths import located
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.run import spec_of, work_of
+from fedbilevel.experiments.run_directory.runs import placed
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.tuning import (
     BEST,
     PICTURE,
@@ -31,7 +32,6 @@ from fedbilevel.experiments.tuning import (
 )
 from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, Tuned, space_for, tuning

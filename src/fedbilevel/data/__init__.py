@@ -1,1 +1,5 @@
-"""What devices hold: examples, in memory or loaded on demand, and how to deal them."""
+"""Devices and their examples, and how examples are split among devices."""
+
+from fedbilevel.data.partitions import nobody_without, partition, take
+
+__all__ = ["nobody_without", "partition", "take"]

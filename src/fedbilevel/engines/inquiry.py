@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import RunSpec, participants_of, prepare
 from fedbilevel.engines.protocol import Engine, Moment, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -38,7 +38,7 @@ class Inquiry:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
         >>> from fedbilevel import Simulation
-        >>> from fedbilevel.algorithms.survey import Question, Survey
+        >>> from fedbilevel.metrics.survey import Question, Survey
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
         >>> inquiry = Inquiry(

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.accounting import device_costs
 from fedbilevel.engines.checks import (
     check_participation,
     check_problem,
@@ -20,9 +19,10 @@ from fedbilevel.engines.checks import (
     check_variable,
     check_weights,
 )
-from fedbilevel.engines.configuration import describe, describe_arrays
+from fedbilevel.engines.costs import device_costs
+from fedbilevel.engines.fingerprint import describe, describe_arrays
 from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.means import check_means
+from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.protocol import (
     Engine,

@@ -18,7 +18,7 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
-from fedbilevel.engines.accounting import DeviceCosts
+from fedbilevel.engines.costs import DeviceCosts
 from fedbilevel.engines.limits import Limits
 from fedbilevel.mathematics.problem import BilevelProblem
 

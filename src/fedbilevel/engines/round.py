@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedbilevel.algorithms.protocol import Private, Server
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions, ExclusionSnapshot
 from fedbilevel.engines.protocol import Report, RunState
 from fedbilevel.mathematics.problem import Lower, Upper

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData
-from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.chunk import replicate
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     RunSpec,

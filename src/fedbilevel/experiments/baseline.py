@@ -9,13 +9,13 @@ from pathlib import Path
 
 import jax
 
-from fedbilevel.engines.rounds import rounds_of
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.claiming import claimed
-from fedbilevel.experiments.folders import BASELINE
-from fedbilevel.experiments.running import Step, Work, spec_of
+from fedbilevel.atomic_write import replacing
+from fedbilevel.engines.run import rounds_of
+from fedbilevel.experiments.run import Step, Work, spec_of
+from fedbilevel.experiments.run_directory.layout import BASELINE
+from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.regular_files import UnreadableError, read_regular
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record, read_records
 
 logger = logging.getLogger("fedbilevel")
@@ -84,7 +84,8 @@ def read_baseline(folder: Path) -> Record | None:
 def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
     """Return whether a finished run is still to be given its baseline.
 
-    A run with an upper rate of 0 needs none: it is its own.
+    A run with an upper rate of 0 needs none: it is its own. An algorithm without an
+    upper rate gets none, since nothing holds its x fixed.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -93,7 +94,7 @@ def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
         >>> lacks_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)), Path("nowhere"))
         False
     """
-    moves = experiment.algorithm.upper_rate != 0 or experiment.server_optimiser
-    return (
-        bool(experiment.evaluation.baseline and moves) and read_baseline(folder) is None
-    )
+    rate = getattr(experiment.algorithm, "upper_rate", None)
+    moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
+    wanted = experiment.evaluation.baseline and moves
+    return wanted and read_baseline(folder) is None

@@ -8,9 +8,9 @@ import jax
 
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.sharded import Sharded
+from fedbilevel.engines.sharded.engine import Sharded
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.experiments.failures import LOSS
+from fedbilevel.experiments.run_directory.failures import LOSS
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
 from fedbilevel.tracking.records import Record

@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from fedbilevel.experiments.choices import Experiment, Own
+from fedbilevel.experiments.schema import Experiment, Own
 
 FILE = Path("fedbilevel") / "executed"
 """Below the folder that a user's programs keep their state in."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedbilevel.experiments.choices import Experiment
-from fedbilevel.experiments.writing import in_line, settings_of
+from fedbilevel.experiments.files.write import in_line, settings_of
+from fedbilevel.experiments.schema import Experiment
 
 MOST_NAMED = 5
 """Settings that one message names."""

@@ -1,9 +1,9 @@
 """An experiment seen from the server of a federation, and from a site."""
 
 from fedbilevel.data.devices import LocalExamples
-from fedbilevel.experiments.building import task_of
-from fedbilevel.experiments.choices import Experiment, Own
-from fedbilevel.experiments.own import own_examples, own_model
+from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.custom_problem import own_examples, own_model
+from fedbilevel.experiments.schema import Experiment, Own
 from fedbilevel.problems.task import Model
 
 NORM_LIMIT = 1e6

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.experiments.baseline import read_baseline
-from fedbilevel.experiments.choices import Experiment, Tracking
-from fedbilevel.experiments.failures import Failure, divergence, read_failure
-from fedbilevel.experiments.folders import EXCHANGES
-from fedbilevel.experiments.runs import asked_of, read_run
+from fedbilevel.experiments.run_directory.failures import (
+    Failure,
+    divergence,
+    read_failure,
+)
+from fedbilevel.experiments.run_directory.layout import EXCHANGES
+from fedbilevel.experiments.run_directory.runs import asked_of, read_run
+from fedbilevel.experiments.schema import Experiment, Tracking
 from fedbilevel.terminal import printable
 from fedbilevel.tracking.records import Record, read_records
 

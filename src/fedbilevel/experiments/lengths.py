@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedbilevel.experiments.choices import Auto, Experiment
+from fedbilevel.experiments.schema import Auto, Experiment
 
 
 def with_rates_of(then: Experiment, now: Experiment) -> Experiment:

@@ -7,16 +7,16 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import NamedTuple
 
+from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
-from fedbilevel.experiments.failures import (
+from fedbilevel.experiments.run_directory.failures import (
     LOSS,
     TRAINING_LOSS,
     divergence,
     growth,
 )
-from fedbilevel.experiments.folders import CAUSE
+from fedbilevel.experiments.run_directory.layout import CAUSE
 from fedbilevel.regular_files import read_regular
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

@@ -8,16 +8,16 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbilevel.engines.accounting import Costs
-from fedbilevel.experiments.choices import Auto, Experiment, Own
+from fedbilevel.atomic_write import replacing
+from fedbilevel.engines.costs import Costs
 from fedbilevel.experiments.differences import differences, in_words
-from fedbilevel.experiments.failures import LOSS, divergence
-from fedbilevel.experiments.measuring import measured_start
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.experiments.writing import text_of, write_experiment
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.files.write import text_of, write_experiment
+from fedbilevel.experiments.measure import measured_start
+from fedbilevel.experiments.run_directory.failures import LOSS, divergence
+from fedbilevel.experiments.schema import Auto, Experiment, Own
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.scoring import Score

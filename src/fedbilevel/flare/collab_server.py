@@ -9,24 +9,24 @@ import jax
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from fedbilevel.engines.federation import Exchange, Federation
-from fedbilevel.engines.federation.kept import MOST
-from fedbilevel.experiments.building import weights_of
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.build import weights_of
 from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.folders import EXCHANGES, LEARNT
-from fedbilevel.experiments.measuring import metrics_of
-from fedbilevel.experiments.running import Work, carry_out
-from fedbilevel.flare.collecting import Garbage
+from fedbilevel.experiments.measure import metrics_of
+from fedbilevel.experiments.run import Work, carry_out
+from fedbilevel.experiments.run_directory.layout import EXCHANGES, LEARNT
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import Exchange, Federation
+from fedbilevel.federation.device_state import MOST
 from fedbilevel.flare.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
 from fedbilevel.flare.enrolling import enrolled
-from fedbilevel.flare.homes import home_of
+from fedbilevel.flare.gc_control import Garbage
+from fedbilevel.flare.job_files import arrived
 from fedbilevel.flare.message_limits import message_limit, too_small
 from fedbilevel.flare.reporting import Reports, is_mistake
 from fedbilevel.flare.reviewed import UnreviewedError
+from fedbilevel.flare.run_directory import home_of
 from fedbilevel.flare.site_failures import BEGUN, OVER
 from fedbilevel.flare.transport import Calls, Collab
-from fedbilevel.flare.travelling import arrived
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
 from fedbilevel.tracking.records import RECORDS

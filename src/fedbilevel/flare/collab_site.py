@@ -4,11 +4,11 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from fedbilevel.flare.collecting import Garbage
-from fedbilevel.flare.homes import RUNS, home_of
+from fedbilevel.federation.worker.child import Answer
+from fedbilevel.federation.worker.worker import Worker, WorkerError
+from fedbilevel.flare.gc_control import Garbage
 from fedbilevel.flare.message_limits import too_small
-from fedbilevel.flare.worker import Worker, WorkerError
-from fedbilevel.flare.worker_child import Answer
+from fedbilevel.flare.run_directory import RUNS, home_of
 
 ENROL = b"enrol"
 BROKEN = "could not begin"
@@ -98,14 +98,14 @@ def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> A
         'made'
     """
     # Here, as the process that waits for answers needs none of it.
-    from fedbilevel.engines.federation.answer_count import AnswerCount
-    from fedbilevel.engines.federation.enrolment import Enrolment
-    from fedbilevel.engines.federation.messages import RefusedError
-    from fedbilevel.engines.federation.site import Site
     from fedbilevel.experiments.federating import known_at, sites_of
+    from fedbilevel.federation.answer_count import AnswerCount
+    from fedbilevel.federation.enrolment import Enrolment
+    from fedbilevel.federation.site import Site
+    from fedbilevel.federation.wire_format import RefusedError
+    from fedbilevel.flare.job_files import arrived
     from fedbilevel.flare.reviewed import UnreviewedError
     from fedbilevel.flare.site_files import read_site_files
-    from fedbilevel.flare.travelling import arrived
 
     try:
         rules, salt = read_site_files(kit / "local")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.experiments.schema import Experiment
 
 BEGINNING, ENROLMENT = "the job to begin", "the sites to enrol"
 EXCHANGE, MEASUREMENT = "an exchange", "a measurement"

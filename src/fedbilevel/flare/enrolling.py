@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedbilevel.atomic_write import replacing
 from fedbilevel.data.devices import LocalExamples
-from fedbilevel.engines.federation import EnrolledDevices, Enrolment, RefusedError
-from fedbilevel.engines.federation.gathering import NO_ANSWER
+from fedbilevel.federation import EnrolledDevices, Enrolment, RefusedError
+from fedbilevel.federation.replies import NO_ANSWER
 from fedbilevel.flare.collab_site import BROKEN
 from fedbilevel.flare.transport import Calls
-from fedbilevel.replacing import replacing
 
 logger = logging.getLogger(__name__)
 

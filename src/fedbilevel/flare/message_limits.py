@@ -45,6 +45,6 @@ def too_small(needed: int) -> str | None:
         return None
     return (
         f"its kit takes messages of up to {limit} bytes, but the model asks for "
-        f"{needed}; call fedbilevel.flare.settings.prepare(kit, message_limit={needed})"
+        f"{needed}; call fedbilevel.flare.prepare(kit, message_limit={needed})"
         " and start it again"
     )

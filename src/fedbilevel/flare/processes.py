@@ -42,7 +42,7 @@ def start(kit: Path) -> None:
     if running := pids(kit):
         raise RuntimeError(
             f"{kit} runs already (process {running[0]}); stop it first: "
-            "fedbilevel.flare.processes.stop(kit)."
+            "fedbilevel.flare.stop(kit)."
         )
     _forget_processes(kit)
     programs = str(Path(sys.executable).parent)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbilevel.engines.federation.site_rules import REHEARSAL
+from fedbilevel.federation.site_rules import REHEARSAL
+from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.message_limits import DEFAULT
-from fedbilevel.flare.settings import prepare
 
 PROJECT = "rehearsal"
 SERVER = "localhost"

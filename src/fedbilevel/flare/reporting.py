@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.engines.federation import Exchange
-from fedbilevel.experiments.claiming import ClaimedError
-from fedbilevel.experiments.folders import EXCHANGES
+from fedbilevel.atomic_write import replacing
+from fedbilevel.experiments.run_directory.layout import EXCHANGES
+from fedbilevel.experiments.run_directory.lock import ClaimedError
+from fedbilevel.federation import Exchange
 from fedbilevel.flare.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.flare.site_failures import failures_in
 from fedbilevel.flare.transport import Calls
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import read_records
 
 MOST = 500

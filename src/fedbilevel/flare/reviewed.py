@@ -4,8 +4,8 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from fedbilevel.atomic_write import replacing
 from fedbilevel.flare.kits import require_kit
-from fedbilevel.replacing import replacing
 
 PROBLEMS = Path("local") / "problems"
 """The folder of a kit with the files that jobs may name, and none may bring."""
@@ -99,7 +99,7 @@ def reviewed(kit: Path, name: str, sha256: str) -> Path:
         ...
         fedbilevel.flare.reviewed.UnreviewedError: the problem file hospitals.py with
         the SHA-256 00ff is not among the reviewed ones of this kit; its operator can
-        read the file and allow it by fedbilevel.flare.reviewed.review.
+        read the file and allow it by fedbilevel.flare.review.
     """
     # What a job says is not made part of a path.
     for file in sorted((kit / PROBLEMS).glob("*.py")):
@@ -108,5 +108,5 @@ def reviewed(kit: Path, name: str, sha256: str) -> Path:
     raise UnreviewedError(
         f"the problem file {name} with the SHA-256 {sha256} is not among the reviewed "
         "ones of this kit; its operator can read the file and allow it by "
-        "fedbilevel.flare.reviewed.review."
+        "fedbilevel.flare.review."
     )

@@ -3,16 +3,16 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbilevel.engines.federation.answer_count import AnswerCount
-from fedbilevel.engines.federation.enrolment import EnrolledDevices, Enrolment
-from fedbilevel.engines.federation.messages import RefusedError
-from fedbilevel.engines.federation.site import Site
-from fedbilevel.experiments.choices import Own
 from fedbilevel.experiments.federating import known_at, sites_of
-from fedbilevel.experiments.reading import read_experiment
-from fedbilevel.flare.homes import RUNS
+from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.schema import Own
+from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.federation.site import Site
+from fedbilevel.federation.wire_format import RefusedError
 from fedbilevel.flare.kits import require_kit
 from fedbilevel.flare.reviewed import digest_of, reviewed
+from fedbilevel.flare.run_directory import RUNS
 from fedbilevel.flare.site_files import read_site_files
 
 

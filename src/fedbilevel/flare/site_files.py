@@ -6,9 +6,9 @@ import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
-from fedbilevel.engines.federation.messages import RefusedError
-from fedbilevel.engines.federation.site import SALT_BYTES
-from fedbilevel.engines.federation.site_rules import RULES, SiteRules
+from fedbilevel.federation.site import SALT_BYTES
+from fedbilevel.federation.site_rules import RULES, SiteRules
+from fedbilevel.federation.wire_format import RefusedError
 
 SALT = "site_salt"
 """The file of a kit's folder `local` with the salt; no job and no upload holds it."""
@@ -71,8 +71,8 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
         >>> read_site_files(Path("/nowhere"))
         Traceback (most recent call last):
         ...
-        fedbilevel.engines.federation.messages.RefusedError: the site's kit has no
-        local/site_rules.toml; let its operator call fedbilevel.flare.settings.prepare
+        fedbilevel.federation.wire_format.RefusedError: the site's kit has no
+        local/site_rules.toml; let its operator call fedbilevel.flare.prepare
         on the kit
     """
     return _rules(local / RULES), _salt(local / SALT)
@@ -126,7 +126,7 @@ def _content(file: Path) -> str:
     except FileNotFoundError:
         raise RefusedError(
             f"the site's kit has no local/{file.name}; let its operator call "
-            "fedbilevel.flare.settings.prepare on the kit"
+            "fedbilevel.flare.prepare on the kit"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         kind = type(error).__name__

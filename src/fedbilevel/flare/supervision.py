@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from fedbilevel.engines.federation import Exchange
-from fedbilevel.experiments.choices import Experiment
+from fedbilevel.atomic_write import replacing
 from fedbilevel.experiments.federating import sites_of
-from fedbilevel.experiments.folders import LEARNT
+from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.deadlines import Deadlines
@@ -22,7 +23,6 @@ from fedbilevel.flare.refusals import refusals_of, too_many
 from fedbilevel.flare.site_failures import FAILURES, failures_in
 from fedbilevel.flare.suspensions import LEFT_OUT, Suspensions
 from fedbilevel.flare.watching import Watch
-from fedbilevel.replacing import replacing
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 POLL = 1.0

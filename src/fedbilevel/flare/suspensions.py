@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.replacing import replacing
+from fedbilevel.atomic_write import replacing
 
 LEFT_OUT = "left_out.json"
 """The file of a run's folder that names them; a site without an entry is let back."""

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from fedbilevel.engines.federation.gathering import NO_ANSWER
-from fedbilevel.engines.federation.transport import Reply
+from fedbilevel.federation.replies import NO_ANSWER
+from fedbilevel.federation.transport import Reply
 from fedbilevel.flare.site_failures import failures_in, note_failure
 
 GRACE = 1.0

@@ -1,1 +1,1 @@
-"""Problems, hypergradients, tree arithmetic and the paper's constants."""
+"""Problems, hypergradients, tree arithmetic and what settings may be."""

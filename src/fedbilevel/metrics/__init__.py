@@ -1,6 +1,5 @@
 """How far a run has come: stationarity, consensus, and what the truth would be."""
 
-from fedbilevel.algorithms.survey import Survey
 from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
@@ -9,6 +8,7 @@ from fedbilevel.metrics.instability import Instability, Level, find_instabilitie
 from fedbilevel.metrics.obstacles import Cause, DiagnosisProgress, Obstacle, Stage
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
+from fedbilevel.metrics.survey import Survey
 
 __all__ = [
     "Cause",

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.survey import Question, Survey
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
@@ -29,6 +28,7 @@ from fedbilevel.metrics.obstacles import (
     ObstacleError,
     Stage,
 )
+from fedbilevel.metrics.survey import Question, Survey
 
 SMALL = 0.1
 """The part of the tolerance that the bound of the error is brought below."""

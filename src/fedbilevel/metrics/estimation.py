@@ -12,10 +12,9 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.means import require_mean
+from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
-from fedbilevel.mathematics.theory.assumptions import Assumptions, weakest
 from fedbilevel.metrics.extremes import (
     Vector,
     extreme_eigenvalues,
@@ -28,6 +27,7 @@ from fedbilevel.metrics.full_data import (
     full_data,
     full_data_problem,
 )
+from fedbilevel.theory.assumptions import Assumptions, weakest
 
 SEARCHES = 3
 """From as many random starts, for the direction in which a derivative changes most."""

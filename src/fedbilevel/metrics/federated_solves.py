@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 
 from fedbilevel.algorithms.own_solves import PROBE_RESIDUAL, PROBES
-from fedbilevel.algorithms.survey import Question, Survey, SurveyState
 from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.mathematics import conjugate_gradients, tree
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -19,6 +18,7 @@ from fedbilevel.metrics.obstacles import (
     ObstacleError,
     Stage,
 )
+from fedbilevel.metrics.survey import Question, Survey, SurveyState
 
 FIRST_OWN_PRODUCTS = 64
 

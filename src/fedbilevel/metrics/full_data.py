@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines.checks import check_weights
-from fedbilevel.engines.means import MOST_ROWS
+from fedbilevel.engines.loss_checks import MOST_ROWS
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.draws import draw_hypergradient_samples
 from fedbilevel.algorithms.fednest import FedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.sampling import draw_hypergradient_samples
 from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
@@ -372,7 +372,7 @@ def _growth(
     problem: BilevelProblem,
     batch_size: int,
 ) -> Float[Array, ""]:
-    samples = draw_hypergradient_samples(data, key, batch_size, series)
+    samples = draw_hypergradient_samples(data, key, batch_size, series.curvature_draws)
     _, power = problem.upper_gradients(x, y, samples.upper)
     first = tree.squared_norm(power)
     for batch in reversed(samples.curvature):

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from fedbilevel.algorithms.survey import Question, SurveyState
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Lower
 from fedbilevel.metrics.federated_solves import (
@@ -11,6 +10,7 @@ from fedbilevel.metrics.federated_solves import (
     FederatedSolves,
     norm,
 )
+from fedbilevel.metrics.survey import Question, SurveyState
 
 ROUNDING = 1e-15
 """The error of a gradient in double precision, relative to the terms that cancel."""

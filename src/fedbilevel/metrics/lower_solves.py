@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
-from fedbilevel.algorithms.survey import Question, SurveyState
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Lower
 from fedbilevel.metrics.federated_solves import FederatedSolves, norm
 from fedbilevel.metrics.obstacles import Stage
+from fedbilevel.metrics.survey import Question, SurveyState
 
 NEWTON_STEPS = 50
 NEWTON_RESIDUAL = 1e-3
@@ -36,7 +36,7 @@ def lower_solution(solves: FederatedSolves, server: SurveyState) -> SurveyState:
         >>> import jax.numpy as jnp, numpy as np
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
         >>> from fedbilevel import Simulation
-        >>> from fedbilevel.algorithms.survey import Survey
+        >>> from fedbilevel.metrics.survey import Survey
         >>> from fedbilevel.engines.inquiry import Inquiry
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)

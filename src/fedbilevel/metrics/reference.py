@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.means import require_mean
+from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.full_data import (

@@ -16,8 +16,8 @@ from fedbilevel.algorithms.soundings import (
     quantile,
 )
 from fedbilevel.data.devices import Devices
-from fedbilevel.engines.accounting import Costs
 from fedbilevel.engines.checks import check_rounds
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.rounds import rounds_of
+from fedbilevel.engines.run import rounds_of
 from fedbilevel.engines.screening import NoUploadsError, logger
 from fedbilevel.mathematics.problem import Lower, Upper
 

@@ -95,7 +95,7 @@ def curves(
     Example:
         >>> from pathlib import Path
         >>> from fedbilevel import Costs, FedBiO
-        >>> from fedbilevel.experiments.choices import Experiment
+        >>> from fedbilevel.experiments.schema import Experiment
         >>> records = [Record(0, 0.1, Costs(), {"loss": 1.0})]
         >>> run = SeedRun(Path("runs/a"), Experiment(FedBiO(0.1)), records, None)
         >>> len(curves([Group("FedBiO", (run,))], ["loss"], [Axis.ROUNDS]).axes)

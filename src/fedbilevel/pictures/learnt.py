@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fedbilevel.experiments.choices import (
+from fedbilevel.experiments.schema import (
     Cleaning,
     Experiment,
     LossTuning,
     Regularisation,
     Representation,
 )
-from fedbilevel.experiments.dealing import deal
+from fedbilevel.experiments.split_data import split_data
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.pictures.classes import class_weights
 from fedbilevel.pictures.numbers import upper_numbers
@@ -38,7 +38,7 @@ def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
         case Regularisation():
             return [penalties(x, shape)]
         case Cleaning():
-            split, wrong = deal(experiment.data, experiment.partition)
+            split, wrong, _ = split_data(experiment.data, experiment.partition)
             histogram = trust_histogram(x, wrong)
             if shape is None:
                 return [histogram]
@@ -46,7 +46,7 @@ def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
             labels = np.asarray(split.training.labels)
             return [trusted_images(x, features, labels, wrong, shape), histogram]
         case LossTuning():
-            split, _ = deal(experiment.data, experiment.partition)
+            split, *_ = split_data(experiment.data, experiment.partition)
             counts = np.bincount(split.training.labels, minlength=split.classes)
             return [class_weights(x, counts)]
         case Representation() if shape is not None:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
-from fedbilevel.data.partition import take
+from fedbilevel.data.partitions import take
 from fedbilevel.mathematics.problem import Batch
 
 
@@ -44,7 +44,7 @@ class LabelledRows(NamedTuple):
 class Split(NamedTuple):
     """Three tables, and the rows of two of them that each device holds.
 
-    `fedbilevel.data.partition.partition` deals rows to devices in the field's usual
+    `fedbilevel.data.partitions.partition` deals rows to devices in the field's usual
     ways; any lists of row numbers will do.
 
     Attributes:

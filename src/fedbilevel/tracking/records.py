@@ -10,10 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from fedbilevel.engines.accounting import Costs
+from fedbilevel.atomic_write import replacing
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.regular_files import read_regular
-from fedbilevel.replacing import replacing
 
 logger = logging.getLogger("fedbilevel")
 RECORDS = "measured.jsonl"

@@ -10,7 +10,7 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.engines.final_points import Points, bytes_of_run, final_points
 from fedbilevel.engines.limits import NO_LIMITS
 from fedbilevel.engines.preparation import RunSpec
-from fedbilevel.engines.rounds import rounds_of
+from fedbilevel.engines.run import rounds_of
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.memory import memory_limit
 from fedbilevel.metrics.full_data import full_data, full_data_problem

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedbilevel.engines.configuration import differences
+from fedbilevel.engines.fingerprint import differences
 from fedbilevel.tuning.space import Setting, Space
 
 NAME = "fedbilevel"

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
-from fedbilevel.engines.configuration import describe
+from fedbilevel.engines.fingerprint import describe
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import RunSpec, configuration_of, prepare

@@ -1,0 +1,253 @@
+"""Settings carried over to another number of devices, and from and to plans."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import jax.numpy as jnp
+
+from fedbilevel.algorithms.local_bsgm import LocalBSGM
+from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.schedules import CubeRootDecay, Schedule, Step, rate_at
+from fedbilevel.mathematics.settings import is_number, register
+from fedbilevel.theory.plans import Plan
+from fedbilevel.theory.scaling import (
+    LOCAL_BSGM_LAW,
+    LOCAL_BSGVRM_LAW,
+    ScalingLaw,
+    scaled_local_steps,
+    scaled_up,
+)
+
+Keeping: TypeAlias = Callable[[ScalingLaw, float], float]
+"""What ε is multiplied by when the number of devices is, by the second argument."""
+
+Algorithm = TypeVar("Algorithm", bound=FederatedAlgorithm)
+
+
+def same_accuracy(law: ScalingLaw, devices: float) -> float:
+    """Keep ε: K times the devices take 1/K of the steps (Corollaries 2, 4 and 6).
+
+    Example:
+        >>> from fedbilevel.theory import LOCAL_BSGM_LAW
+        >>> same_accuracy(LOCAL_BSGM_LAW, 4.0)
+        1.0
+    """
+    return 1.0
+
+
+def same_steps(law: ScalingLaw, devices: float) -> float:
+    """Keep T: more devices reach a smaller ε (Corollaries 1, 3 and 5).
+
+    Example:
+        >>> from fedbilevel.theory import LOCAL_BSGM_LAW
+        >>> same_steps(LOCAL_BSGM_LAW, 4.0)
+        0.5
+    """
+    return law.accuracy(devices=devices, steps=1.0)
+
+
+@register
+@dataclass(frozen=True)
+class RescaledSchedule:
+    """Another schedule, multiplied, run through faster or slower, and capped.
+
+    Attributes:
+        schedule: the one that was tuned.
+        factor: multiplies its rates.
+        pace: how many of its steps one step stands for.
+        ceiling: the largest rate, at which a fresh sample's weight is 1.
+
+    Example:
+        >>> rate = RescaledSchedule(
+        ...     lambda step: 0.1 / (1 + step), factor=2.0, pace=3.0, ceiling=0.15
+        ... )
+        >>> [round(float(rate(step)), 6) for step in (0, 1)]
+        [0.15, 0.05]
+    """
+
+    schedule: Schedule
+    factor: tree.Scalar
+    pace: tree.Scalar
+    ceiling: tree.Scalar
+
+    def __call__(self, step: Step, /) -> tree.Scalar:
+        """Return η_t."""
+        other = jnp.rint(jnp.asarray(step, float) * self.pace).astype(int)
+        return jnp.minimum(self.factor * self.schedule(other), self.ceiling)
+
+
+def rescale(
+    algorithm: Algorithm,
+    *,
+    devices_from: int,
+    devices_to: int,
+    keeping: Keeping = same_accuracy,
+) -> Algorithm:
+    """Return the algorithm with its settings changed as the corollaries say.
+
+    With r = `devices_to` / `devices_from` and the accuracy kept, η is multiplied by r
+    and p by 1/r, and for `LocalBSGVRM` also B, α and β by 1/r. The run then takes 1/r
+    of the steps in the same number of rounds, or a few more where p was rounded down.
+    A schedule is multiplied like η and run through r times as fast. ρ_1, ρ_2, the batch
+    size and the series stay as they are.
+
+    With `keeping=same_steps`, the powers are those for an unchanged number of steps;
+    the series should then be given more terms (`theory.plan_for_steps` says how many).
+
+    The corollaries hold up to constants, and for homogeneous devices. They are about
+    settings that noise decides: an η already near the largest that converges, times r,
+    diverges. On a noisy quadratic, from 4 to 16 devices, the average stationarity over
+    as many rounds of a quarter of the steps came to within a fifth of the old one, and
+    to more than twice the old one with p alone changed
+    (`tests/algorithms/test_rescale.py`).
+
+    Args:
+        algorithm: a `LocalBSGM` or `LocalBSGVRM` that works.
+        devices_from: the number of devices that it was tuned with, in a round.
+        devices_to: the number of devices that it is to run with.
+        keeping: what stays: `same_accuracy` or `same_steps`.
+
+    Raises:
+        ValueError: if p would fall below 1 or a fresh sample's weight, αη or αη²,
+            exceed 1. A schedule whose largest rate is not known is capped there.
+        TypeError: if no corollary is about this algorithm.
+
+    Example:
+        >>> from fedbilevel import LocalBSGVRM, NeumannSeries
+        >>> tuned = LocalBSGVRM(
+        ...     learning_rate=0.1,
+        ...     hypergradient=NeumannSeries(terms=5, scale=0.5),
+        ...     local_steps=20,
+        ...     opening_batch_size=64,
+        ... )
+        >>> wide = rescale(tuned, devices_from=10, devices_to=40)
+        >>> wide.learning_rate, wide.local_steps, wide.upper_mixing
+        (0.4, 5, 0.25)
+    """
+    for name, count in (("devices_from", devices_from), ("devices_to", devices_to)):
+        if count < 1:
+            raise ValueError(f"rescale needs {name} at least 1, but it is {count}.")
+    law, ratio = law_of(algorithm), devices_to / devices_from
+    factors = law.factors(devices=ratio, accuracy=keeping(law, ratio))
+    old: Any = algorithm
+    changes: dict[str, Any] = {
+        "local_steps": scaled_local_steps(old.local_steps, factors.local_steps),
+        "upper_mixing": old.upper_mixing * factors.mixing,
+        "lower_mixing": old.lower_mixing * factors.mixing,
+    }
+    if law.opening_batch_size:
+        changes["opening_batch_size"] = scaled_up(
+            old.opening_batch_size, factors.opening_batch_size
+        )
+    mixing = changes["upper_mixing"], changes["lower_mixing"]
+    rate = old.learning_rate
+    if callable(rate) and not isinstance(rate, CubeRootDecay):
+        ceiling = _ceiling(mixing, law.mixing_power)
+        pace = 1 / factors.steps
+        rate = RescaledSchedule(rate, factors.learning_rate, pace, ceiling)
+    else:
+        decays = isinstance(rate, CubeRootDecay)
+        rate = factors.decay(rate) if decays else rate * factors.learning_rate
+        largest = rate_at(rate, 0)
+        for name, weight in zip(("upper_mixing", "lower_mixing"), mixing, strict=True):
+            if is_number(largest) and is_number(weight):
+                law.require_weight(name, float(weight), float(largest))
+    rescaled: Algorithm = replace(old, learning_rate=rate, **changes)
+    return rescaled
+
+
+def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
+    """Return the powers that the corollaries give to an algorithm's settings.
+
+    Raises:
+        TypeError: if no corollary is about this algorithm.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> law_of(LocalBSGM(0.1, NeumannSeries(5, 0.5))).mixing_power
+        1
+    """
+    if isinstance(algorithm, LocalBSGM):
+        return LOCAL_BSGM_LAW
+    if isinstance(algorithm, LocalBSGVRM):
+        return LOCAL_BSGVRM_LAW
+    raise TypeError(
+        f"the corollaries are about LocalBSGM and LocalBSGVRM, not "
+        f"{type(algorithm).__name__}; scale its settings by hand."
+    )
+
+
+def _ceiling(mixing: tuple[tree.Scalar, tree.Scalar], power: int) -> tree.Scalar:
+    if all(map(is_number, mixing)):
+        return float(max(map(float, mixing)) ** (-1 / power))
+    return jnp.maximum(*mixing) ** (-1 / power)  # a grid of settings, or a traced one
+
+
+def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) -> Plan:
+    """Return what was run and what it reached, for the planner to start from.
+
+    Args:
+        algorithm: a `LocalBSGM` or `LocalBSGVRM` with a `NeumannSeries`.
+        devices: K, how many took part in a round.
+        steps: T, local steps: rounds times `local_steps`.
+        accuracy: ε, the mean over the run's steps of ‖∇Φ(x)‖² + L̃²‖y − y*(x)‖²: what
+            `total` of `metrics.stationarity` returns.
+
+    Raises:
+        TypeError: if no corollary is about this algorithm.
+        ValueError: if none is about its schedule.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> from fedbilevel.theory import plan_for_accuracy
+        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> anchor = plan_of(tried, devices=4, steps=1000, accuracy=0.02)
+        >>> plan = plan_for_accuracy(
+        ...     anchor, devices=8, accuracy=0.02, contraction=0.8
+        ... )
+        >>> with_plan(tried, plan).learning_rate, plan.rounds
+        (0.2, 50)
+    """
+    rate = _settings(algorithm)["learning_rate"]
+    if callable(rate) and not isinstance(rate, CubeRootDecay):
+        raise ValueError(
+            "the corollaries are about a number or CubeRootDecay for learning_rate, "
+            "not about other schedules; plan from a run with one of these."
+        )
+    return Plan(
+        law_of(algorithm),
+        devices=devices,
+        accuracy=accuracy,
+        steps=steps,
+        **_settings(algorithm),
+    )
+
+
+def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
+    """Return the algorithm with a plan's settings; its other settings stay.
+
+    Example:
+        >>> from fedbilevel import LocalBSGM, NeumannSeries
+        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> with_plan(tried, plan_of(tried, devices=4, steps=9, accuracy=1.0)) == tried
+        True
+    """
+    old: Any = algorithm
+    changes = {name: getattr(plan, name) for name in _settings(algorithm)}
+    changes["hypergradient"] = replace(old.hypergradient, terms=changes.pop("terms"))
+    planned: Algorithm = replace(old, **changes)
+    return planned
+
+
+def _settings(algorithm: Algorithm) -> dict[str, Any]:
+    """Return what a plan has of an algorithm, by the plan's names."""
+    names = ["local_steps", "batch_size", "learning_rate"]
+    names += ["upper_mixing", "lower_mixing"]
+    if law_of(algorithm).opening_batch_size:
+        names += ["opening_batch_size"]
+    old: Any = algorithm
+    settings = {name: getattr(old, name) for name in names}
+    return {**settings, "terms": old.hypergradient.terms}

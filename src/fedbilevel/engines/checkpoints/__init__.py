@@ -1,0 +1,1 @@
+"""Checkpoints: what a run keeps of itself, whole or not at all."""

@@ -1,0 +1,454 @@
+"""Running an algorithm: an iterator of rounds, the same for every engine."""
+
+from collections import deque
+from collections.abc import Generator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
+from fedbilevel.data.devices import Devices
+from fedbilevel.engines.checkpoints.options import (
+    CheckpointError,
+    Checkpoints,
+    Progress,
+)
+from fedbilevel.engines.checkpoints.store import Store
+from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.exclusions import ExclusionCounts
+from fedbilevel.engines.limits import NO_LIMITS, Limits
+from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.preparation import (
+    Prepared,
+    RunSpec,
+    configuration_of,
+    participants_of,
+    prepare,
+)
+from fedbilevel.engines.protocol import Engine, Moment, Participants, Report
+from fedbilevel.engines.round import Round
+from fedbilevel.engines.screening import NoUploadsError, inspect, logger
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+
+UNSEEN = 2
+"""Rounds under way before the uploads of the first are looked at."""
+
+
+def run(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    rounds: int,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    limits: Limits = NO_LIMITS,
+    checkpoints: Checkpoints | None = None,
+) -> Generator[Round, None, None]:
+    """Run an algorithm and yield each round as it is done.
+
+    Args:
+        problem: the two losses.
+        algorithm: what devices and server do in a round.
+        devices: the data.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        rounds: how many rounds to run.
+        seed: of every random choice; the same seed gives the same bits.
+        participation: who takes part in a round.
+        weights: of the devices in every mean, in any unit; all alike by default, as in
+            the paper. A device of weight zero is absent. Together with a sample of
+            devices, uneven weights are those of the sample: its mean is then a ratio,
+            whose expectation is not the mean over all devices.
+        engine: where the devices' work is done.
+        limits: how large uploads may be, and how far from what was sent. What exceeds
+            them, or is not finite, is left out of the mean as if its device were
+            absent, and a warning names it. By default any finite upload counts.
+        checkpoints: where to keep what `resume` needs; nowhere by default.
+
+    Returns:
+        An iterator of rounds.
+
+    Raises:
+        ValueError: if the arguments do not fit together.
+        NoUploadsError: while iterating, if all devices of an exchange were left out.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, InMemoryDevices, LocalBSGM, LocalExamples,
+        ...     NeumannSeries, run,
+        ... )
+        >>> problem = BilevelProblem(
+        ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
+        ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
+        ... )
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> algorithm = LocalBSGM(
+        ...     learning_rate=0.1,
+        ...     upper_mixing=10.0,
+        ...     lower_mixing=10.0,
+        ...     hypergradient=NeumannSeries(terms=10, scale=0.4),
+        ...     local_steps=5,
+        ... )
+        >>> *_, last = run(problem, algorithm, devices, 3.0, 0.0, rounds=40)
+        >>> round(float(last.x), 3)  # Φ(x) = (x − 1)²
+        1.0
+    """
+    spec = RunSpec(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        rounds,
+        seed,
+        participation,
+        weights,
+        engine,
+        limits,
+    )
+    return rounds_of(spec, checkpoints)
+
+
+def rounds_of(
+    spec: RunSpec, checkpoints: Checkpoints | None = None
+) -> Generator[Round, None, None]:
+    """Run what is asked and yield each round as it is done, as `run` does.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import FedBiO, InMemoryDevices, LocalExamples
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> problem = BilevelProblem(loss, loss)
+        >>> spec = RunSpec(problem, FedBiO(0.1), devices, 3.0, 0.0, rounds=2)
+        >>> [done.number for done in rounds_of(spec)]
+        [0, 1]
+    """
+    prepared, store = _ready(spec, checkpoints)
+    if store is not None and store.rounds:
+        raise CheckpointError(
+            f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds; "
+            "call resume to go on from it, or choose another folder."
+        )
+    _mention_other_length(spec.algorithm, spec.rounds)
+    first = Progress(0, prepared.state, Costs(), ())
+    return _rounds(prepared, first, store)
+
+
+def resume(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    rounds: int,
+    checkpoints: Checkpoints,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    limits: Limits = NO_LIMITS,
+) -> Generator[Round, None, None]:
+    """Go on with a run from its newest checkpoint, to the same bits.
+
+    A checkpoint that was damaged is skipped for the one before it; without any, the run
+    begins. The engine may be another, and so may `rounds`. Of a run that is done, it
+    yields the last round again.
+
+    Args:
+        problem: as for `run`, and so are all the others.
+        algorithm: as for `run`.
+        devices: as for `run`.
+        x: where the upper variable started.
+        y: where the lower variable started.
+        rounds: how many rounds the whole run has.
+        checkpoints: those of the run.
+        seed: as for `run`.
+        participation: as for `run`.
+        weights: as for `run`.
+        engine: as for `run`.
+        limits: as for `run`.
+
+    Returns:
+        An iterator of the rounds that were missing.
+
+    Raises:
+        CheckpointError: if the checkpoint is of a run that was asked something else;
+            the message says what.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Checkpoints, FedBiO, InMemoryDevices, LocalExamples,
+        ...     resume, run,
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> folder = tempfile.mkdtemp()
+        >>> *_, last = run(*what, rounds=4, checkpoints=Checkpoints(folder, every=2))
+        >>> later = resume(*what, rounds=6, checkpoints=Checkpoints(folder, every=2))
+        >>> [done.number for done in later]
+        [4, 5]
+    """
+    spec = RunSpec(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        rounds,
+        seed,
+        participation,
+        weights,
+        engine,
+        limits,
+    )
+    return remaining_rounds_of(spec, checkpoints)
+
+
+def remaining_rounds_of(
+    spec: RunSpec, checkpoints: Checkpoints
+) -> Generator[Round, None, None]:
+    """Go on with what is asked from its newest checkpoint, as `resume` does.
+
+    Example:
+        >>> remaining_rounds_of.__name__
+        'remaining_rounds_of'
+    """
+    prepared, store = _ready(spec, checkpoints)
+    assert store is not None, "there is a store for checkpoints"
+    progress = store.newest(prepared.state)
+    if progress is None:
+        progress = Progress(0, prepared.state, Costs(), ())
+    if progress.rounds > spec.rounds:
+        raise ValueError(
+            f"{store.folder} has a checkpoint of {progress.rounds} rounds, but "
+            f"rounds={spec.rounds}; ask for at least as many."
+        )
+    if progress.rounds == spec.rounds:
+        return (done for done in [_kept(progress, spec.devices.device_count)])
+    return _rounds(prepared, progress, store)
+
+
+def best_round(
+    problem: BilevelProblem,
+    algorithm: FederatedAlgorithm,
+    devices: Devices,
+    x: Upper,
+    y: Lower,
+    *,
+    checkpoints: Checkpoints,
+    seed: int = 0,
+    participation: Participation = Everyone(),
+    weights: ArrayLike | None = None,
+    engine: Engine = Simulation(),
+    limits: Limits = NO_LIMITS,
+) -> Round:
+    """Return the round whose checkpoint was kept as the best.
+
+    Args:
+        problem: as for `run`, and so are all the others.
+        algorithm: as for `run`.
+        devices: as for `run`.
+        x: where the upper variable started.
+        y: where the lower variable started.
+        checkpoints: those of the run, with `best`.
+        seed: as for `run`.
+        participation: as for `run`.
+        weights: as for `run`.
+        engine: as for `run`.
+        limits: as for `run`.
+
+    Raises:
+        CheckpointError: if there is none, or it is of another run.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Checkpoints, FedBiO, InMemoryDevices, LocalExamples,
+        ...     best_round, run,
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> checkpoints = Checkpoints(
+        ...     tempfile.mkdtemp(),
+        ...     every=1,
+        ...     keep=1,
+        ...     measure=lambda done: {"distance": abs(done.number - 2)},
+        ...     best="distance",
+        ... )
+        >>> *_, last = run(*what, rounds=6, checkpoints=checkpoints)
+        >>> best_round(*what, checkpoints=checkpoints).number
+        2
+    """
+    spec = RunSpec(
+        problem,
+        algorithm,
+        devices,
+        x,
+        y,
+        seed=seed,
+        participation=participation,
+        weights=weights,
+        engine=engine,
+        limits=limits,
+    )
+    prepared, store = _ready(spec, checkpoints)
+    assert store is not None, "best_round has checkpoints"
+    found = store.best(prepared.state)
+    if found is None:
+        raise CheckpointError(
+            f"{store.folder} has no checkpoint with a number to choose it by; run with "
+            "Checkpoints(..., measure=..., best=...)."
+        )
+    return _kept(found, devices.device_count)
+
+
+def _kept(progress: Progress, device_count: int) -> Round:
+    return Round(
+        progress.rounds - 1,
+        progress.state,
+        (),
+        progress.costs,
+        progress.history,
+        _counts_of(progress, device_count).snapshot(),
+    )
+
+
+def _counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
+    if progress.exclusions is None:
+        return ExclusionCounts(device_count)
+    return ExclusionCounts.read(progress.exclusions, device_count)
+
+
+def _ready(
+    spec: RunSpec, checkpoints: Checkpoints | None
+) -> tuple[Prepared, Store | None]:
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        raise TypeError(
+            f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
+        )
+    prepared = prepare(spec)
+    if checkpoints is None:
+        return prepared, None
+    return prepared, Store(checkpoints, configuration_of(prepared))
+
+
+def _rounds(
+    prepared: Prepared, progress: Progress, store: Store | None
+) -> Generator[Round, None, None]:
+    spec = prepared.spec
+    rounds, engine = spec.rounds, spec.engine
+    job, state = engine.begin(prepared.job, progress.state)
+    spent, history = progress.costs, progress.history
+    counts = _counts_of(progress, job.devices.device_count)
+    unseen: deque[tuple[int, tuple[Report, ...], Participants, Server]] = deque()
+    setbacks = _setbacks(progress.state.server)
+
+    def look(at_most: int) -> None:
+        nonlocal setbacks
+        while len(unseen) > at_most:
+            number, reports, chosen, server = unseen.popleft()
+            limit = prepared.job.limits
+            inspect(number, reports, chosen.present, counts, limit)
+            setbacks = _announced(number, setbacks, server)
+
+    def save(rounds: int) -> None:
+        assert store is not None
+        store.save(Progress(rounds, state, spent, history, counts.notes()))
+
+    participants: Participants | None = None
+    try:
+        for number in range(progress.rounds, rounds):
+            chosen = np.asarray(
+                spec.participation(spec.seed, number, job.devices.device_count)
+            )
+            if participants is None or not np.array_equal(participants.devices, chosen):
+                participants = participants_of(number, chosen, prepared.weights)
+            reports = []
+            for exchange, reference in enumerate(job.phases if number else job.opening):
+                state, report = engine.exchange(
+                    job, reference, Moment(number, exchange), state, participants
+                )
+                reports.append(report)
+                # A device whose upload is left out has spent as much as any other.
+                asked = int(report.present.sum())
+                spent = spent.plus(job.costs[reference].times(asked))
+            due = store is not None and store.due(number + 1, rounds)
+            # Looking at a round waits for it, while later ones could be computed.
+            unseen.append((number, tuple(reports), participants, state.server))
+            look(0 if due or number + 1 == rounds else UNSEEN)
+            counted = counts.snapshot()
+            done = Round(number, state, tuple(reports), spent, history, counted)
+            if store is not None and due:
+                history = *history, *store.options.numbers_of(done)
+                done = done._replace(history=history)
+                save(number + 1)
+            yield done
+    except GeneratorExit:
+        # Whoever leaves early is still told of the last rounds' uploads, and can resume
+        # from where they left.
+        try:
+            look(0)
+        except NoUploadsError as error:
+            logger.warning("%s", error)
+        else:
+            if store is not None and not due:
+                save(number + 1)
+        raise
+    except NoUploadsError as error:
+        if store is None:
+            raise
+        store.close()
+        kept = f"of {store.rounds[-1]} rounds" if store.rounds else "none"
+        raise NoUploadsError(f"{error} The newest checkpoint: {kept}.") from None
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _mention_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
+    planned = getattr(algorithm, "rounds", rounds)
+    if planned != rounds:
+        logger.warning(
+            "%s decays its rates over rounds=%s, but the run has rounds=%d: %s. Give "
+            "both the same number.",
+            type(algorithm).__name__,
+            planned,
+            rounds,
+            "it ends while x still moves fast"
+            if planned > rounds
+            else "x stays where it is in the last of them",
+        )
+
+
+def _setbacks(server: Server) -> int:
+    """Return how often an algorithm that can step back did so; never if it cannot."""
+    return int(getattr(server, "setbacks", 0))
+
+
+def _announced(number: int, before: int, server: Server) -> int:
+    now = _setbacks(server)
+    if now > before:
+        logger.warning(
+            "round %d: the upper loss or the local steps exploded; the run steps back "
+            "to its last good state with all rates halved.",
+            number,
+        )
+    return now

@@ -1,0 +1,97 @@
+"""From what an experiment asks for to what `run` takes."""
+
+from typing import Protocol, runtime_checkable
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.experiments.custom_problem import own_task
+from fedbilevel.experiments.schema import (
+    Experiment,
+    Own,
+)
+from fedbilevel.experiments.split_data import split_data
+from fedbilevel.problems.task import Task
+
+
+def task_of(experiment: Experiment) -> Task:
+    """Return the problem with its data.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> task_of(Experiment(FedBiO(0.1))).devices.device_count
+        8
+    """
+    task = _task_of(experiment)
+    require_finite(task.devices)
+    return task
+
+
+def _task_of(experiment: Experiment) -> Task:
+    problem = experiment.problem
+    if isinstance(problem, Own):
+        return own_task(problem.file)
+    data = split_data(experiment.data, experiment.partition)
+    if experiment.weigh_by_size:
+        sizes = [len(rows) for rows in data.split.training_rows]
+        data = data._replace(weights=sizes)
+    return problem.build(data)
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """Devices whose sizes are known."""
+
+    @property
+    def lower_sizes(self) -> Int[np.ndarray, "devices"]:
+        """The number of lower examples of each device."""
+
+
+def weights_of(
+    experiment: Experiment, devices: Sized
+) -> Int[np.ndarray, "devices"] | None:
+    """Return how much each device counts; none where all count alike.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> asked = Experiment(FedBiO(0.1), weigh_by_size=True)
+        >>> weights_of(asked, task_of(asked).devices).sum()
+        np.int64(1150)
+    """
+    if not experiment.weigh_by_size:
+        return None
+    sizes, limit = devices.lower_sizes, experiment.size_limit
+    return sizes if limit is None else np.asarray(np.minimum(sizes, limit))
+
+
+def require_finite(devices: InMemoryDevices) -> None:
+    """Refuse examples with NaN or infinite numbers, and say whose they are.
+
+    Example:
+        >>> from fedbilevel import LocalExamples
+        >>> good, bad = np.ones((2, 3)), np.array([[1.0, 2.0, 3.0], [4.0, np.nan, 6.0]])
+        >>> local = LocalExamples(upper=good, lower=bad)
+        >>> require_finite(InMemoryDevices([local]))
+        Traceback (most recent call last):
+        ...
+        ValueError: row 1 of the lower examples of device 0 has a number that is not
+        finite; fill it in or leave the example out.
+    """
+    for level, arrays, sizes in (
+        ("upper", devices.pooled.upper, devices.upper_sizes),
+        ("lower", devices.pooled.lower, devices.lower_sizes),
+    ):
+        for leaf in map(np.asarray, jax.tree.leaves(arrays)):
+            rows = leaf.reshape(len(leaf), -1)
+            if not np.issubdtype(leaf.dtype, np.floating) or np.isfinite(rows).all():
+                continue
+            row = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            ends = np.cumsum(sizes)
+            device = int(np.searchsorted(ends, row, side="right"))
+            own = row - int(ends[device] - sizes[device])
+            raise ValueError(
+                f"row {own} of the {level} examples of device {device} has a number "
+                "that is not finite; fill it in or leave the example out."
+            )

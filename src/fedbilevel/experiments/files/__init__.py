@@ -1,0 +1,1 @@
+"""Experiment files: TOML read strictly into dataclasses, and written again."""

@@ -1,0 +1,166 @@
+"""The classes that a file can name: the library's, those of plug-ins, any by its place.
+
+A plug-in is an installed package with entry points, such as
+
+    [project.entry-points."fedbilevel.algorithms"]
+    Penalty = "my_package.penalty:Penalty"
+
+Without them a file may say where a class is: `name = "my_package.penalty:Penalty"`.
+"""
+
+import importlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import fedbilevel
+from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.algorithms.server_optimiser import ServerOptimised
+from fedbilevel.engines.debug import DebugSimulation
+from fedbilevel.engines.simulation import Simulation
+from fedbilevel.experiments.schema.auto import Auto
+from fedbilevel.experiments.schema.engines import Sharded
+from fedbilevel.experiments.schema.problems import (
+    Cleaning,
+    LossTuning,
+    Own,
+    Regularisation,
+    Representation,
+)
+
+AUTO = "auto"
+"""The name of `Auto`."""
+NEEDED = {"algorithm": ("init", "opening", "phases"), "problem": ("build",)}
+"""What a class of each table must have to be one."""
+NAMED_OTHERWISE = (AutoFedBiO, ServerOptimised)
+"""Algorithms that a file asks for in another way: "auto", `server_optimiser`."""
+
+logger = logging.getLogger("fedbilevel")
+
+
+class UnknownNameError(ValueError):
+    """A table whose name is none of those that there are.
+
+    Example:
+        >>> UnknownNameError("FedBio", ["FedBiO"]).known
+        ['FedBiO']
+    """
+
+    def __init__(self, given: str, known: list[str]) -> None:
+        super().__init__(f"{given!r} is none of {', '.join(known)}.")
+        self.given, self.known = given, known
+
+
+TABLES = ("algorithm", "problem", "engine")
+"""The tables of a file that come in several kinds, in the order of their fields."""
+
+
+@cache
+def kinds(table: str) -> Mapping[str, type]:
+    """Return the classes that a table of a file can be, by their names.
+
+    A plug-in that cannot be loaded is warned about and left out.
+
+    Example:
+        >>> list(kinds("engine"))
+        ['Simulation', 'Sharded', 'DebugSimulation']
+        >>> "FedBiO" in kinds("algorithm")
+        True
+    """
+    if table == "engine":
+        own: list[type] = [Simulation, Sharded, DebugSimulation]
+    elif table == "problem":
+        own = [Regularisation, Cleaning, LossTuning, Representation, Own]
+    else:
+        public = (getattr(fedbilevel, name) for name in sorted(fedbilevel.__all__))
+        own = [one for one in public if lacks(table, one) is None]
+        own = [Auto, *(one for one in own if one not in NAMED_OTHERWISE)]
+    found = {AUTO if one is Auto else one.__name__: one for one in own}
+    for name, kind in _plugged_in(table):
+        if name in found:
+            logger.warning(
+                "the plug-in's %s %r has a name that is taken; it is left out",
+                table,
+                name,
+            )
+        else:
+            found[name] = kind
+    return found
+
+
+def _plugged_in(table: str) -> Iterator[tuple[str, type]]:
+    for point in entry_points(group=f"fedbilevel.{table}s"):
+        kind, wrong = _loaded(point)
+        wrong = wrong or lacks(table, kind)
+        if wrong is None:
+            yield point.name, kind
+        else:
+            logger.warning(
+                "the plug-in %s = %s is left out: %s", point.name, point.value, wrong
+            )
+
+
+def _loaded(point: EntryPoint) -> tuple[Any, str | None]:
+    # Whatever goes wrong in somebody else's package must not end every run.
+    try:
+        return point.load(), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def lacks(table: str, kind: Any) -> str | None:
+    """Return why something is no class of a table; nothing if it is one.
+
+    Example:
+        >>> lacks("algorithm", dict)
+        'it is no dataclass.'
+    """
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        return "it is no dataclass."
+    missing = [name for name in NEEDED[table] if not hasattr(kind, name)]
+    return f"it has no method {missing[0]}." if missing else None
+
+
+def kind_of(table: str, name: str) -> type:
+    """Return the class that a file means by a name.
+
+    Raises:
+        UnknownNameError: if there is none of this name.
+        ValueError: if a place is given where there is none, or one of another kind.
+
+    Example:
+        >>> kind_of("algorithm", "fedbilevel:FedBiO").__name__
+        'FedBiO'
+    """
+    known = kinds(table)
+    if name in known:
+        return known[name]
+    module, colon, attribute = name.partition(":")
+    if not colon or table not in NEEDED:
+        raise UnknownNameError(name, list(known))
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"name is {name!r}, but there is no such class: {error}; install its "
+            "package, or correct the name."
+        ) from error
+    wrong = lacks(table, kind)
+    if wrong is not None:
+        raise ValueError(f"name is {name!r}, which is no {table}: {wrong}")
+    found: type = kind
+    return found
+
+
+def name_of(table: str, kind: type) -> str:
+    """Return the name by which a file means a class.
+
+    Example:
+        >>> name_of("algorithm", Auto)
+        'auto'
+    """
+    names = [name for name, one in kinds(table).items() if one is kind]
+    return names[0] if names else f"{kind.__module__}:{kind.__qualname__}"

@@ -1,0 +1,167 @@
+"""The rule that every entry of x is shared by several of a site's examples."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.federation.site_rules import RULES, SiteRules
+from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+
+POINTS = ((1.0, 0.1), (1.0, 1.0), (0.0, 0.1), (0.0, 1.0))
+"""Where entries are tried: what the start is multiplied by, and the size of the random
+numbers added to it. At the start itself, or where predictions are all but sure,
+examples may have no influence by accident."""
+
+
+def require_shared_entries(
+    rules: SiteRules, problem: BilevelProblem, x: Upper, y: Lower, data: StoredData
+) -> None:
+    """Refuse an x with entries that too few of the site's examples move.
+
+    Such as a weight for each example: what a server learns of that entry, it learns of
+    that example, whatever batch it was drawn in.
+
+    Args:
+        rules: of the site.
+        problem: the two losses.
+        x: where the upper variable starts.
+        y: where the lower variable starts.
+        data: of the site.
+
+    Raises:
+        RefusedError: says what to set where.
+
+    Example:
+        >>> upper = lambda x, y, batch: jnp.mean((y - batch) ** 2)
+        >>> lower = lambda x, y, batch: jnp.mean(x[batch] * (y - 1.0) ** 2)
+        >>> numbers = StoredExamples(jnp.arange(6), jnp.array(0), jnp.array(6))
+        >>> require_shared_entries(
+        ...     SiteRules(), BilevelProblem(upper, lower), jnp.ones(6), jnp.zeros(()),
+        ...     StoredData(numbers, numbers),
+        ... )
+        Traceback (most recent call last):
+        ...
+        fedbilevel.federation.wire_format.RefusedError: 6 of 6 entries of x are
+        moved by fewer than 5 lower examples of the site, so that uploads tell of each
+        of them. Choose a problem whose x is shared by examples, or let the site's
+        operator lower fewest_per_entry in local/site_rules.toml
+    """
+    if rules.fewest_per_entry == 1:
+        return
+    few = dict.fromkeys(data._fields, 0)
+    seen = dict.fromkeys(data._fields, False)
+    for number, (start, size) in enumerate(POINTS):
+        keys = jax.random.split(jax.random.key(number), 3)
+        point = tuple(
+            _near(variable, start, size, key)
+            for variable, key in zip((x, y, y), keys, strict=True)
+        )
+        for level in data._fields:
+            examples = getattr(data, level)
+            count = _few(problem, level, examples, rules.fewest_per_entry, *point)
+            seen[level] |= count is not None
+            few[level] = max(few[level], count or 0)
+    for level in data._fields:
+        if not seen[level]:
+            raise RefusedError(
+                f"derivatives of the {level} loss of the site's examples by x are not "
+                f"finite at {len(POINTS)} points near the start and near zero, so that "
+                "it cannot tell which entries of x single examples move. Start "
+                "elsewhere, or let the site's operator set fewest_per_entry in "
+                f"local/{RULES} to 1"
+            )
+        if few[level]:
+            total = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
+            raise RefusedError(
+                f"{few[level]} of {total} entries of x are moved by fewer than "
+                f"{rules.fewest_per_entry} {level} examples of the site, so that "
+                "uploads tell of each of them. Choose a problem whose x is shared by "
+                "examples, or let the site's operator lower fewest_per_entry in "
+                f"local/{RULES}"
+            )
+
+
+def _few(
+    problem: BilevelProblem,
+    level: str,
+    examples: StoredExamples,
+    fewest: int,
+    x: Upper,
+    y: Lower,
+    z: Lower,
+) -> int | None:
+    """Return how many entries fewer examples move; none if that cannot be told here."""
+    counts, finite = _movers(problem, level, examples, fewest, x, y, z)
+    if not finite:
+        return None
+    few = [jnp.sum((leaf > 0) & (leaf < fewest)) for leaf in jax.tree.leaves(counts)]
+    return int(sum(few))
+
+
+@partial(jax.jit, static_argnames=("problem", "level", "fewest"))
+def _movers(
+    problem: BilevelProblem,
+    level: str,
+    examples: StoredExamples,
+    fewest: int,
+    x: Upper,
+    y: Lower,
+    z: Lower,
+) -> tuple[PyTree, Bool[Array, ""]]:
+    """Return for each entry how many examples move it, and whether all is finite.
+
+    A penalty moves an entry by the same amount for every example, so an example counts
+    if it moves the entry otherwise than a reference example does. Of an entry that
+    fewer than `fewest` examples move, one of the first `fewest` is no mover.
+    """
+
+    def of_row(row: Int[Array, ""]) -> PyTree:
+        batch: Batch = jax.tree.map(lambda leaf: leaf[row][None], examples.arrays)
+        if level == "upper":
+            return problem.upper_gradients(x, y, batch)[0]
+        return problem.cross_product(x, y, batch, z)
+
+    first, size = jnp.asarray(examples.offset), jnp.asarray(examples.size)
+    rows = first + jnp.arange(fewest, dtype=first.dtype) % size
+    references = jax.lax.map(of_row, rows)
+
+    def differs(moved: Array, reference: Array) -> Array:
+        scale = jnp.maximum(jnp.abs(moved), jnp.abs(reference))
+        return jnp.abs(moved - reference) > 1e-5 * scale
+
+    def count(
+        row: Int[Array, ""], before: tuple[PyTree, Bool[Array, ""]]
+    ) -> tuple[PyTree, Bool[Array, ""]]:
+        counts, finite = before
+        moved = of_row(row)
+        counts = jax.tree.map(
+            lambda total, one, reference: (
+                total + differs(one[None], reference).astype(jnp.int32)
+            ),
+            counts,
+            moved,
+            references,
+        )
+        of_leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(moved)]
+        return counts, finite & jnp.all(jnp.stack(of_leaves))
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.int32), references)
+    begun = zeros, jnp.array(True)
+    counts, finite = jax.lax.fori_loop(first, first + size, count, begun)
+    return jax.tree.map(lambda leaf: jnp.min(leaf, axis=0), counts), finite
+
+
+def _near(point: PyTree, start: float, size: float, key: Array) -> PyTree:
+    """Return random numbers, around a point or around zero."""
+    leaves, structure = jax.tree.flatten(point)
+    keys = jax.random.split(key, len(leaves))
+    moved = [
+        start * leaf
+        + size * jax.random.normal(one, jnp.shape(leaf), jnp.result_type(leaf))
+        for leaf, one in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, moved)

@@ -1,0 +1,63 @@
+"""The paper's constants, its theorems' ceilings and bounds, and how settings scale.
+
+Where the paper's print is inconsistent, `docs/paper-notes.md` says how it is read.
+"""
+
+from fedbilevel.theory.assumptions import Assumptions, weakest
+from fedbilevel.theory.bounds import Bound, Start, StepCeilings
+from fedbilevel.theory.constants import (
+    estimator_lipschitz,
+    estimator_variance,
+    lower_error_factor,
+    objective_smoothness,
+    series_bias,
+)
+from fedbilevel.theory.plans import (
+    Plan,
+    plan_for_accuracy,
+    plan_for_steps,
+)
+from fedbilevel.theory.scaling import (
+    LOCAL_BSGM_LAW,
+    LOCAL_BSGVRM_LAW,
+    ScalingLaw,
+)
+from fedbilevel.theory.theorem_1 import (
+    local_bsgm_bound,
+    local_bsgm_ceilings,
+)
+from fedbilevel.theory.theorem_2 import (
+    local_bsgvrm_bound,
+    local_bsgvrm_ceilings,
+)
+from fedbilevel.theory.theorem_3 import (
+    DecayingSteps,
+    local_bsgvrm_decay,
+    local_bsgvrm_decay_bound,
+)
+
+__all__ = [
+    "LOCAL_BSGM_LAW",
+    "LOCAL_BSGVRM_LAW",
+    "Assumptions",
+    "Bound",
+    "DecayingSteps",
+    "Plan",
+    "ScalingLaw",
+    "Start",
+    "StepCeilings",
+    "estimator_lipschitz",
+    "estimator_variance",
+    "local_bsgm_bound",
+    "local_bsgm_ceilings",
+    "local_bsgvrm_bound",
+    "local_bsgvrm_ceilings",
+    "local_bsgvrm_decay",
+    "local_bsgvrm_decay_bound",
+    "lower_error_factor",
+    "objective_smoothness",
+    "plan_for_accuracy",
+    "plan_for_steps",
+    "series_bias",
+    "weakest",
+]

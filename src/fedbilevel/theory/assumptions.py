@@ -1,0 +1,69 @@
+"""The constants of the paper's assumptions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """The constants of Assumptions 1 to 3, which every bound is made of.
+
+    Attributes:
+        strong_convexity: μ of the lower loss in y.
+        upper_lipschitz: L_0, of the upper loss.
+        gradient_lipschitz: L_1, of the gradients of both losses.
+        cross_lipschitz: L_21, of ∇²xy g.
+        curvature_lipschitz: L_22, of ∇²yy g.
+        deviation: σ, the standard deviation of a sampled ∇g.
+
+    Example:
+        >>> from fedbilevel.theory import Assumptions
+        >>> Assumptions(
+        ...     strong_convexity=0.5, upper_lipschitz=1.0, gradient_lipschitz=2.0
+        ... ).deviation
+        0.0
+    """
+
+    strong_convexity: float
+    upper_lipschitz: float
+    gradient_lipschitz: float
+    cross_lipschitz: float = 0.0
+    curvature_lipschitz: float = 0.0
+    deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.strong_convexity <= self.gradient_lipschitz:
+            raise ValueError(
+                f"strong_convexity μ={self.strong_convexity} must lie above 0 and at "
+                f"most at gradient_lipschitz L_1={self.gradient_lipschitz}, since both "
+                "bound the same Hessian."
+            )
+
+    @property
+    def symbols(self) -> tuple[float, float, float, float, float]:
+        """(μ, L_0, L_1, L_21, L_22), for formulas."""
+        return (
+            self.strong_convexity,
+            self.upper_lipschitz,
+            self.gradient_lipschitz,
+            self.cross_lipschitz,
+            self.curvature_lipschitz,
+        )
+
+
+def weakest(assumptions: Sequence[Assumptions]) -> Assumptions:
+    """Return what all of these allow: the smallest μ and the largest of all others.
+
+    Example:
+        >>> weakest([Assumptions(0.5, 1.0, 2.0), Assumptions(0.2, 3.0, 1.0)])
+        Assumptions(strong_convexity=0.2, upper_lipschitz=3.0, gradient_lipschitz=2.0,
+                    cross_lipschitz=0.0, curvature_lipschitz=0.0, deviation=0.0)
+    """
+    return Assumptions(
+        min(one.strong_convexity for one in assumptions),
+        max(one.upper_lipschitz for one in assumptions),
+        max(one.gradient_lipschitz for one in assumptions),
+        max(one.cross_lipschitz for one in assumptions),
+        max(one.curvature_lipschitz for one in assumptions),
+        max(one.deviation for one in assumptions),
+    )

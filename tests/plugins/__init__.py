@@ -1,0 +1,1 @@
+"""Plug-ins: algorithms and problems of other packages."""

@@ -1,0 +1,116 @@
+"""A plug-in's algorithm and problem run like the library's own.
+
+From a TOML file, by the command line with options of their own, and in a federation
+whose sites are in one process.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.package import write_package
+from tests.waiting import HANG
+
+pytestmark = pytest.mark.process
+
+FILE = """rounds = 3
+data.training = 60
+data.validation = 30
+partition.devices = 3
+algorithm = {{ name = "{algorithm}", learning_rate = 0.1, local_steps = 2 }}
+problem = {{ name = "{problem}", strength = 0.2 }}
+"""
+FEDERATION = """
+from pathlib import Path
+import jax
+import numpy as np
+from fedbilevel import run
+from fedbilevel.experiments import read_experiment, task_of
+from fedbilevel.federation import (
+    REHEARSAL, EnrolledDevices, Federation, InProcess, Site
+)
+
+experiment = read_experiment(Path("asked.toml"))
+problem, devices, x, y = (task := task_of(experiment))[:4]
+algorithm = experiment.federated_algorithm
+held = [devices.local(place) for place in range(3)]
+sites = {
+    str(place): Site(place, problem, algorithm, one, x, y, rules=REHEARSAL)
+    for place, one in enumerate(held)
+}
+there = EnrolledDevices({name: one.enrolment for name, one in sites.items()}, held[0])
+engine = Federation(InProcess(sites), there, run="first", timeout=60.0)
+*_, far = run(problem, algorithm, there, x, y, rounds=3, engine=engine)
+*_, here = run(problem, algorithm, devices, x, y, rounds=3)
+weights = [
+    np.concatenate([np.ravel(one) for one in jax.tree.leaves(last.y)])
+    for last in (far, here)
+]
+assert np.ptp(weights[1]) > 0.01
+np.testing.assert_allclose(*weights, rtol=0, atol=1e-6)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "installed").mkdir()
+    write_package(tmp_path / "installed")
+    (tmp_path / "asked.toml").write_text(
+        FILE.format(algorithm="Plain", problem="Penalised")
+    )
+    return tmp_path
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(
+        [str(folder / "installed"), os.environ.get("PYTHONPATH", "")]
+    )
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+    )
+
+
+def run_of(folder: Path, *options: str) -> str:
+    done = python(folder, "-m", "fedbilevel", "run", "asked.toml", *options)
+    assert done.returncode == 0, done.stderr
+    assert "is left out: AttributeError" in done.stderr
+    assert "'FedBiO' has a name that is taken" in done.stderr
+    (asked,) = folder.glob("runs/*/experiment.toml")
+    return asked.read_text("utf-8")
+
+
+def test_a_file_names_them_and_options_change_their_settings(folder):
+    kept = run_of(folder, "--algorithm.drag", "7", "--problem.strength", "0.3")
+    assert 'name = "Plain"' in kept
+    assert "drag = 7.0" in kept
+    assert 'name = "Penalised"' in kept
+    assert "strength = 0.3" in kept
+
+
+def test_a_file_names_them_by_their_place(folder):
+    (folder / "asked.toml").write_text(
+        FILE.format(algorithm="plugged:Plain", problem="plugged:Penalised")
+    )
+    # They have names, which are what is kept.
+    assert 'name = "Plain"' in run_of(folder)
+
+
+def test_an_impossible_setting_is_refused_with_its_line(folder):
+    done = python(
+        folder, "-m", "fedbilevel", "run", "asked.toml", "--algorithm.drag", "-1"
+    )
+    assert done.returncode == 2
+    assert "Plain needs drag above 0, but it is -1.0." in done.stderr
+
+
+def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(folder):
+    done = python(folder, "-c", FEDERATION)
+    assert done.returncode == 0, done.stderr
