@@ -2,6 +2,7 @@ from . import datasets as datasets
 from . import metrics as metrics
 from . import problems as problems
 from .algorithms.auto_fedbio import AutoFedBiO
+from .algorithms.f2sa import F2SA
 from .algorithms.fedbio import FedBiO
 from .algorithms.fedbio_acc import FedBiOAcc
 from .algorithms.fednest import FedNest
@@ -50,6 +51,7 @@ from .tuning.study import Trial
 from .tuning.tuner import Tuned, TuningProgress, tune
 
 __all__ = [
+    "F2SA",
     "AutoFedBiO",
     "BilevelProblem",
     "CheckpointError",

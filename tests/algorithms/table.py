@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fedbilevel import (
+    F2SA,
     AutoFedBiO,
     ConjugateGradient,
     CubeRootDecay,
@@ -65,6 +66,7 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     "FedBiO, private lower level": lambda: FedBiO(
         SCHEDULE, 0.3, 0.5, 0.4, local_steps=2, private_lower=True
     ),
+    "F2SA": lambda: F2SA(0.1, multiplier=5.0, upper_rate=0.3, local_steps=2),
     "FedBiOAcc": lambda: FedBiOAcc(
         0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, opening_batch_size=4
     ),

@@ -19,8 +19,10 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.engines import simulation
+from fedbilevel.experiments.schema.registry import kinds
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
+from fedbilevel.mathematics.settings import declared
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, by_day
 
@@ -91,7 +93,8 @@ def server_after(algorithm):
 
 def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
     owners = {type(one) for one in SCHEDULED.values()}
-    assert len(owners) == 8, owners
+    known = kinds("algorithm").values()
+    assert owners == {one for one in known if "learning_rate" in declared(one)}
     assert all(
         "learning_rate"
         in {one.name for one in fields(owner) if one.type == LearningRate}

@@ -78,6 +78,8 @@ def test_each_oracle_equals_dense_autodiff(case):
     assert_equal(gradient_y, jax.jacrev(upper, 1)(flat_x, flat_y))
     gradient = problem.lower_gradient(x, y, batch)
     assert_equal(gradient, jax.jacfwd(lower, 1)(flat_x, flat_y))
+    gradient = problem.lower_gradient_x(x, y, batch)
+    assert_equal(gradient, jax.jacfwd(lower, 0)(flat_x, flat_y))
     hessian = jax.hessian(lower, 1)(flat_x, flat_y)
     product = problem.hessian_product(x, y, batch, tree_vector)
     assert_equal(product, hessian @ vector)

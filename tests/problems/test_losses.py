@@ -66,10 +66,12 @@ def test_oracles_equal_differences_of_the_transcriptions(name):
     here = unravel_x(x), unravel_y(y)
     gradient_x, gradient_y = problem.upper_gradients(*here, upper)
     lower_gradient = problem.lower_gradient(*here, lower)
+    lower_gradient_x = problem.lower_gradient_x(*here, lower)
     for got, expected in (
         (flat(gradient_x) @ along_x, slope(case.upper, upper, 1, 0)),
         (flat(gradient_y) @ along_y, slope(case.upper, upper, 0, 1)),
         (flat(lower_gradient) @ along_y, slope(case.lower, lower, 0, 1)),
+        (flat(lower_gradient_x) @ along_x, slope(case.lower, lower, 1, 0)),
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-8)
 

@@ -1,4 +1,4 @@
-"""A bilevel problem: two losses and the four derivative oracles they imply."""
+"""A bilevel problem: two losses and the five derivative oracles they imply."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -39,6 +39,14 @@ class LowerGradient(Protocol):
 
 
 @runtime_checkable
+class LowerGradientX(Protocol):
+    """∇x g."""
+
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Upper:
+        """Return the gradient of the lower loss in x."""
+
+
+@runtime_checkable
 class HessianProduct(Protocol):
     """∇²yy g · vector."""
 
@@ -60,7 +68,7 @@ class BilevelProblem:
 
     A user states the two losses as functions of (x, y, batch), where a batch has the
     structure of a device's upper or lower examples. Automatic differentiation supplies
-    the four oracles, none of which forms a matrix. Estimators and algorithms use the
+    the five oracles, none of which forms a matrix. Estimators and algorithms use the
     oracles only, so any of them may be replaced by a closed form.
 
     Attributes:
@@ -68,6 +76,8 @@ class BilevelProblem:
         lower_loss: g, the mean over a batch, strongly convex in y.
         upper_gradients: ∇x f and ∇y f.
         lower_gradient: ∇y g.
+        lower_gradient_x: ∇x g, which first-order methods use in place of second
+            derivatives.
         hessian_product: ∇²yy g · vector.
         cross_product: ∇²xy g · vector.
 
@@ -89,6 +99,7 @@ class BilevelProblem:
     lower_loss: Loss
     upper_gradients: UpperGradients
     lower_gradient: LowerGradient
+    lower_gradient_x: LowerGradientX
     hessian_product: HessianProduct
     cross_product: CrossProduct
 
@@ -99,15 +110,17 @@ class BilevelProblem:
         *,
         upper_gradients: UpperGradients | None = None,
         lower_gradient: LowerGradient | None = None,
+        lower_gradient_x: LowerGradientX | None = None,
         hessian_product: HessianProduct | None = None,
         cross_product: CrossProduct | None = None,
     ) -> None:
-        gradient = lower_gradient or _Gradient(lower_loss)
+        gradient = lower_gradient or _Gradient(lower_loss, argument=1)
         fields = {
             "upper_loss": upper_loss,
             "lower_loss": lower_loss,
             "upper_gradients": upper_gradients or _Gradients(upper_loss),
             "lower_gradient": gradient,
+            "lower_gradient_x": lower_gradient_x or _Gradient(lower_loss, argument=0),
             "hessian_product": hessian_product or _HessianProduct(gradient),
             "cross_product": cross_product or _CrossProduct(lower_loss),
         }
@@ -132,9 +145,10 @@ class _Gradients:
 @dataclass(frozen=True)
 class _Gradient:
     loss: Loss
+    argument: int
 
-    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Lower:
-        return jax.grad(self.loss, argnums=1)(x, y, batch)
+    def __call__(self, x: Upper, y: Lower, batch: Batch, /) -> Upper | Lower:
+        return jax.grad(self.loss, argnums=self.argument)(x, y, batch)
 
 
 @dataclass(frozen=True)

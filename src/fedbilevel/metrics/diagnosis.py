@@ -261,6 +261,7 @@ def _in_double(problem: BilevelProblem) -> BilevelProblem:
         _InDouble(problem.lower_loss),
         upper_gradients=_InDouble(problem.upper_gradients),
         lower_gradient=_InDouble(problem.lower_gradient),
+        lower_gradient_x=_InDouble(problem.lower_gradient_x),
         hessian_product=_InDouble(problem.hessian_product),
         cross_product=_InDouble(problem.cross_product),
     )

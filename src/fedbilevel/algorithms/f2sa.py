@@ -1,0 +1,141 @@
+"""F²SA: a penalty in place of second derivatives, by first-order steps alone."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+
+from fedbilevel.algorithms.protocol import Carry, Downlink, Info, Phase, Private, Upload
+from fedbilevel.algorithms.validation import check_settings
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import (
+    Count,
+    LowerRate,
+    Rate,
+    UpperRate,
+    register,
+)
+
+
+class F2SAState(NamedTuple):
+    """(x, y, w) and the number of steps taken.
+
+    Example:
+        >>> F2SAState(1.0, 2.0, 2.0, step=0).penalised
+        2.0
+    """
+
+    x: Upper
+    y: Lower
+    penalised: Lower
+    step: schedules.Step
+
+
+@register
+@dataclass(frozen=True)
+class F2SA:
+    """Three gradient steps at once, with no second derivative, averaged now and then.
+
+    Beside y, which descends g, there is w, which descends f + λg. Every local step
+    moves, at the point (x, y, w) that it starts from,
+
+        y ← y − γ ∇y g(x, y),   w ← w − γ (∇y g(x, w) + ∇y f(x, w) / λ),
+        x ← x − η (∇x f(x, w) + λ (∇x g(x, w) − ∇x g(x, y))).
+
+    Where y and w have settled, the direction of x is the gradient of
+    min_w (f + λg) − λ min_y g, which differs from the hypergradient by O(1 / λ). All
+    directions are linear in what a device computes from its own data, so with one local
+    step an exchange the averaged run is that of one machine with all data, on
+    heterogeneous devices too.
+
+    A large λ makes the bias small and multiplies the sampling noise of ∇x g(x, w) −
+    ∇x g(x, y), which shrinks only as w comes near y: both are taken on one batch.
+
+    Attributes:
+        learning_rate: multiplies both rates; a number or a schedule.
+        multiplier: λ.
+        upper_rate: η / learning_rate.
+        lower_rate: γ / learning_rate, of y and of w.
+        local_steps: steps between two exchanges.
+        batch_size: examples in each of the three batches of a step.
+
+    References:
+        Kwon, Kwon, Wright and Nowak, A Fully First-Order Method for Stochastic Bilevel
+        Optimization, arXiv 2301.10945; λ is constant here.
+
+    Example:
+        >>> from fedbilevel import F2SA
+        >>> F2SA(learning_rate=0.1, multiplier=20.0, local_steps=5).lower_rate
+        1.0
+    """
+
+    learning_rate: schedules.LearningRate
+    multiplier: Rate = 10.0
+    upper_rate: UpperRate = 1.0
+    lower_rate: LowerRate = 1.0
+    local_steps: Count = 1
+    batch_size: Count = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(
+        self, problem: BilevelProblem, x: Upper, y: Lower
+    ) -> tuple[F2SAState, Private]:
+        """Return (x, y, y); devices keep nothing."""
+        return F2SAState(x, y, y, step=0), ()
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return nothing: the first round is like any other."""
+        return ()
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the local steps and one average."""
+
+        def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+            x, y, w, t = carry
+            upper_key, lower_key = jax.random.split(key)
+            (xi,) = data.upper.draw(upper_key, self.batch_size, draws=1)
+            zeta, zeta_0 = data.lower.draw(lower_key, self.batch_size, draws=2)
+            eta = schedules.rate_at(self.learning_rate, t)
+            above_x, above_y = problem.upper_gradients(x, w, xi)
+            excess = tree.subtract(
+                problem.lower_gradient_x(x, w, zeta_0),
+                problem.lower_gradient_x(x, y, zeta_0),
+            )
+            along_x = tree.add_scaled(above_x, self.multiplier, excess)
+            along_w = tree.add_scaled(
+                problem.lower_gradient(x, w, zeta), 1 / self.multiplier, above_y
+            )
+            along_y = problem.lower_gradient(x, y, zeta)
+            return F2SAState(
+                tree.add_scaled(x, -self.upper_rate * eta, along_x),
+                tree.add_scaled(y, -self.lower_rate * eta, along_y),
+                tree.add_scaled(w, -self.lower_rate * eta, along_w),
+                t + 1,
+            )
+
+        def finish(
+            carry: Carry, downlink: Downlink, key: RandomKey
+        ) -> tuple[Upload, Private, Info]:
+            return Upload(carry[:3]), (), {}
+
+        def server(server: F2SAState, mean: Upload, key: RandomKey) -> F2SAState:
+            mean_x, y, w = mean.update
+            x = tree.moved(self.upper_rate, server.x, mean_x)
+            return F2SAState(x, y, w, server.step + self.local_steps)
+
+        return (
+            Phase(
+                name="local steps",
+                steps=self.local_steps,
+                broadcast=lambda server: server,
+                start=lambda downlink, private, data, key: downlink,
+                step=step,
+                finish=finish,
+                server=server,
+                reference=lambda downlink: downlink[:3],
+            ),
+        )
