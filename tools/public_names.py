@@ -15,6 +15,7 @@ LOG = logging.getLogger("mkdocs.hooks.public_names")
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "fedbilevel"
 WHOLE = (
+    "fedbilevel.picture",
     "fedbilevel.pictures",
     "fedbilevel.tracking",
 )

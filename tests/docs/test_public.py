@@ -8,7 +8,7 @@ import pytest
 from tests.docs.pages import ROOT
 from tools.public_names import public_names
 
-WHOLE = ("fedbilevel.pictures", "fedbilevel.tracking")
+WHOLE = ("fedbilevel.picture", "fedbilevel.tracking")
 """Packages whose modules are public as well."""
 PAGES = [
     ROOT / "README.md",

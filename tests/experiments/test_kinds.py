@@ -7,13 +7,12 @@ from fedbilevel.experiments.files.kinds import word_of
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.schema import (
     Auto,
-    Cleaning,
     Experiment,
-    Regularisation,
     Sharded,
     Tracking,
 )
 from fedbilevel.experiments.schema.registry import TABLES, kinds
+from fedbilevel.problems import Cleaning, Regularisation
 
 ASKED = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
 EVERY = [(table, kind) for table in TABLES for kind in kinds(table).values()]

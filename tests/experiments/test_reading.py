@@ -10,7 +10,8 @@ from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
 from fedbilevel.experiments.files.write import settings_of, write_experiment
-from fedbilevel.experiments.schema import Experiment, Own, Regularisation, Tracking
+from fedbilevel.experiments.schema import Experiment, Own, Tracking
+from fedbilevel.problems import Regularisation
 
 SOUND = """
 rounds = 7

@@ -11,11 +11,11 @@ from fedbilevel.experiments.schema import (
     Data,
     Evaluation,
     Experiment,
-    LossTuning,
     Own,
     Partition,
 )
 from fedbilevel.metrics import newton_reference, stationarity
+from fedbilevel.problems import LossTuning
 from fedbilevel.tracking import read_records
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from fedbilevel import FedBiO, Trial, Tuned
-from fedbilevel.pictures.picture import svg_of
+from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 
 

@@ -1,6 +1,7 @@
 """`fedbilevel new NAME`: a problem of your own to begin with."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -8,6 +9,8 @@ from keyword import iskeyword
 from pathlib import Path
 from shlex import quote
 from string import Template
+
+from fedbilevel.nearest import nearest
 
 FILES = {
     "problem.py.txt": "{}.py",
@@ -17,8 +20,10 @@ FILES = {
 }
 """The templates of a problem of one's own, and what each becomes."""
 
-READY = ("regularisation", "cleaning", "loss_tuning", "representation")
-"""The ready-made problems; each has a template of an experiment file."""
+HEADER = """# fedbilevel run $name.toml
+# Every setting is also an option: fedbilevel run $name.toml --help
+"""
+"""How the experiment file of a ready-made problem begins."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,28 +40,29 @@ def main(arguments: Sequence[str]) -> int:
         "or, with --ready, NAME.toml for a problem that there is already.",
     )
     parser.add_argument("name", metavar="NAME", help="a word that Python can import")
-    parser.add_argument("--ready", choices=READY, help="a ready-made problem")
+    parser.add_argument(
+        "--ready", metavar="PROBLEM", help="a ready-made problem, such as cleaning"
+    )
     parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
     given = parser.parse_args(arguments)
-    templates = {f"{given.ready}.toml.txt": "{}.toml"} if given.ready else FILES
     if given.ready:
         _check_file_name(given.name)
+        texts = {"{}.toml": HEADER + _template_of(given.ready)}
     else:
         _check_importable(given.name)
+        templates = files("fedbilevel.commands") / "templates"
+        texts = {
+            name: (templates / template).read_text(encoding="utf-8")
+            for template, name in FILES.items()
+        }
     given.folder.mkdir(parents=True, exist_ok=True)
-    written = {
-        template: given.folder / name.format(given.name)
-        for template, name in templates.items()
-    }
-    for file in written.values():
+    written = {given.folder / name.format(given.name): texts[name] for name in texts}
+    for file in written:
         if file.exists():
             raise ValueError(f"{file} exists already; choose another name or folder.")
-    for template, file in written.items():
-        text = (files("fedbilevel.commands") / "templates" / template).read_text(
-            encoding="utf-8"
-        )
+    for file, text in written.items():
         file.write_text(Template(text).substitute(name=given.name), encoding="utf-8")
-    *code, experiment = written.values()
+    *code, experiment = written
     if code:
         problem, test, site = code
         print(f"{problem} has the losses and the data; pytest {test} tests them.")
@@ -86,3 +92,18 @@ def _check_importable(name: str) -> None:
             f"there is a Python module {name} already, which {name}.py would hide; "
             "choose another name."
         )
+
+
+def _template_of(ready: str) -> str:
+    from fedbilevel.experiments.schema.registry import kinds
+
+    known: dict[str, str] = {
+        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): kind.TEMPLATE
+        for name, kind in kinds("problem").items()
+        if hasattr(kind, "TEMPLATE")
+    }
+    if ready not in known:
+        raise ValueError(
+            f"there is no ready-made problem {ready!r}; {nearest(ready, known)}"
+        )
+    return known[ready]

@@ -18,9 +18,9 @@ from fedbilevel.experiments.run_directory.failures import divergence, read_failu
 from fedbilevel.experiments.run_directory.layout import LEARNT
 from fedbilevel.experiments.run_directory.runs import read_run
 from fedbilevel.experiments.run_directory.solution import read_learnt
+from fedbilevel.picture import svg_of
 from fedbilevel.pictures.course import course
 from fedbilevel.pictures.learnt import learnt
-from fedbilevel.pictures.picture import svg_of
 from fedbilevel.pictures.report import report
 
 REPORT = "report.html"

@@ -30,7 +30,7 @@ from fedbilevel.experiments.tuning import (
     promise,
     score_of,
 )
-from fedbilevel.pictures.picture import svg_of
+from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs

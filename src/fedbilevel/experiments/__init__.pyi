@@ -6,7 +6,7 @@ from .run import Step, Work, carry_out, work_of
 from .run_directory.runs import Run, read_run
 from .run_directory.solution import Learnt, read_learnt
 from .schema import Experiment
-from .split_data import SplitData, split_data
+from .split_data import split_data
 
 __all__ = [
     "Experiment",
@@ -14,7 +14,6 @@ __all__ = [
     "Learnt",
     "Outcome",
     "Run",
-    "SplitData",
     "Step",
     "Work",
     "carry_out",

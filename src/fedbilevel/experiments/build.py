@@ -8,11 +8,9 @@ from jaxtyping import Int
 
 from fedbilevel.data.devices import InMemoryDevices
 from fedbilevel.experiments.custom_problem import own_task
-from fedbilevel.experiments.schema import (
-    Experiment,
-    Own,
-)
+from fedbilevel.experiments.schema import Experiment, Own
 from fedbilevel.experiments.split_data import split_data
+from fedbilevel.problems.ready_made import WithOwnData
 from fedbilevel.problems.task import Task
 
 
@@ -33,6 +31,8 @@ def _task_of(experiment: Experiment) -> Task:
     problem = experiment.problem
     if isinstance(problem, Own):
         return own_task(problem.file)
+    if isinstance(problem, WithOwnData):
+        return problem.task()
     data = split_data(experiment.data, experiment.partition)
     if experiment.weigh_by_size:
         sizes = [len(rows) for rows in data.split.training_rows]

@@ -1,10 +1,9 @@
 """Examples dealt to devices, as an experiment asks for."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
 from fedbilevel import datasets
 from fedbilevel.data.partitions import nobody_without, partition, take
@@ -12,25 +11,7 @@ from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
 from fedbilevel.experiments.schema.data import HUB_FIELDS, Data, Partition
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import redraw_labels
-from fedbilevel.problems.split import Split
-
-
-class SplitData(NamedTuple):
-    """Examples, and which training labels were spoilt.
-
-    Attributes:
-        split: the tables, and who holds what.
-        wrong: which training labels are wrong; none if none were spoilt.
-        weights: of devices, if they do not count alike.
-
-    Example:
-        >>> SplitData._fields
-        ('split', 'wrong', 'weights')
-    """
-
-    split: Split
-    wrong: Bool[np.ndarray, "examples"] | None
-    weights: Sequence[int] | None = None
+from fedbilevel.problems.split import Split, SplitData
 
 
 def split_data(data: Data, held: Partition) -> SplitData:

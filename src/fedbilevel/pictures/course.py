@@ -5,7 +5,7 @@ from math import isfinite, nan
 
 import numpy as np
 
-from fedbilevel.pictures.picture import Picture, blank, thinned
+from fedbilevel.picture import Picture, blank, thinned
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

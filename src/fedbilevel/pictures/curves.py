@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.experiments.groups import Group, SeedRun
+from fedbilevel.picture import blank, thinned
 from fedbilevel.pictures.course import spans_decades
-from fedbilevel.pictures.picture import blank, thinned
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

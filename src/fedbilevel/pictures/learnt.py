@@ -1,22 +1,16 @@
 """The pictures of what an experiment has learnt."""
 
-import numpy as np
+from functools import partial
 
-from fedbilevel.experiments.schema import (
-    Cleaning,
-    Experiment,
-    LossTuning,
-    Regularisation,
-    Representation,
-)
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.split_data import split_data
 from fedbilevel.mathematics.problem import Upper
-from fedbilevel.pictures.classes import class_weights
+from fedbilevel.picture import Picture
 from fedbilevel.pictures.numbers import upper_numbers
-from fedbilevel.pictures.penalties import penalties
-from fedbilevel.pictures.picture import IMAGES, Picture
-from fedbilevel.pictures.trust import trust_histogram, trusted_images
-from fedbilevel.pictures.units import unit_images
+from fedbilevel.problems.ready_made import Drawn
+
+IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}
+"""The data sets whose features are the pixels of an image, and its height and width."""
 
 
 def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
@@ -28,27 +22,15 @@ def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
         before: where x started.
 
     Example:
+        >>> import numpy as np
         >>> from fedbilevel import FedBiO
         >>> asked = Experiment(FedBiO(0.1))
         >>> [one.name for one in learnt(asked, np.zeros(64), np.zeros(64))]
         ['penalties']
     """
-    shape = IMAGES.get(experiment.data.name)
-    match experiment.problem:
-        case Regularisation():
-            return [penalties(x, shape)]
-        case Cleaning():
-            split, wrong, _ = split_data(experiment.data, experiment.partition)
-            histogram = trust_histogram(x, wrong)
-            if shape is None:
-                return [histogram]
-            features = np.asarray(split.training.features)
-            labels = np.asarray(split.training.labels)
-            return [trusted_images(x, features, labels, wrong, shape), histogram]
-        case LossTuning():
-            split, *_ = split_data(experiment.data, experiment.partition)
-            counts = np.bincount(split.training.labels, minlength=split.classes)
-            return [class_weights(x, counts)]
-        case Representation() if shape is not None:
-            return [unit_images(x[0].weights, shape)]
-    return [upper_numbers(x, before)]
+    problem = experiment.problem
+    if not isinstance(problem, Drawn):
+        return [upper_numbers(x, before)]
+    data = partial(split_data, experiment.data, experiment.partition)
+    drawn = problem.pictures(x, data, IMAGES.get(experiment.data.name))
+    return drawn or [upper_numbers(x, before)]

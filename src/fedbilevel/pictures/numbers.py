@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from fedbilevel.mathematics.problem import Upper
-from fedbilevel.pictures.picture import BARS, Picture, blank
+from fedbilevel.picture import BARS, Picture, blank
 
 
 def upper_numbers(x: Upper, before: Upper) -> Picture:

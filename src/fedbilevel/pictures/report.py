@@ -15,7 +15,7 @@ from fedbilevel.experiments.files.write import text_of
 from fedbilevel.experiments.outcome import outcome_of, read_cause
 from fedbilevel.experiments.run_directory.failures import Failure
 from fedbilevel.experiments.schema import Experiment, Own, Tracking
-from fedbilevel.pictures.picture import Picture
+from fedbilevel.picture import Picture
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

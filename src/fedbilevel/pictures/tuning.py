@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.experiments.tuning import Goal
+from fedbilevel.picture import Picture, blank
 from fedbilevel.pictures.course import spans_decades
-from fedbilevel.pictures.picture import Picture, blank
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.study import Trial
 from fedbilevel.tuning.tuner import Tuned

@@ -1,35 +1,77 @@
-"""Ready-made bilevel problems: each function returns a `Task` that `run` can take."""
+"""Ready-made bilevel problems: functions that return a `Task`, and their settings."""
 
-from fedbilevel.problems.cleaning_network import WeightingNetwork, cleaning_network
-from fedbilevel.problems.hyper_cleaning import hyper_cleaning
-from fedbilevel.problems.hyper_representation import hyper_representation
+from fedbilevel.problems.cleaning_network import (
+    CleaningNetwork,
+    WeightingNetwork,
+    cleaning_network,
+)
+from fedbilevel.problems.hyper_cleaning import (
+    Cleaning,
+    hyper_cleaning,
+    trust,
+    trust_histogram,
+    trusted_images,
+)
+from fedbilevel.problems.hyper_representation import (
+    Representation,
+    hyper_representation,
+    unit_images,
+)
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import Redrawn, redraw_labels
-from fedbilevel.problems.loss_tuning import LossParameters, loss_tuning
+from fedbilevel.problems.loss_tuning import (
+    LossParameters,
+    LossTuning,
+    class_picture,
+    loss_tuning,
+)
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
-from fedbilevel.problems.quadratic_task import quadratic_task
-from fedbilevel.problems.regularisation import regularisation
-from fedbilevel.problems.split import LabelledRows, LabelledTable, Split
+from fedbilevel.problems.quadratic_task import QuadraticTask, quadratic_task
+from fedbilevel.problems.ready_made import (
+    Drawn,
+    FromExamples,
+    ReadyMade,
+    WithOwnData,
+)
+from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
+from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
 from fedbilevel.problems.task import Metric, Model, Task
 
 __all__ = [
+    "Cleaning",
+    "CleaningNetwork",
+    "Drawn",
+    "FromExamples",
     "LabelledRows",
     "LabelledTable",
     "LossParameters",
+    "LossTuning",
     "Metric",
     "Model",
     "Quadratic",
+    "QuadraticTask",
+    "ReadyMade",
     "Redrawn",
+    "Regularisation",
+    "Representation",
     "Split",
+    "SplitData",
     "Task",
     "WeightingNetwork",
+    "WithOwnData",
+    "class_picture",
     "cleaning_network",
     "hyper_cleaning",
     "hyper_representation",
     "long_tail",
     "loss_tuning",
+    "penalties",
     "quadratic_task",
     "random_quadratic",
     "redraw_labels",
     "regularisation",
+    "trust",
+    "trust_histogram",
+    "trusted_images",
+    "unit_images",
 ]

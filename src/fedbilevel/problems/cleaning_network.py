@@ -1,14 +1,16 @@
 """Cleaning data with a small network that weighs examples, however many there are."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from scipy.optimize import minimize
 
 from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.mathematics.settings import Count, Positive, Seed, check_limits
 from fedbilevel.problems.classification import (
     check_ridge,
     linear_accuracy,
@@ -17,7 +19,7 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
-from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
 from fedbilevel.problems.task import Task
 
 
@@ -178,3 +180,78 @@ class NetworkLoss:
         """Return the mean loss."""
         losses = x.weights(batch) * linear_losses(y, batch.examples)
         return jnp.mean(losses) + ridge_penalty(self.ridge, y)
+
+
+@dataclass(frozen=True)
+class CleaningNetwork:
+    """Learn which training examples to trust, by a small network that weighs them.
+
+    The model whose losses it looks at is trained on the validation examples.
+
+    Attributes:
+        hidden: units of the network.
+        ridge: the penalty on the model's weights.
+        seed: of the network at the start.
+
+    Example:
+        >>> CleaningNetwork().hidden
+        8
+    """
+
+    hidden: Count = 8
+    ridge: Positive = 0.01
+    seed: Seed = 0
+
+    TEMPLATE: ClassVar[str] = """rounds = 150
+
+[problem]               # which training labels can be trusted?
+name = "CleaningNetwork"
+
+[data]
+name = "digits"
+noise = 0.4             # this share of them is drawn anew at random
+
+[partition]
+devices = 8
+
+[algorithm]
+name = "auto"
+
+[evaluation]
+every = 10
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def build(self, data: SplitData) -> Task:
+        """Return the problem with its data."""
+        return cleaning_network(
+            data.split,
+            model=_trained(data.split, self.ridge),
+            hidden=self.hidden,
+            ridge=self.ridge,
+            wrong=data.wrong,
+            seed=self.seed,
+        )
+
+
+def _trained(split: Split, ridge: float) -> Float[np.ndarray, "classes features"]:
+    """Return softmax regression trained on the validation examples."""
+    _, validation, _ = tables(split)
+    shape = split.classes, validation.features.shape[1]
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(y: Float[Array, "numbers"]) -> Float[Array, ""]:
+        model = y.reshape(shape)
+        return linear_loss(None, model, validation) + ridge_penalty(ridge, model)
+
+    def of(
+        y: Float[np.ndarray, "numbers"],
+    ) -> tuple[float, Float[np.ndarray, "numbers"]]:
+        value, slope = loss(jnp.asarray(y, jnp.result_type(validation.features)))
+        return float(value), np.asarray(slope, np.float64)
+
+    found = minimize(of, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B")
+    return np.asarray(found.x).reshape(shape)

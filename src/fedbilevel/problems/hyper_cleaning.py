@@ -1,15 +1,19 @@
 """Cleaning data: learn which training labels to trust from clean validation labels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from scipy.special import expit
 
-from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.mathematics.problem import BilevelProblem, Upper
+from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     check_ridge,
     linear_accuracy,
@@ -18,7 +22,7 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
-from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
 from fedbilevel.problems.task import Task
 
 
@@ -127,3 +131,167 @@ class WeightedLoss:
         weights = jax.nn.sigmoid(sqrt(len(x)) * x[batch.numbers])
         losses = linear_losses(y, batch.examples)
         return jnp.mean(weights * losses) + ridge_penalty(self.ridge, y)
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Learn how far to trust each training example.
+
+    Attributes:
+        ridge: the penalty on the model's weights.
+
+    Example:
+        >>> Cleaning().ridge
+        0.01
+    """
+
+    ridge: Positive = 0.01
+
+    TEMPLATE: ClassVar[str] = """rounds = 150
+
+[problem]               # which training labels can be trusted?
+name = "Cleaning"
+
+[data]
+name = "digits"
+noise = 0.4             # this share of them is drawn anew at random
+
+[partition]
+devices = 8
+
+[algorithm]
+name = "FedBiO"
+learning_rate = 1.0
+upper_rate = 0.03
+lower_rate = 0.3
+adjoint_rate = 0.3
+local_steps = 5
+batch_size = 16
+
+[evaluation]
+every = 10
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def build(self, data: SplitData) -> Task:
+        """Return the problem with its data."""
+        return hyper_cleaning(data.split, ridge=self.ridge, wrong=data.wrong)
+
+    def pictures(
+        self,
+        x: Upper,
+        data: Callable[[], SplitData],
+        shape: tuple[int, int] | None,
+    ) -> list[Picture]:
+        """Return whom to trust: extremes where they are images, and all."""
+        split, wrong, _ = data()
+        histogram = trust_histogram(x, wrong)
+        if shape is None:
+            return [histogram]
+        features = np.asarray(split.training.features)
+        labels = np.asarray(split.training.labels)
+        return [trusted_images(x, features, labels, wrong, shape), histogram]
+
+
+SHOWN = 10
+"""Examples in a row."""
+
+
+def trust(
+    x: Float[Array | np.ndarray, "examples"],
+) -> Float[np.ndarray, "examples"]:
+    """Return σ(√n x_i), the weights of `hyper_cleaning`.
+
+    Example:
+        >>> trust(np.zeros(2))
+        array([0.5, 0.5])
+    """
+    trusted: Float[np.ndarray, "examples"] = expit(
+        sqrt(len(x)) * np.asarray(x, np.float64)
+    )
+    return trusted
+
+
+def trusted_images(
+    x: Float[Array | np.ndarray, "examples"],
+    features: Float[np.ndarray, "examples features"],
+    labels: Int[np.ndarray, "examples"],
+    wrong: Bool[np.ndarray, "examples"] | None,
+    shape: tuple[int, int],
+) -> Picture:
+    """Return the most and the least trusted training images with their labels.
+
+    Args:
+        x: what was learnt.
+        features: pixels of each training example.
+        labels: those that training uses.
+        wrong: which labels are known to be wrong.
+        shape: height and width of an image.
+
+    Example:
+        >>> images, labels = np.zeros((20, 64)), np.zeros(20, np.int32)
+        >>> trusted_images(np.arange(20.0), images, labels, None, (8, 8)).name
+        'trusted'
+    """
+    order = np.argsort(np.asarray(x))
+    shown = min(SHOWN, len(order) // 2)
+    rows = {"most\ntrusted": order[::-1][:shown], "least\ntrusted": order[:shown]}
+    figure = blank(9, 2.6)
+    grid = figure.subplots(2, shown, squeeze=False)
+    for panels, (words, chosen) in zip(grid, rows.items(), strict=True):
+        for panel, example in zip(panels, chosen, strict=True):
+            panel.imshow(features[example].reshape(shape), cmap="gray_r")
+            panel.set_xticks([])
+            panel.set_yticks([])
+            spoilt = wrong is not None and wrong[example]
+            panel.set_title(
+                f"“{labels[example]}”",
+                color="tab:red" if spoilt else "black",
+                fontsize="medium",
+            )
+        panels[0].set_ylabel(words, rotation=0, ha="right", va="center")
+    words = "Above each image is the label that training uses."
+    if wrong is not None:
+        words += " Red ones are wrong; the run was never told which."
+    return Picture("trusted", "Most and least trusted examples", words, figure)
+
+
+def trust_histogram(
+    x: Float[Array | np.ndarray, "examples"],
+    wrong: Bool[np.ndarray, "examples"] | None,
+) -> Picture:
+    """Return how many examples have how much trust.
+
+    Args:
+        x: what was learnt.
+        wrong: which labels are known to be wrong.
+
+    Example:
+        >>> trust_histogram(np.arange(20.0), np.arange(20) < 5).name
+        'trust'
+    """
+    weights = trust(x)
+    figure = blank(6, 3)
+    axes = figure.subplots()
+    bins = np.linspace(0, 1, 31).tolist()
+    if wrong is None:
+        axes.hist(weights, bins=bins)
+        words = "On the left are examples that training all but ignores."
+    else:
+        axes.hist(
+            [weights[~wrong], weights[wrong]],
+            bins=bins,
+            stacked=True,
+            color=["tab:blue", "tab:red"],
+            label=["label is right", "label is wrong"],
+        )
+        axes.legend()
+        words = (
+            "Wrong labels should gather on the left, where training all but ignores "
+            "them; the run was never told which they are."
+        )
+    axes.set_xlabel("weight of an example in training")
+    axes.set_ylabel("examples")
+    return Picture("trust", "How far examples are trusted", words, figure)

@@ -1,21 +1,24 @@
 """Learning a representation: a backbone shared by all, on which heads train easily."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Positive, SettingError, check_limits
+from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     accuracy,
     check_ridge,
     cross_entropies,
     ridge_penalty,
 )
-from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
 from fedbilevel.problems.task import Task
 
 
@@ -164,3 +167,98 @@ def _random_layers(sizes: tuple[int, ...], number: np.dtype, seed: int) -> Backb
         )
         for inputs, outputs in pairwise(sizes)
     )
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Learn what devices' own classifiers see of an example.
+
+    Attributes:
+        units: of each layer.
+        ridge: the penalty on the classifiers' weights.
+
+    Example:
+        >>> Representation().units
+        (64,)
+    """
+
+    units: tuple[int, ...] = (64,)
+    ridge: Positive = 0.01
+
+    TEMPLATE: ClassVar[str] = """rounds = 150
+
+[problem]               # the layer below a linear model
+name = "Representation"
+units = [32]
+
+[data]
+name = "digits"
+
+[partition]
+devices = 8
+
+[algorithm]
+name = "FedBiO"
+learning_rate = 1.0
+upper_rate = 0.1
+lower_rate = 0.1
+adjoint_rate = 0.1
+local_steps = 5
+batch_size = 16
+
+[evaluation]
+every = 10
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if not self.units or min(self.units) < 1:
+            raise SettingError(
+                "units", "give at least one layer, each of at least 1 unit."
+            )
+
+    def build(self, data: SplitData) -> Task:
+        """Return the problem with its data."""
+        return hyper_representation(data.split, units=self.units, ridge=self.ridge)
+
+    def pictures(
+        self,
+        x: Upper,
+        data: Callable[[], SplitData],
+        shape: tuple[int, int] | None,
+    ) -> list[Picture]:
+        """Return what the units of the first layer look at, if that is an image."""
+        return [] if shape is None else [unit_images(x[0].weights, shape)]
+
+
+SHOWN = 24
+
+
+def unit_images(
+    weights: Float[Array | np.ndarray, "units pixels"], shape: tuple[int, int]
+) -> Picture:
+    """Return the weights of the first layer's units as images.
+
+    Args:
+        weights: one row a unit.
+        shape: height and width of an image.
+
+    Example:
+        >>> unit_images(np.zeros((3, 64)), (8, 8)).name
+        'units'
+    """
+    chosen = np.asarray(weights)[:SHOWN]
+    columns = min(8, len(chosen))
+    rows = -(-len(chosen) // columns)
+    figure = blank(columns, rows)
+    limit = float(np.abs(chosen).max()) or 1.0
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in panels:
+        panel.axis("off")
+    for panel, row in zip(panels, chosen, strict=False):
+        panel.imshow(row.reshape(shape), cmap="RdBu", vmin=-limit, vmax=limit)
+    words = (
+        "Each image is a unit of the first layer: blue pixels raise its output, red "
+        "ones lower it."
+    )
+    return Picture("units", "What the representation looks at", words, figure)

@@ -1,15 +1,19 @@
 """Tuning a loss under class imbalance, so that rare classes count on new examples."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     balanced_accuracy,
     check_ridge,
@@ -18,7 +22,7 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.imbalance import class_weights
-from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
 from fedbilevel.problems.task import Task
 
 
@@ -149,3 +153,94 @@ class TunedLoss:
         logits = jax.nn.sigmoid(x.scale)[None] * (batch.features @ y.T) + x.shift[None]
         losses = cross_entropies(logits, batch.labels)
         return jnp.mean(losses) + ridge_penalty(self.ridge, y)
+
+
+@dataclass(frozen=True)
+class LossTuning:
+    """Tune the training loss class by class, for rare classes.
+
+    Attributes:
+        ridge: the penalty on the model's weights.
+
+    Example:
+        >>> LossTuning().ridge
+        0.01
+    """
+
+    ridge: Positive = 0.01
+
+    TEMPLATE: ClassVar[str] = """rounds = 150
+
+[problem]               # a training loss that makes up for rare classes
+name = "LossTuning"
+
+[data]
+name = "digits"
+tail = 20.0             # the most frequent class outnumbers the rarest by so much
+
+[partition]
+devices = 8
+
+[algorithm]
+name = "FedBiO"
+learning_rate = 1.0
+upper_rate = 0.1
+lower_rate = 0.3
+adjoint_rate = 0.3
+local_steps = 5
+batch_size = 16
+
+[evaluation]
+every = 10
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def build(self, data: SplitData) -> Task:
+        """Return the problem with its data."""
+        return loss_tuning(data.split, ridge=self.ridge, weights=data.weights)
+
+    def pictures(
+        self,
+        x: Upper,
+        data: Callable[[], SplitData],
+        shape: tuple[int, int] | None,
+    ) -> list[Picture]:
+        """Return scale and shift of each class."""
+        split = data().split
+        counts = np.bincount(split.training.labels, minlength=split.classes)
+        return [class_picture(x, counts)]
+
+
+def class_picture(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Picture:
+    """Return the scale and shift of each class beside its number of examples.
+
+    Args:
+        x: what was learnt by `loss_tuning`.
+        counts: training examples of each class.
+
+    Example:
+        >>> x = LossParameters(np.zeros(3), np.zeros(3))
+        >>> class_picture(x, np.array([100, 10, 1])).name
+        'classes'
+    """
+    figure = blank(9, 2.8)
+    classes = [str(one) for one in range(len(counts))]
+    panels = {
+        "training examples": (counts, "tab:gray"),
+        "scale of the score, σ(scale)": (expit(np.asarray(x.scale)), "tab:blue"),
+        "shift of the score": (np.asarray(x.shift), "tab:green"),
+    }
+    for axes, (title, (values, colour)) in zip(
+        figure.subplots(1, 3), panels.items(), strict=True
+    ):
+        axes.bar(classes, values, color=colour)
+        axes.set_title(title, fontsize="medium")
+        axes.set_xlabel("class")
+    words = (
+        "Training sees the score of each class scaled and shifted. Where the shift is "
+        "low, the model must raise the score of that class by itself: so rare classes "
+        "come to count."
+    )
+    return Picture("classes", "The training loss of each class", words, figure)

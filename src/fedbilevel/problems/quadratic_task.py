@@ -1,7 +1,7 @@
 """A quadratic as a task: losses, and stored examples with noise of any size."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.problems.quadratic import Quadratic
+from fedbilevel.mathematics.settings import Count, Limits, Seed, check_limits
+from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.scatter import scatter, scatter_curvature
 from fedbilevel.problems.task import Task
 
@@ -177,3 +178,58 @@ def lower_loss(
     """
     curved = jnp.einsum("i,bij,j->b", y, batch.matrix, y)
     return jnp.mean(0.5 * curved - (batch.coupling @ x + batch.offset) @ y)
+
+
+@dataclass(frozen=True)
+class QuadraticTask:
+    """A random quadratic whose solution is known: `distance` is how far x is from it.
+
+    Attributes:
+        devices: how many there are.
+        heterogeneity: how much they differ; 0 if they are alike, as the paper assumes.
+        examples: of each loss on each device.
+        noise: of gradients.
+        curvature_noise: of second derivatives.
+        seed: of all numbers.
+
+    Example:
+        >>> QuadraticTask(devices=3).task().devices.device_count
+        3
+    """
+
+    devices: Count = 8
+    heterogeneity: Annotated[float, Limits(at_least=0.0)] = 0.0
+    examples: Count = 100
+    noise: Annotated[float, Limits(at_least=0.0)] = 0.1
+    curvature_noise: Annotated[float, Limits(at_least=0.0)] = 0.0
+    seed: Seed = 0
+
+    TEMPLATE: ClassVar[str] = """rounds = 100
+
+[problem]               # its solution is known: how near does a run come?
+name = "QuadraticTask"
+devices = 8
+heterogeneity = 0.5
+
+[algorithm]
+name = "auto"
+
+[evaluation]
+every = 10
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def task(self) -> Task:
+        """Return the problem with its data."""
+        quadratic = random_quadratic(
+            devices=self.devices, heterogeneity=self.heterogeneity, seed=self.seed
+        )
+        return quadratic_task(
+            quadratic,
+            examples=self.examples,
+            noise=self.noise,
+            curvature_noise=self.curvature_noise,
+            seed=self.seed,
+        )

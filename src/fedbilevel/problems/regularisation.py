@@ -1,12 +1,18 @@
 """Choosing penalties: one a feature, tuned on validation examples."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.mathematics.problem import BilevelProblem, Upper
+from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.picture import BARS, Picture, blank
 from fedbilevel.problems.classification import linear_accuracy, linear_loss
-from fedbilevel.problems.split import LabelledRows, Split, deal, tables
+from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
 from fedbilevel.problems.task import Task
 
 
@@ -70,3 +76,106 @@ def lower_loss(
         1.6931471824645996
     """
     return linear_loss(x, y, batch) + 0.5 * jnp.sum(jnp.exp(x)[None] * y**2)
+
+
+@dataclass(frozen=True)
+class Regularisation:
+    """Tune a penalty on the weights of each feature of softmax regression.
+
+    Attributes:
+        penalty: of every feature at the start.
+
+    Example:
+        >>> Regularisation().penalty
+        0.01
+    """
+
+    penalty: Positive = 0.01
+
+    TEMPLATE: ClassVar[str] = """rounds = 60
+
+[problem]               # a penalty for each pixel, tuned on validation images
+name = "Regularisation"
+penalty = 0.01
+
+[data]
+name = "digits"
+
+[partition]
+devices = 8
+
+[algorithm]
+name = "LocalBSGVRM"
+learning_rate = 0.5
+upper_rate = 20.0
+upper_mixing = 2.0
+lower_mixing = 2.0
+local_steps = 5
+batch_size = 16
+hypergradient = {name = "NeumannSeries", terms = 10, scale = 0.3}
+
+[evaluation]
+every = 5
+"""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    def build(self, data: SplitData) -> Task:
+        """Return the problem with its data."""
+        return regularisation(data.split, penalty=self.penalty)
+
+    def pictures(
+        self,
+        x: Upper,
+        data: Callable[[], SplitData],
+        shape: tuple[int, int] | None,
+    ) -> list[Picture]:
+        """Return the penalty of each feature."""
+        return [penalties(x, shape)]
+
+
+def penalties(
+    x: Float[Array | np.ndarray, "features"], shape: tuple[int, int] | None
+) -> Picture:
+    """Return a picture of e^x, the penalty of each feature.
+
+    Args:
+        x: what was learnt by `regularisation`.
+        shape: height and width of the image whose pixels the features are, if any.
+
+    Example:
+        >>> penalties(np.zeros(64), (8, 8)).name
+        'penalties'
+    """
+    learnt = np.exp(np.asarray(x, np.float64))
+    if shape is not None:
+        figure = blank(4.2, 3.4)
+        from matplotlib.colors import LogNorm
+
+        axes = figure.subplots()
+        # A penalty that is the same everywhere has no range to be coloured by.
+        limits = LogNorm(learnt.min() / 1.01, learnt.max() * 1.01)
+        shown = axes.imshow(learnt.reshape(shape), cmap="viridis_r", norm=limits)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        figure.colorbar(shown, label="penalty (log scale)")
+        words = (
+            "Each square is a pixel. The model may use bright pixels freely; on dark "
+            "ones its weights are held near zero."
+        )
+        return Picture("penalties", "The penalty of each pixel", words, figure)
+    figure = blank(7, 3)
+    axes = figure.subplots()
+    order = np.argsort(learnt)
+    if len(order) <= BARS:
+        axes.bar([str(feature) for feature in order], learnt[order])
+        axes.tick_params(axis="x", labelrotation=90, labelsize="x-small")
+        axes.set_xlabel("feature, from least to most penalised")
+    else:
+        axes.plot(learnt[order])
+        axes.set_xlabel("features, from least to most penalised")
+    axes.set_yscale("log")
+    axes.set_ylabel("penalty")
+    words = "The model may use features on the left freely; those on the right hardly."
+    return Picture("penalties", "The penalty of each feature", words, figure)

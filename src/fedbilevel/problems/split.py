@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.partitions import take
@@ -70,6 +70,24 @@ class Split(NamedTuple):
     training_rows: Sequence[Int[np.ndarray, "_"]]
     validation_rows: Sequence[Int[np.ndarray, "_"]]
     classes: int
+
+
+class SplitData(NamedTuple):
+    """What a ready-made problem is built from.
+
+    Attributes:
+        split: the tables, and who holds what.
+        wrong: which training labels are wrong; none if none were spoilt.
+        weights: of devices, if they do not count alike.
+
+    Example:
+        >>> SplitData._fields
+        ('split', 'wrong', 'weights')
+    """
+
+    split: Split
+    wrong: Bool[np.ndarray, "examples"] | None
+    weights: Sequence[int] | None = None
 
 
 def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:

@@ -6,31 +6,20 @@ from fedbilevel.experiments.schema.engines import EngineChoice, Sharded
 from fedbilevel.experiments.schema.experiment import AlgorithmChoice, Experiment
 from fedbilevel.experiments.schema.federation import Federated
 from fedbilevel.experiments.schema.keeping import Evaluation, Keeping, Tracking
-from fedbilevel.experiments.schema.problems import (
-    Cleaning,
-    LossTuning,
-    Own,
-    ProblemChoice,
-    Regularisation,
-    Representation,
-)
+from fedbilevel.experiments.schema.problems import Own, ProblemChoice
 
 __all__ = [
     "AlgorithmChoice",
     "Auto",
-    "Cleaning",
     "Data",
     "EngineChoice",
     "Evaluation",
     "Experiment",
     "Federated",
     "Keeping",
-    "LossTuning",
     "Own",
     "Partition",
     "ProblemChoice",
-    "Regularisation",
-    "Representation",
     "Sharded",
     "Tracking",
 ]

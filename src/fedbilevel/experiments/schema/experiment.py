@@ -13,7 +13,7 @@ from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice
 from fedbilevel.experiments.schema.federation import Federated
 from fedbilevel.experiments.schema.keeping import Evaluation, Keeping, Tracking
-from fedbilevel.experiments.schema.problems import Own, ProblemChoice, Regularisation
+from fedbilevel.experiments.schema.problems import Own, ProblemChoice
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.settings import (
     Count,
@@ -22,6 +22,8 @@ from fedbilevel.mathematics.settings import (
     SettingError,
     check_limits,
 )
+from fedbilevel.problems.ready_made import WithOwnData
+from fedbilevel.problems.regularisation import Regularisation
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
 """What a file can name: any algorithm of `registry.kinds`, or one by its place."""
@@ -101,11 +103,10 @@ class Experiment:
                 "the algorithm is auto, which has an optimiser of its own; leave this "
                 "out, or name another algorithm.",
             )
+        brings_data = isinstance(self.problem, Own | WithOwnData)
         for name, default in (("data", Data()), ("partition", Partition())):
-            if isinstance(self.problem, Own) and getattr(self, name) != default:
-                raise SettingError(
-                    name, "a problem of your own brings its data; leave this out."
-                )
+            if brings_data and getattr(self, name) != default:
+                raise SettingError(name, "the problem brings its data; leave this out.")
 
     @property
     def limits(self) -> Limits:

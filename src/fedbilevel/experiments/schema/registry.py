@@ -14,27 +14,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 import fedbilevel
+import fedbilevel.problems
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
-from fedbilevel.experiments.schema.problems import (
-    Cleaning,
-    LossTuning,
-    Own,
-    Regularisation,
-    Representation,
-)
+from fedbilevel.experiments.schema.problems import Own
 
 AUTO = "auto"
 """The name of `Auto`."""
-NEEDED = {"algorithm": ("init", "opening", "phases"), "problem": ("build",)}
-"""What a class of each table must have to be one."""
+NEEDED = {
+    "algorithm": (("init", "opening", "phases"),),
+    "problem": (("build",), ("task",)),
+}
+"""The methods that a class of each table must have to be one, or else others."""
 NAMED_OTHERWISE = (AutoFedBiO, ServerOptimised)
 """Algorithms that a file asks for in another way: "auto", `server_optimiser`."""
 
@@ -73,11 +72,9 @@ def kinds(table: str) -> Mapping[str, type]:
     if table == "engine":
         own: list[type] = [Simulation, Sharded, DebugSimulation]
     elif table == "problem":
-        own = [Regularisation, Cleaning, LossTuning, Representation, Own]
+        own = [*_public(table, fedbilevel.problems), Own]
     else:
-        public = (getattr(fedbilevel, name) for name in sorted(fedbilevel.__all__))
-        own = [one for one in public if lacks(table, one) is None]
-        own = [Auto, *(one for one in own if one not in NAMED_OTHERWISE)]
+        own = [Auto, *_public(table, fedbilevel)]
     found = {AUTO if one is Auto else one.__name__: one for one in own}
     for name, kind in _plugged_in(table):
         if name in found:
@@ -89,6 +86,12 @@ def kinds(table: str) -> Mapping[str, type]:
         else:
             found[name] = kind
     return found
+
+
+def _public(table: str, face: ModuleType) -> list[type]:
+    named = (getattr(face, name) for name in sorted(face.__all__))
+    found = [one for one in named if lacks(table, one) is None]
+    return [one for one in found if one not in NAMED_OTHERWISE]
 
 
 def _plugged_in(table: str) -> Iterator[tuple[str, type]]:
@@ -120,8 +123,10 @@ def lacks(table: str, kind: Any) -> str | None:
     """
     if not isinstance(kind, type) or not is_dataclass(kind):
         return "it is no dataclass."
-    missing = [name for name in NEEDED[table] if not hasattr(kind, name)]
-    return f"it has no method {missing[0]}." if missing else None
+    if any(all(hasattr(kind, one) for one in names) for names in NEEDED[table]):
+        return None
+    missing = [one for one in NEEDED[table][0] if not hasattr(kind, one)]
+    return f"it has no method {missing[0]}."
 
 
 def kind_of(table: str, name: str) -> type:

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}
-"""The data sets whose features are the pixels of an image, and its height and width."""
-
 
 class Picture(NamedTuple):
     """A figure and its caption.
