@@ -19,7 +19,7 @@ from fedbilevel.experiments.build import task_of, weights_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
 from fedbilevel.experiments.run_directory.solution import read_learnt
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
@@ -136,7 +136,7 @@ def planned_experiment(
     fits = plan.devices <= enrolled if sampled else plan.devices == enrolled
     if fits:
         return made
-    if isinstance(experiment.problem, Own) or experiment.partition.natural:
+    if experiment.brings_data or experiment.partition.natural:
         raise ValueError(
             f"--out: the plan is for {plan.devices} devices, but the problem itself "
             f"brings {enrolled}; change that first."

@@ -31,7 +31,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
             )
         return _checked(experiment, named)
     count = experiment.partition.devices
-    if experiment.partition.natural:
+    if experiment.partition.natural or experiment.brings_data:
         count = task_of(experiment).devices.device_count
     if named is not None and len(named) != count:
         raise ValueError(

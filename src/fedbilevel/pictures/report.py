@@ -83,6 +83,8 @@ def _purpose(experiment: Experiment) -> str:
         own = ast.get_docstring(ast.parse(problem.file.read_text(encoding="utf-8")))
         return (own or problem.file.name).splitlines()[0]
     said = (type(problem).__doc__ or "").splitlines()[0]
+    if experiment.brings_data:
+        return said
     data = experiment.data.path or experiment.data.name
     if experiment.partition.natural:
         return f"{said} Each natural group of {data} is a device."

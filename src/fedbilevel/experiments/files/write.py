@@ -9,11 +9,10 @@ from typing import Any
 import tomli_w
 
 from fedbilevel.experiments.files.convert import ESTIMATORS
-from fedbilevel.experiments.schema import Auto, Experiment, Own
+from fedbilevel.experiments.schema import Auto, Experiment
 from fedbilevel.experiments.schema.registry import AUTO, TABLES, name_of
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule
-from fedbilevel.problems.ready_made import WithOwnData
 
 
 def write_experiment(experiment: Experiment, file: Path) -> None:
@@ -109,7 +108,7 @@ def _tables(experiment: Experiment) -> dict[str, Any]:
         value = getattr(experiment, table)
         if value != Auto():
             held[table] = {"name": name_of(table, type(value)), **held[table]}
-    if isinstance(experiment.problem, Own | WithOwnData):
+    if experiment.brings_data:
         held = {k: v for k, v in held.items() if k not in ("data", "partition")}
     return held
 

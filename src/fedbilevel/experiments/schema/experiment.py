@@ -103,10 +103,14 @@ class Experiment:
                 "the algorithm is auto, which has an optimiser of its own; leave this "
                 "out, or name another algorithm.",
             )
-        brings_data = isinstance(self.problem, Own | WithOwnData)
         for name, default in (("data", Data()), ("partition", Partition())):
-            if brings_data and getattr(self, name) != default:
+            if self.brings_data and getattr(self, name) != default:
                 raise SettingError(name, "the problem brings its data; leave this out.")
+
+    @property
+    def brings_data(self) -> bool:
+        """Whether the problem has its own data and devices."""
+        return isinstance(self.problem, Own | WithOwnData)
 
     @property
     def limits(self) -> Limits:
