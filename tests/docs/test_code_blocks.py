@@ -20,7 +20,7 @@ from tests.docs.pages import PAGES, ROOT, Block, Fate
 from tests.waiting import HANG
 
 NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
-BY_DAY = {"docs/how-to/data.md"}
+BY_DAY = {"docs/how-to/data.md", "docs/extending/algorithm.md"}
 """Pages that are run by day; a change of another runs that page by its name (-k)."""
 
 

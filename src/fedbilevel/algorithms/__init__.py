@@ -22,6 +22,7 @@ from fedbilevel.mathematics.settings import (
     SquaredMixing,
     Switch,
     UpperRate,
+    check_limits,
     register,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "Switch",
     "Upload",
     "UpperRate",
+    "check_limits",
     "check_settings",
     "draw_samples",
     "rate_at",

@@ -1,1 +1,24 @@
-"""What runs algorithms: each engine gives the same numbers, each in its own place."""
+"""What runs algorithms: each engine gives the same numbers, each in its own place.
+
+The names here are what writing another one takes.
+"""
+
+from fedbilevel.engines.protocol import (
+    Engine,
+    Job,
+    Moment,
+    Participants,
+    PhaseReference,
+    Report,
+    RunState,
+)
+
+__all__ = [
+    "Engine",
+    "Job",
+    "Moment",
+    "Participants",
+    "PhaseReference",
+    "Report",
+    "RunState",
+]
