@@ -75,6 +75,7 @@ def picture() -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right + 190} {height}" '
         f'role="img"><title>The layers and their imports</title><style>{style}</style>'
+        '<rect width="100%" height="100%" style="fill: #ffffff; stroke: none"/>'
         + "\n".join(["", *parts, "</svg>", ""])
     )
 

@@ -411,7 +411,7 @@ def test_a_run_of_another_length_than_planned_is_mentioned(planned, said, caplog
     ("settings", "message"),
     [
         ({"rounds": 0}, "rounds at least 2"),
-        ({"rounds": 9, "momentum": 1.0}, "momentum from 0 to below 1"),
+        ({"rounds": 9, "momentum": 1.0}, "momentum at least 0 and below 1"),
         ({"rounds": 9, "lower_rate": 0.0}, "lower_rate above 0"),
         ({"rounds": 9, "local_steps": 0}, "local_steps at least 1"),
     ],

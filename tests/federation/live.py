@@ -74,7 +74,7 @@ class Live(NamedTuple):
 
     def kill_computation(self, site: str) -> None:
         """Kill what computes at a site while it has something to do."""
-        (computation,) = self.processes(self.kits.sites[site], "worker_child")
+        (computation,) = self.processes(self.kits.sites[site], "worker.child")
         begun, began = len(self.exchanges()), time.monotonic()
         self.command.until(lambda: len(self.exchanges()) >= begun + 3)
         # Stopped first. In the time that three rounds take, whatever the load, it is

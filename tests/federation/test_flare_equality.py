@@ -67,7 +67,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
             left = [
                 one for kit in all_of(kits) for one in command_lines(pids(kit)).values()
             ]
-            jobs = "runner_process", "worker_process", "worker_child"
+            jobs = "runner_process", "worker_process", "worker.child"
             assert not [one for one in left if any(word in one for word in jobs)]
 
 
@@ -143,7 +143,7 @@ def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
     found = {}
     for kit in all_of(kits):
         for pid, words in command_lines(pids(kit)).items():
-            computes = " computes" if "worker_child" in words else ""
+            computes = " computes" if "worker.child" in words else ""
             if job in words:
                 found[f"{kit.name}{computes}"] = pid
     assert len(found) == 1 + 2 * len(SITES)

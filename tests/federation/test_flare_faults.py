@@ -100,7 +100,7 @@ def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
 
 def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
     jobs, begun = live.jobs, len(live.exchanges())
-    (computation,) = live.processes(live.kits.sites["south"], "worker_child")
+    (computation,) = live.processes(live.kits.sites["south"], "worker.child")
 
     def misses() -> list[int]:
         found = live.exchanges()[begun:]

@@ -411,7 +411,7 @@ def test_mistakes_are_told():
         diagnose(quadratic.problem(), devices, X, Y, tolerance=0.0)
     with pytest.raises(ValueError, match="products at least 1 and whole, but it is 0"):
         Survey(products=0)
-    with pytest.raises(ValueError, match="residual between 0 and 1, but it is 2"):
+    with pytest.raises(ValueError, match="residual above 0 and below 1, but it is 2"):
         Survey(residual=2.0)
     held[1].lower.matrix[5] = np.nan
     with pytest.raises(ArithmeticError, match="answer of device 1 is not finite"):

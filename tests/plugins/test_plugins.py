@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fedbilevel.experiments import read_experiment, write_experiment
+from fedbilevel.experiments.files.overrides import with_overrides
 from tests.plugins.package import write_package
 from tests.waiting import HANG
 
@@ -95,20 +97,22 @@ def test_a_file_names_them_and_options_change_their_settings(folder):
     assert "strength = 0.3" in kept
 
 
-def test_a_file_names_them_by_their_place(folder):
-    (folder / "asked.toml").write_text(
+def test_a_file_names_them_by_their_place(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder / "installed")
+    asked, again = folder / "asked.toml", folder / "again.toml"
+    asked.write_text(
         FILE.format(algorithm="plugged:Plain", problem="plugged:Penalised")
     )
-    # They have names, which are what is kept.
-    assert 'name = "Plain"' in run_of(folder)
-
-
-def test_an_impossible_setting_is_refused_with_its_line(folder):
-    done = python(
-        folder, "-m", "fedbilevel", "run", "asked.toml", "--algorithm.drag", "-1"
-    )
-    assert done.returncode == 2
-    assert "Plain needs drag above 0, but it is -1.0." in done.stderr
+    experiment = read_experiment(asked)
+    assert type(experiment.algorithm).__name__ == "Plain"
+    options = ["--algorithm.drag", "7", "problem:plugged:Penalised"]
+    changed = with_overrides(experiment, options, "fedbilevel run")
+    write_experiment(changed, again)
+    assert 'name = "plugged:Plain"' in again.read_text()
+    assert "drag = 7.0" in again.read_text()
+    assert read_experiment(again) == changed
+    with pytest.raises(ValueError, match=r"Plain needs drag above 0, but it is -1\.0"):
+        with_overrides(experiment, ["--algorithm.drag", "-1"], "fedbilevel run")
 
 
 def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(folder):

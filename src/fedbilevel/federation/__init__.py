@@ -1,27 +1,9 @@
-"""A real federation: one server loop and one client half, over any transport."""
+"""A real federation: one server loop and one client half, over any transport.
 
-from fedbilevel.federation.answer_count import AnswerCount
-from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
-from fedbilevel.federation.exchange_log import Exchange
-from fedbilevel.federation.in_process import InProcess
-from fedbilevel.federation.server import Federation, NoQuorumError
-from fedbilevel.federation.site import Site
-from fedbilevel.federation.site_rules import REHEARSAL, SiteRules
-from fedbilevel.federation.transport import Reply, Transport
-from fedbilevel.federation.wire_format import RefusedError
+Names are imported when first asked for: the process of a site's computation begins with
+nothing, and imports what it is asked to.
+"""
 
-__all__ = [
-    "REHEARSAL",
-    "AnswerCount",
-    "EnrolledDevices",
-    "Enrolment",
-    "Exchange",
-    "Federation",
-    "InProcess",
-    "NoQuorumError",
-    "RefusedError",
-    "Reply",
-    "Site",
-    "SiteRules",
-    "Transport",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

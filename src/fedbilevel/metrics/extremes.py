@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedbilevel.mathematics import tree
 
@@ -85,6 +84,8 @@ def _eigenvalues(
         return np.linalg.eigvalsh(np.stack(rows))
     if not np.any(product(start)):  # from which Lanczos' method could not go on
         return np.zeros(count)
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
     operator = LinearOperator(
         (size, size), matvec=lambda v: np.asarray(product(v.ravel())), dtype=float
     )

@@ -9,7 +9,6 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.loss_checks import require_mean
@@ -142,6 +141,9 @@ def newton_reference(
                     unravel(jnp.asarray(vector)),
                 )
                 return np.asarray(ravel_pytree(product(x, y, lower, tree_vector))[0])
+
+            # Imported here: reading a file would take twice as long with it.
+            from scipy.optimize import minimize
 
             found = minimize(
                 loss,

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.optimize import minimize
 
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.mathematics.settings import Count, Positive, Seed, check_limits
@@ -238,6 +237,9 @@ every = 10
 
 def _trained(split: Split, ridge: float) -> Float[np.ndarray, "classes features"]:
     """Return softmax regression trained on the validation examples."""
+    # It takes longer to import than all else that reading a file imports.
+    from scipy.optimize import minimize
+
     _, validation, _ = tables(split)
     shape = split.classes, validation.features.shape[1]
 

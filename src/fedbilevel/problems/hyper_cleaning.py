@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.special import expit
 
 from fedbilevel.mathematics.problem import BilevelProblem, Upper
 from fedbilevel.mathematics.settings import Positive, check_limits
@@ -208,6 +207,8 @@ def trust(
         >>> trust(np.zeros(2))
         array([0.5, 0.5])
     """
+    from scipy.special import expit
+
     trusted: Float[np.ndarray, "examples"] = expit(
         sqrt(len(x)) * np.asarray(x, np.float64)
     )

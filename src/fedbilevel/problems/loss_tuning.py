@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Positive, check_limits
@@ -225,6 +224,8 @@ def class_picture(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Pict
         >>> class_picture(x, np.array([100, 10, 1])).name
         'classes'
     """
+    from scipy.special import expit
+
     figure = blank(9, 2.8)
     classes = [str(one) for one in range(len(counts))]
     panels = {

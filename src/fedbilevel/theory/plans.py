@@ -7,8 +7,6 @@ anchor: a plan whose settings were tried.
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, log
 
-from scipy.optimize import brentq
-
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.theory.scaling import (
     LOCAL_BSGM_LAW,
@@ -218,6 +216,8 @@ def _decaying_shrink(anchor: Plan, devices: float, wanted: float) -> float:
     def excess(log_steps: float) -> float:
         slowness = log(exp(log_steps) + 1) / log(anchor.steps + 1)
         return log(shrink(log_steps) * slowness) - wanted
+
+    from scipy.optimize import brentq
 
     least = most = log(4.0)
     while excess(most) > 0:

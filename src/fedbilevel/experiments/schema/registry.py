@@ -8,12 +8,14 @@ A plug-in is an installed package with entry points, such as
 Without them a file may say where a class is: `name = "my_package.penalty:Penalty"`.
 """
 
+import ast
 import importlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
@@ -72,9 +74,10 @@ def kinds(table: str) -> Mapping[str, type]:
     if table == "engine":
         own: list[type] = [Simulation, Sharded, DebugSimulation]
     elif table == "problem":
-        own = [*_public(table, fedbilevel.problems), Own]
+        names = fedbilevel.problems.__all__
+        own = [*_public(table, fedbilevel.problems, names), Own]
     else:
-        own = [Auto, *_public(table, fedbilevel)]
+        own = [Auto, *_public(table, fedbilevel, _algorithms())]
     found = {AUTO if one is Auto else one.__name__: one for one in own}
     for name, kind in _plugged_in(table):
         if name in found:
@@ -88,8 +91,24 @@ def kinds(table: str) -> Mapping[str, type]:
     return found
 
 
-def _public(table: str, face: ModuleType) -> list[type]:
-    named = (getattr(face, name) for name in sorted(face.__all__))
+def _algorithms() -> list[str]:
+    """Return the public names of classes that come from `algorithms`.
+
+    To ask for all of them would import the whole library before every command.
+    """
+    stub = (files("fedbilevel") / "__init__.pyi").read_text(encoding="utf-8")
+    return [
+        alias.name
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).startswith("algorithms.")
+        for alias in node.names
+        if alias.name[0].isupper()
+    ]
+
+
+def _public(table: str, face: ModuleType, names: Sequence[str]) -> list[type]:
+    named = (getattr(face, name) for name in sorted(names))
     found = [one for one in named if lacks(table, one) is None]
     return [one for one in found if one not in NAMED_OTHERWISE]
 

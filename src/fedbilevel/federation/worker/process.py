@@ -40,7 +40,7 @@ class WorkerError(RuntimeError):
 
 
 class Child:
-    """A process that runs `worker_child`; it begins to start here.
+    """A process that runs `child`; it begins to start here.
 
     Raises:
         WorkerError: it could not be started.
