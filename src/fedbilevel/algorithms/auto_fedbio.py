@@ -28,10 +28,10 @@ from fedbilevel.mathematics.settings import (
     STATIC,
     Count,
     Fraction,
-    Limits,
     LowerRate,
+    Range,
     UpperRate,
-    check_limits,
+    check_ranges,
     register,
 )
 
@@ -207,19 +207,19 @@ class AutoFedBiO:
 
     rounds: Annotated[
         int,
-        Limits(at_least=2.0, whole=True, remark="the first measures and moves nothing"),
+        Range(at_least=2.0, whole=True, remark="the first measures and moves nothing"),
         STATIC,
     ]
     upper_rate: UpperRate = 0.03
     lower_rate: LowerRate = 1.0
     adjoint_rate: LowerRate = 1.0
-    momentum: Annotated[tree.Scalar, Limits(at_least=0.0, below=1.0)] = 0.9
+    momentum: Annotated[tree.Scalar, Range(at_least=0.0, below=1.0)] = 0.9
     final_rate: Fraction = 0.05
     local_steps: Count = 5
     batch_size: Count = 16
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if self.rounds * self.local_steps >= 2**31:
             raise ValueError(
                 f"AutoFedBiO makes at most {2**31 - 1} local steps, since their "

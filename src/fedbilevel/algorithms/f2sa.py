@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
-
 from fedbilevel.algorithms.protocol import Carry, Downlink, Info, Phase, Private, Upload
+from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -96,9 +95,9 @@ class F2SA:
 
         def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
             x, y, w, t = carry
-            upper_key, lower_key = jax.random.split(key)
-            (xi,) = data.upper.draw(upper_key, self.batch_size, draws=1)
-            zeta, zeta_0 = data.lower.draw(lower_key, self.batch_size, draws=2)
+            xi, zeta, zeta_0, _ = draw_samples(
+                data, key, self.batch_size, curvature_draws=0
+            )
             eta = schedules.rate_at(self.learning_rate, t)
             above_x, above_y = problem.upper_gradients(x, w, xi)
             excess = tree.subtract(

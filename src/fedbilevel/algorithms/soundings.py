@@ -16,7 +16,7 @@ from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.power_iteration import curvature_of
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, check_limits, register
+from fedbilevel.mathematics.settings import Count, check_ranges, register
 
 EDGES = 2.0 ** np.arange(-100.0, 100.0, 0.125)
 """Of the classes that curvatures are counted in, each a twelfth above the last."""
@@ -103,7 +103,7 @@ class Soundings:
     local_steps: Count = 5
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

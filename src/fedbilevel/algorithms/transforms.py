@@ -21,7 +21,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Rate, check_limits, register
+from fedbilevel.mathematics.settings import Rate, check_ranges, register
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Clip:
     norm: Rate
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
         """Return the update, no longer than the norm."""

@@ -6,7 +6,7 @@ from fedbilevel.mathematics import schedules
 from fedbilevel.mathematics.settings import (
     FreshWeight,
     SettingError,
-    check_limits,
+    check_ranges,
     declared,
     is_number,
 )
@@ -33,7 +33,7 @@ def check_settings(algorithm: Any) -> None:
         fedbilevel.mathematics.settings.SettingError: LocalBSGM needs upper_mixing ·
         learning_rate at most 1, but it is 2; lower either.
     """
-    check_limits(algorithm)
+    check_ranges(algorithm)
     if hasattr(algorithm, "hypergradient"):
         _check_estimator(type(algorithm).__name__, algorithm.hypergradient)
     _check_fresh_weights(algorithm)

@@ -23,7 +23,7 @@ from fedbilevel.mathematics.problem import (
     Lower,
     Upper,
 )
-from fedbilevel.mathematics.settings import Count, Limits, Rate, check_limits, register
+from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
 
 
 class Samples(NamedTuple):
@@ -94,7 +94,7 @@ class NeumannSeries:
     terms: Count
     scale: Annotated[
         tree.Scalar,
-        Limits(
+        Range(
             above=0.0,
             remark="take it a little below 1 / L_1, the inverse of the largest "
             "curvature of the lower loss",
@@ -102,7 +102,7 @@ class NeumannSeries:
     ]
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     @property
     def curvature_draws(self) -> int:
@@ -167,10 +167,10 @@ class ConjugateGradient:
     """
 
     iterations: Count = 100
-    tolerance: Rate = 1e-6
+    tolerance: Annotated[tree.Scalar, Range(at_least=0.0)] = 1e-6
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     @property
     def curvature_draws(self) -> int:

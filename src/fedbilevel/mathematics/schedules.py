@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedbilevel.mathematics.settings import Limits, Rate, check_limits, register
+from fedbilevel.mathematics.settings import Range, Rate, check_ranges, register
 from fedbilevel.mathematics.tree import Scalar
 
 Step: TypeAlias = int | Int[Array, "*devices"]
@@ -23,7 +23,7 @@ class Schedule(Protocol):
 
 
 LearningRate: TypeAlias = Annotated[
-    Scalar | Schedule, Limits(above=0.0, kind="a number or a schedule")
+    Scalar | Schedule, Range(above=0.0, kind="a number or a schedule")
 ]
 """The rate that multiplies all others."""
 
@@ -51,7 +51,7 @@ class CubeRootDecay:
     plateau: Rate = 2.0
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
         """Return η_t."""

@@ -51,7 +51,7 @@ class SettingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class Range:
     """The numbers that a setting may be.
 
     Attributes:
@@ -65,7 +65,7 @@ class Limits:
             plain.
 
     Example:
-        >>> Limits(above=0.0, at_most=1.0).words
+        >>> Range(above=0.0, at_most=1.0).words
         'above 0 and at most 1'
     """
 
@@ -84,7 +84,7 @@ class Limits:
 
     @property
     def words(self) -> str:
-        """The limits, as a sentence goes on with them."""
+        """The bounds, as the rest of a sentence."""
         bounds = {
             "above": self.above,
             "at least": self.at_least,
@@ -96,10 +96,10 @@ class Limits:
         )
 
     def allow(self, value: Any) -> bool:
-        """Return whether a number is within the limits.
+        """Return whether a number is in the range.
 
         Example:
-            >>> Limits(at_least=0.0, below=1.0).allow(1.0)
+            >>> Range(at_least=0.0, below=1.0).allow(1.0)
             False
         """
         return bool(
@@ -135,31 +135,31 @@ class Search(Enum):
     CURVATURE = "in units of 1 / (L · learning_rate)"
 
 
-Count: TypeAlias = Annotated[int, Limits(at_least=1.0, whole=True), STATIC]
+Count: TypeAlias = Annotated[int, Range(at_least=1.0, whole=True), STATIC]
 """How many there are of something; another number is another program."""
 Switch: TypeAlias = Annotated[bool, STATIC]
 """Whether to do something; either is a program of its own."""
-Rate: TypeAlias = Annotated[Scalar, Limits(above=0.0)]
+Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]
 """A number above 0: of a length, a weight, a size."""
-Fraction: TypeAlias = Annotated[Scalar, Limits(above=0.0, at_most=1.0)]
+Fraction: TypeAlias = Annotated[Scalar, Range(above=0.0, at_most=1.0)]
 """A part of a whole."""
 UpperRate: TypeAlias = Annotated[
-    Scalar, Limits(at_least=0.0, remark="0 trains y with x fixed"), Search.WIDE
+    Scalar, Range(at_least=0.0, remark="0 trains y with x fixed"), Search.WIDE
 ]
 """Multiplies the steps of x."""
-LowerRate: TypeAlias = Annotated[Scalar, Limits(above=0.0), Search.CURVATURE]
+LowerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.CURVATURE]
 """Multiplies the steps of y, or of another solution of equations in y's Hessian."""
-ServerRate: TypeAlias = Annotated[Scalar, Limits(above=0.0), Search.NEAR]
+ServerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.NEAR]
 """Multiplies the server's step along the mean of the devices' updates."""
-Mixing: TypeAlias = Annotated[Scalar, Limits(above=0.0), FreshWeight(power=1)]
+Mixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=1)]
 """Times the learning rate, the weight of a fresh gradient in a moving average."""
-SquaredMixing: TypeAlias = Annotated[Scalar, Limits(above=0.0), FreshWeight(power=2)]
+SquaredMixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=2)]
 """Times the squared learning rate, the weight of a fresh gradient."""
 
 
-Positive: TypeAlias = Annotated[float, Limits(above=0.0)]
+Positive: TypeAlias = Annotated[float, Range(above=0.0)]
 """A number above 0 that is never traced."""
-Seed: TypeAlias = Annotated[int, Limits(at_least=0.0, at_most=2.0**32 - 1, whole=True)]
+Seed: TypeAlias = Annotated[int, Range(at_least=0.0, at_most=2.0**32 - 1, whole=True)]
 """Of random choices."""
 
 
@@ -167,7 +167,7 @@ class Declared(NamedTuple):
     """What the type of a setting says.
 
     Example:
-        >>> Declared(int, (Limits(at_least=1.0), STATIC), optional=False).limits.words
+        >>> Declared(int, (Range(at_least=1.0), STATIC), optional=False).range.words
         'at least 1'
     """
 
@@ -176,10 +176,10 @@ class Declared(NamedTuple):
     optional: bool
 
     @property
-    def limits(self) -> Limits | None:
+    def range(self) -> Range | None:
         """The numbers that it may be, if they are limited."""
-        limits: Limits | None = self.find(Limits)
-        return limits
+        found: Range | None = self.find(Range)
+        return found
 
     def find(self, kind: type) -> Any:
         """Return the mark of a kind, or nothing.
@@ -198,7 +198,7 @@ def declared(cls: type) -> Mapping[str, Declared]:
         >>> @dataclass(frozen=True)
         ... class Settings:
         ...     radius: Rate | None = None
-        >>> declared(Settings)["radius"].limits.words
+        >>> declared(Settings)["radius"].range.words
         'above 0'
     """
     return _declared_by(cls)
@@ -296,13 +296,13 @@ def is_number(value: Any) -> bool:
     )
 
 
-def check_limits(settings: Any) -> None:
+def check_ranges(settings: Any) -> None:
     """Refuse settings that their types do not allow.
 
     Only concrete numbers are judged: a traced rate, or a grid of rates, has no value.
 
     Raises:
-        SettingError: if a setting lies outside its limits.
+        SettingError: if a setting lies outside its range.
         TypeError: if a setting is of a kind that cannot serve.
 
     Example:
@@ -320,8 +320,8 @@ def check_limits(settings: Any) -> None:
             continue
         if one.kind is bool:
             _check_switch(owner, name, value)
-        elif one.limits is not None:
-            _check_number(owner, name, value, one.limits)
+        elif one.range is not None:
+            _check_number(owner, name, value, one.range)
 
 
 def _check_switch(owner: str, name: str, value: Any) -> None:
@@ -332,13 +332,13 @@ def _check_switch(owner: str, name: str, value: Any) -> None:
         )
 
 
-def _check_number(owner: str, name: str, value: Any, limits: Limits) -> None:
-    if limits.whole:
+def _check_number(owner: str, name: str, value: Any, allowed: Range) -> None:
+    if allowed.whole:
         if not isinstance(value, Integral) or isinstance(value, bool):
-            raise _refusal(owner, name, value, limits)
+            raise _refusal(owner, name, value, allowed)
     elif value is None or isinstance(value, str | list | tuple | dict | bool | type):
         raise TypeError(
-            f"{owner} needs {limits.kind} for {name}, but it was given {value!r}."
+            f"{owner} needs {allowed.kind} for {name}, but it was given {value!r}."
         )
     if is_number(value) and not math.isfinite(value):
         raise SettingError(
@@ -346,15 +346,15 @@ def _check_number(owner: str, name: str, value: Any, limits: Limits) -> None:
             f"give a finite number, not {value}.",
             f"{owner} needs {name} to be finite, but it is {value}.",
         )
-    if is_number(value) and not limits.allow(value):
-        raise _refusal(owner, name, value, limits)
+    if is_number(value) and not allowed.allow(value):
+        raise _refusal(owner, name, value, allowed)
 
 
-def _refusal(owner: str, name: str, value: Any, limits: Limits) -> SettingError:
-    remark = f" ({limits.remark})" if limits.remark else ""
-    whole = " and whole" if limits.whole else ""
+def _refusal(owner: str, name: str, value: Any, allowed: Range) -> SettingError:
+    remark = f" ({allowed.remark})" if allowed.remark else ""
+    whole = " and whole" if allowed.whole else ""
     return SettingError(
         name,
-        f"give {limits.kind}, {limits.words}{remark}, not {value}.",
-        f"{owner} needs {name} {limits.words}{whole}{remark}, but it is {value!r}.",
+        f"give {allowed.kind}, {allowed.words}{remark}, not {value}.",
+        f"{owner} needs {name} {allowed.words}{whole}{remark}, but it is {value!r}.",
     )

@@ -16,7 +16,7 @@ from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, Limits, check_limits, register
+from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
 
 
 class Question(IntEnum):
@@ -100,11 +100,11 @@ class Survey:
     """
 
     batch_size: Count = 64
-    products: Annotated[int, Limits(at_least=1.0, whole=True)] = 5000
-    residual: Annotated[float, Limits(above=0.0, below=1.0)] = 1e-8
+    products: Annotated[int, Range(at_least=1.0, whole=True)] = 5000
+    residual: Annotated[float, Range(above=0.0, below=1.0)] = 1e-8
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

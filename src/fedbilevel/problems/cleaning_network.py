@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedbilevel.mathematics.problem import BilevelProblem
-from fedbilevel.mathematics.settings import Count, Positive, Seed, check_limits
+from fedbilevel.mathematics.settings import Count, Positive, Seed, check_ranges
 from fedbilevel.problems.classification import (
     check_ridge,
     linear_accuracy,
@@ -221,7 +221,7 @@ every = 10
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def build(self, data: SplitData) -> Task:
         """Return the problem with its data."""

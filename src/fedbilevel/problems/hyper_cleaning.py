@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fedbilevel.mathematics.problem import BilevelProblem, Upper
-from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     check_ridge,
@@ -172,7 +172,7 @@ every = 10
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def build(self, data: SplitData) -> Task:
         """Return the problem with its data."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Positive, SettingError, check_limits
+from fedbilevel.mathematics.settings import Positive, SettingError, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     accuracy,
@@ -211,7 +211,7 @@ every = 10
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if not self.units or min(self.units) < 1:
             raise SettingError(
                 "units", "give at least one layer, each of at least 1 unit."

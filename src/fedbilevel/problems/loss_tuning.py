@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
 from fedbilevel.problems.classification import (
     balanced_accuracy,
@@ -194,7 +194,7 @@ every = 10
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def build(self, data: SplitData) -> Task:
         """Return the problem with its data."""

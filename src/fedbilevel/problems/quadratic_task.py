@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-from fedbilevel.mathematics.settings import Count, Limits, Seed, check_limits
+from fedbilevel.mathematics.settings import Count, Range, Seed, check_ranges
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.scatter import scatter, scatter_curvature
 from fedbilevel.problems.task import Task
@@ -198,10 +198,10 @@ class QuadraticTask:
     """
 
     devices: Count = 8
-    heterogeneity: Annotated[float, Limits(at_least=0.0)] = 0.0
+    heterogeneity: Annotated[float, Range(at_least=0.0)] = 0.0
     examples: Count = 100
-    noise: Annotated[float, Limits(at_least=0.0)] = 0.1
-    curvature_noise: Annotated[float, Limits(at_least=0.0)] = 0.0
+    noise: Annotated[float, Range(at_least=0.0)] = 0.1
+    curvature_noise: Annotated[float, Range(at_least=0.0)] = 0.0
     seed: Seed = 0
 
     TEMPLATE: ClassVar[str] = """rounds = 100
@@ -219,7 +219,7 @@ every = 10
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def task(self) -> Task:
         """Return the problem with its data."""

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedbilevel.mathematics.problem import BilevelProblem, Upper
-from fedbilevel.mathematics.settings import Positive, check_limits
+from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import BARS, Picture, blank
 from fedbilevel.problems.classification import linear_accuracy, linear_loss
 from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
@@ -119,7 +119,7 @@ every = 5
 """
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
     def build(self, data: SplitData) -> Task:
         """Return the problem with its data."""

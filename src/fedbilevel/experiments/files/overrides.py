@@ -2,9 +2,10 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import MISSING as DATACLASS_MISSING
-from dataclasses import Field, field, fields, is_dataclass, make_dataclass
-from typing import Any, Union, get_type_hints
+from dataclasses import field, fields, is_dataclass, make_dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, get_type_hints
 
 import tyro
 from tyro import MISSING
@@ -72,22 +73,14 @@ def _with_kinds(kinds: dict[str, tuple[type, ...]]) -> type[Experiment]:
     Tyro makes options of what a field is declared as, and plug-ins are not known where
     `Experiment` is written.
     """
-    declared: list[tuple[str, Any, Any]] = [
-        (one.name, Union[kinds[one.name]], field(**_default(one)))  # noqa: UP007
-        for one in fields(Experiment)
-        if one.name in kinds
-    ]
+    declared: list[tuple[str, Any, Any]] = []
+    for one in fields(Experiment):
+        if one.name in kinds:
+            default = field(default=one.default, default_factory=one.default_factory)
+            declared.append((one.name, reduce(or_, kinds[one.name]), default))
     made = make_dataclass("Experiment", declared, bases=(Experiment,), frozen=True)
     made.__doc__ = Experiment.__doc__
     return made
-
-
-def _default(one: Field[Any]) -> dict[str, Any]:
-    if one.default is not DATACLASS_MISSING:
-        return {"default": one.default}
-    if one.default_factory is not DATACLASS_MISSING:
-        return {"default_factory": one.default_factory}
-    return {}
 
 
 @_registry.primitive_rule

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from fedbilevel.mathematics.settings import (
     Count,
-    Limits,
     Positive,
+    Range,
     Seed,
     SettingError,
-    check_limits,
+    check_ranges,
 )
 
 HUB_FIELDS = ("path", "features", "label", "splits")
@@ -48,8 +48,8 @@ class Data:
     )
     training: Count | None = None
     validation: Count | None = None
-    noise: Annotated[float, Limits(at_least=0.0, at_most=1.0, kind="a share")] = 0.0
-    tail: Annotated[float, Limits(at_least=1.0)] = 1.0
+    noise: Annotated[float, Range(at_least=0.0, at_most=1.0, kind="a share")] = 0.0
+    tail: Annotated[float, Range(at_least=1.0)] = 1.0
     seed: Seed = 0
     path: str | None = None
     features: tuple[str, ...] | None = None
@@ -57,7 +57,7 @@ class Data:
     splits: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if self.name == "hub" and self.path is None:
             raise SettingError(
                 "path", 'data of name "hub" need one: a name on the hub, or a folder.'
@@ -94,7 +94,7 @@ class Partition:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if self.natural and self.concentration is not None:
             raise SettingError(
                 "concentration", "natural devices have none; leave out one of the two."

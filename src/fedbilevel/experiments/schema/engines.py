@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
-from fedbilevel.mathematics.settings import Count, check_limits
+from fedbilevel.mathematics.settings import Count, check_ranges
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Sharded:
     chunk_size: Count | None = None
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
 
 EngineChoice: TypeAlias = Simulation | Sharded | DebugSimulation

@@ -20,7 +20,7 @@ from fedbilevel.mathematics.settings import (
     Positive,
     Seed,
     SettingError,
-    check_limits,
+    check_ranges,
 )
 from fedbilevel.problems.ready_made import WithOwnData
 from fedbilevel.problems.regularisation import Regularisation
@@ -84,7 +84,7 @@ class Experiment:
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if self.distance_limit is not None and not self.distance_limit > 1:
             raise SettingError(
                 "distance_limit",

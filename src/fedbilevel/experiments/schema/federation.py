@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fedbilevel.mathematics.settings import (
     Count,
-    Limits,
     Positive,
+    Range,
     SettingError,
-    check_limits,
+    check_ranges,
 )
 
 
@@ -41,7 +41,7 @@ class Federated:
     kit: Path | None = None
     timeout: Positive = 60.0
     quorum: Count = 1
-    patience: Annotated[float, Limits(at_least=1.0)] | None = None
+    patience: Annotated[float, Range(at_least=1.0)] | None = None
     enrolment: Positive = 600.0
     measurement: Positive = 600.0
     reachable: Positive = 3600.0
@@ -49,6 +49,6 @@ class Federated:
     reviewed: bool = False
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
         if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
             raise SettingError("sites", "name at least one, and none twice.")

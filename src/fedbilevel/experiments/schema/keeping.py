@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedbilevel.mathematics.settings import Count, check_limits
+from fedbilevel.mathematics.settings import Count, check_ranges
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Evaluation:
     baseline: bool = True
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Keeping:
     keep: Count = 3
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
