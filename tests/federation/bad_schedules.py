@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbilevel import Limits
-from fedbilevel.federation import Reply, Site
+from fedbilevel.federation import Cause, Failure, Reply, Site
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.flare.message_limits import message_limit
+from tests.federation.no_enrolment import NoEnrolment
 from tests.federation.sites import Clock, UnderWay
 
 NORM_LIMIT, TIMEOUT = 1e6, 30.0
@@ -145,7 +146,7 @@ class Plan(NamedTuple):
     often: float
 
 
-class BadSites:
+class BadSites(NoEnrolment):
     """A transport to sites of which some are bad. Time passes as they answer.
 
     Args:
@@ -181,15 +182,17 @@ class BadSites:
         self.distorted: list[set[str]] = []
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
         """Yield what arrives, also of earlier exchanges, until time is up."""
-        if message != self._asked:  # else sites that were being skipped are asked too
+        # All get the same. Else sites that were being skipped are asked, too.
+        (message,) = set(messages.values())
+        if message != self._asked:
             self._asked = message
             self.deeds.append({})
             self.distorted.append(set())
             self._gone = {name: max(0, more - 1) for name, more in self._gone.items()}
-        for name in to:
+        for name in messages:
             if name in self._plans:
                 self._misbehave(name, message)
             else:
@@ -210,9 +213,8 @@ class BadSites:
         if self._gone[name]:
             deeds.setdefault(name, "is gone")
             if draw.random() < 0.5:  # the transport may know, or it may not
-                self._under_way.send(
-                    0.0, Reply(name, failure="its worker process ended")
-                )
+                ended = Failure(Cause.FAILED, "its worker process ended")
+                self._under_way.send(0.0, Reply(name, failure=ended))
             return
         honest = Answer.decode(self._sites[name].answer(message))
         earlier = self._earlier[name]

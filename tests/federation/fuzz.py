@@ -32,8 +32,8 @@ TASK = Task(
     "first",
     PhaseReference(False, 1),
     Moment(3, 1),
-    7,
-    np.ones((2, 2), int),
+    np.array([0, 7], np.uint32),
+    (2, 1),
     {":": np.ones(5)},
 ).encode()
 ENROLMENT = Enrolment.of(LocalExamples(np.ones((3, 2)), {"a": np.ones(4)})).encode()
@@ -233,7 +233,8 @@ def check(message: bytes) -> int:
     try:
         task = Task.decode(message)
         assert task.run.isalnum()
-        assert task.counted.dtype == np.int64
+        assert task.key.dtype == np.uint32
+        assert min(task.counted) >= 0
     except RefusedError:
         refused += 1
     try:
@@ -248,22 +249,22 @@ def _alike(found: np.ndarray, wanted: np.ndarray) -> None:
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
 
 
-def enrolment(draw: random.Random) -> str:
+def enrolment(draw: random.Random) -> bytes:
     kind = draw.randrange(4)
     if kind == 0:
-        return cut(draw, ENROLMENT.encode()).decode(errors="replace")
+        return cut(draw, ENROLMENT)
     if kind == 1:
-        return flipped(draw, ENROLMENT.encode()).decode(errors="replace")
+        return flipped(draw, ENROLMENT)
     if kind == 2:
         told = json.loads(ENROLMENT)
         told[draw.choice([*told, "more"])] = anything(draw)
-        return json.dumps(told)
-    return json.dumps(anything(draw))
+        return json.dumps(told).encode()
+    return json.dumps(anything(draw)).encode()
 
 
-def check_enrolment(text: str) -> int:
+def check_enrolment(message: bytes) -> int:
     try:
-        found = Enrolment.decode(text)
+        found = Enrolment.decode(message)
     except RefusedError:
         return 1
     assert all(0 < size < 2**31 for size in (found.upper_size, found.lower_size))
@@ -301,7 +302,7 @@ def main(seed: int, inputs: int) -> None:
         '{"a":' * (LARGE // 5),
         "[" + "[]," * (LARGE // 3) + "0]",
     ):
-        refused["enrolment"] += check_enrolment(text)
+        refused["enrolment"] += check_enrolment(text.encode())
     print(json.dumps({"seen": seen, "refused": refused, "grown": grown() - before}))
 
 

@@ -102,13 +102,13 @@ class Victim:
             }
         )
         phase = FIRST.of(self.algorithm, self.problem.problem)
-        nobody = np.zeros((0, 2), np.int64)
+        key = np.zeros(2, np.uint32)
         downlink = packed(phase.broadcast(server))
         moment = Moment(self.questions, 0)
         while not self.reason:
             self._site = self._site or self._enrolled()
             if self._site is not None:
-                task = Task(f"run{self.runs}", FIRST, moment, 0, nobody, downlink)
+                task = Task(f"run{self.runs}", FIRST, moment, key, (0, 0), downlink)
                 try:
                     message = self._site.answer(task.encode())
                     self.answered += 1

@@ -3,13 +3,20 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from fedbilevel import Limits, UniformSample, run
 from fedbilevel.engines.limits import NO_LIMITS
-from fedbilevel.federation import Exchange, Federation, NoQuorumError, Reply
+from fedbilevel.federation import (
+    Cause,
+    Exchange,
+    Failure,
+    Federation,
+    NoQuorumError,
+    Reply,
+)
 from fedbilevel.federation.backoff import Absences
 from fedbilevel.federation.in_process import InProcess
 from fedbilevel.federation.messages import Answer
@@ -18,6 +25,7 @@ from fedbilevel.federation.site import Site
 from fedbilevel.federation.transport import Transport
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
+from tests.federation.no_enrolment import NoEnrolment
 from tests.federation.sites import Clock, UnderWay, enrolled, false_time, federation
 from tests.waiting import no_hang
 
@@ -131,7 +139,8 @@ def test_who_was_not_asked_is_asked_before_an_exchange_fails():
             if len(records) < 2 and reply.device == "site-3":
                 continue
             if len(records) == 2 and reply.device == "site-0":
-                reply = Reply("site-0", failure="ran out of memory")
+                failure = Failure(Cause.FAILED, "ran out of memory")
+                reply = Reply("site-0", failure=failure)
             yield reply
 
     engine = federation(among, fault=fault, note=records.append, quorum=3)
@@ -143,11 +152,11 @@ def test_who_was_not_asked_is_asked_before_an_exchange_fails():
     assert records[2].skipped == []
 
 
-class Endless:
+class Endless(NoEnrolment):
     """A transport that goes on sending what nobody asked for."""
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
         while True:
             time.sleep(0.001)
@@ -204,7 +213,7 @@ def be_slow(left: Callable[[], float]) -> None:
         time.sleep(0.01)
 
 
-class Straggling:
+class Straggling(NoEnrolment):
     """A transport, and its clock: all sites answer after a second each, one never."""
 
     def __init__(self, among: Mapping[str, Site]) -> None:
@@ -215,10 +224,10 @@ class Straggling:
         return self.now
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        others = [name for name in to if name != "site-3"]
-        for reply in self._inside.exchange(message, others, left):
+        others = {name: one for name, one in messages.items() if name != "site-3"}
+        for reply in self._inside.exchange(others, left):
             self.now += 1.0
             yield reply
         while left() > 0:
@@ -235,26 +244,26 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
     for record in records:
         # It is asked again: it may be quicker next time.
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED}
+        assert record.left_out == {"site-3": NOT_AWAITED.words}
         # Three times the 3 seconds that more than half of the four took.
         assert record.seconds == 9.0
 
 
-class Hasty:
+class Hasty(NoEnrolment):
     """A transport to sites of which two answer at once, and the others take longer."""
 
     def __init__(self, among: Mapping[str, Site]) -> None:
         self._inside = InProcess(among)
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        hasty = ["site-0", "site-2"]
-        yield from self._inside.exchange(message, hasty, left)
+        hasty = {name: messages[name] for name in ("site-0", "site-2")}
+        yield from self._inside.exchange(hasty, left)
         be_slow(left)
         if left() > 0:
-            others = [name for name in to if name not in hasty]
-            yield from self._inside.exchange(message, others, left)
+            others = {name: messages[name] for name in messages.keys() - hasty.keys()}
+            yield from self._inside.exchange(others, left)
 
 
 @pytest.mark.slow
@@ -276,14 +285,15 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
     for site in among.values():
         site.warm_up()
 
-    class Poisoned:
+    class Poisoned(NoEnrolment):
         """A transport to sites of which one goes too far, and the last is slower."""
 
         def exchange(
-            self, message: bytes, to: Sequence[str], left: Callable[[], float]
+            self, messages: Mapping[str, bytes], left: Callable[[], float]
         ) -> Iterator[Reply]:
-            *first, last = to
-            for reply in InProcess(among).exchange(message, first, left):
+            first = dict(messages)
+            name, last = first.popitem()
+            for reply in InProcess(among).exchange(first, left):
                 assert reply.message is not None
                 answer = Answer.decode(reply.message)
                 if reply.device == "site-0":
@@ -292,7 +302,7 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
                 yield Reply(reply.device, answer.encode())
             be_slow(left)
             if left() > 0:
-                yield from InProcess(among).exchange(message, [last], left)
+                yield from InProcess(among).exchange({name: last}, left)
 
     near = Limits(distance=10.0)
     with no_hang():
@@ -303,7 +313,7 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
         assert list(record.left_out) == ["site-0"]
 
 
-class Paced:
+class Paced(NoEnrolment):
     """A transport to sites that take given seconds, by a clock that is set."""
 
     def __init__(
@@ -313,9 +323,9 @@ class Paced:
         self._under_way = UnderWay(clock)
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        for name in to:
+        for name, message in messages.items():
             reply = Reply(name, self._sites[name].answer(message))
             self._under_way.send(self._seconds[name], reply)
         yield from self._under_way.arriving(left)
@@ -342,7 +352,7 @@ def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked():
     seconds = {"site-0": 1.0, "site-2": 1.0, "site-3": 4.0, "site-4": 1.0}
     for record in paced(seconds, 3):
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED}
+        assert record.left_out == {"site-3": NOT_AWAITED.words}
         assert record.seconds == 3.0
 
 
@@ -371,14 +381,3 @@ def test_a_federation_that_could_not_work_is_refused():
     for name in ("", "my-run", "é", "a" * 65):
         with pytest.raises(ValueError, match="a run cannot be called"):
             federation(among, run=name)
-    rounds = run(
-        PROBLEM,
-        algorithm(NAME),
-        enrolled(among),
-        *START,
-        rounds=1,
-        seed=3,
-        engine=federation(among, seed=4),
-    )
-    with pytest.raises(ValueError, match="another seed than its Federation"):
-        next(rounds)

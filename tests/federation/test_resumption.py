@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tests.federation.alike import (
     held,
     sites,
 )
+from tests.federation.no_enrolment import NoEnrolment
 from tests.federation.sites import enrolled, federation
 from tests.waiting import HANG
 
@@ -186,7 +187,7 @@ def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
     assert again.get("b", None) is first
 
 
-class Overtaken:
+class Overtaken(NoEnrolment):
     """Brings site-2 every second task only after the one that follows it."""
 
     def __init__(self, among: dict[str, Site]) -> None:
@@ -194,10 +195,10 @@ class Overtaken:
         self._held: bytes | None = None
 
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
         held, self._held = self._held, None
-        for name in to:
+        for name, message in messages.items():
             if name == "site-2" and held is None:
                 self._held = message
                 continue

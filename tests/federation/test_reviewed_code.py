@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fedbilevel.deployment.reviewed import digest_of
 from fedbilevel.flare.kit_settings import prepare
+from fedbilevel.flare.kits import review
 from fedbilevel.flare.provisioning import Kits, provisioned
 from fedbilevel.flare.rehearsals import rehearsal
-from fedbilevel.flare.reviewed import digest_of, review
 from tests.federation.experiments import ENVIRONMENT, SITES, federating, written
 from tests.waiting import HANG
 

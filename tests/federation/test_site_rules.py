@@ -57,9 +57,9 @@ def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
     phase = FIRST.of(ALGORITHM, PROBLEM)
     server, _ = ALGORITHM.init(PROBLEM, jnp.asarray(x), jnp.zeros(()))
     downlink = packed(phase.broadcast(canonical(server)))
-    nobody = np.zeros((0, 2), np.int64)
+    key = np.asarray(jax.random.key_data(jax.random.key(seed)))
     moment = Moment(round_number, exchange)
-    return Task(run, FIRST, moment, seed, nobody, downlink).encode()
+    return Task(run, FIRST, moment, key, (0, 0), downlink).encode()
 
 
 @pytest.mark.parametrize(

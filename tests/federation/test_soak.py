@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import run
-from fedbilevel.flare.gc_control import EVERY, Garbage
+from fedbilevel.deployment.gc_control import EVERY, Garbage
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.deployment.deadlines import EXCHANGE
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import RESULTS
-from fedbilevel.flare.deadlines import EXCHANGE
 from fedbilevel.tracking.records import Journal, Record
 
 

@@ -8,6 +8,7 @@ from nvflare.apis.workspace import Workspace
 from nvflare.collab.api.app import ClientApp
 from nvflare.collab.api.context import Context, set_call_context
 
+from fedbilevel.federation import RefusedError
 from fedbilevel.flare.collab_site import CollabSite
 from fedbilevel.flare.run_directory import home_of
 
@@ -23,7 +24,7 @@ def test_a_site_answers_no_other_site(method):
         answer = getattr(site, method)(*arguments)
     finally:
         set_call_context(None)
-    assert answer == "refused: only the server may ask"
+    assert answer == RefusedError("only the server may ask").failure.encode()
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import Costs, FedBiO
+from fedbilevel.deployment.job_files import travelling
+from fedbilevel.deployment.reporting import Reports
 from fedbilevel.experiments.run_directory.layout import LEARNT
 from fedbilevel.experiments.schema import Experiment, Federated, Partition
 from fedbilevel.flare import supervision as module
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.job_files import travelling
-from fedbilevel.flare.reporting import Reports
 from fedbilevel.flare.supervision import FederationError, Supervision
-from fedbilevel.flare.transport import Calls
 from fedbilevel.tracking.records import Journal, Record, read_records
 from tests.flare.scripted import Job, ScriptedServer
 
@@ -70,10 +69,10 @@ def test_records_at_the_end_are_the_servers_whatever_was_here(
 
 def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
     written(tmp_path, records(3.0, 2.0, 1.0))
-    reports = Reports(tmp_path, tmp_path, Calls(tmp_path))
-    assert reports.answer("", {"after": -1}, None)["records"] == []
+    reports = Reports(tmp_path, set, dict)
+    assert reports.answer({"after": -1})["records"] == []
     reports.begin(first=1)
-    found = reports.answer("", {"after": 0}, None)
+    found = reports.answer({"after": 0})
     assert [Record.parse(line).rounds for line in found["records"]] == [1, 2]
     assert found["first"] == 1
 

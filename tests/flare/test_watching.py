@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedbilevel.deployment.deadlines import EXCHANGE, Deadlines, Progress
+from fedbilevel.deployment.reach import Reach
 from fedbilevel.flare import watching
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.deadlines import EXCHANGE, Deadlines, Progress
-from fedbilevel.flare.reach import Reach
 from fedbilevel.flare.watching import Watch
-from tests.flare.test_suspensions import Clock
+from tests.deployment.test_suspensions import Clock
 
 DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
 SITES = {"east", "north", "west"}

@@ -7,7 +7,7 @@ from fedbilevel.atomic_write import append
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation.answer_count import AnswerCount
 from fedbilevel.federation.site_rules import RULES, SiteRules
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 
 ANSWERED = "answered.txt"
 """The file of a run's folder at a site: a line for each task, in order."""
@@ -35,7 +35,7 @@ class AnsweredTasks:
         >>> tasks.admit(Moment(0, 0), "bb")
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: round 0, exchange 0 comes
+        fedbilevel.federation.transport.RefusedError: round 0, exchange 0 comes
         with another downlink than the site has answered, or after later exchanges; a
         server may go back 0 times in a run, as most_rollbacks in the site's
         local/site_rules.toml says

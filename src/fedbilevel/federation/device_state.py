@@ -9,18 +9,22 @@ import numpy as np
 from fedbilevel.algorithms.protocol import Private
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation.wire_format import (
-    RefusedError,
-    decode,
-    encode,
-    packed,
-    unpacked,
-)
+from fedbilevel.federation.transport import Cause, RefusedError
+from fedbilevel.federation.wire_format import decode, encode, packed, unpacked
 
 MOST = 64
 """States that a device keeps: the server may go back to its last checkpoint."""
-AFRESH = "it can only begin afresh"
-"""Words by which the server knows a device that has no state to go on from."""
+
+
+class LostStateError(RefusedError):
+    """A device has no state to go on from, and can only begin afresh.
+
+    Example:
+        >>> LostStateError("what it kept is damaged").failure.cause
+        <Cause.LOST_STATE: 'lost state'>
+    """
+
+    cause = Cause.LOST_STATE
 
 
 class KeptStates:
@@ -61,11 +65,12 @@ class KeptStates:
             reason = f"{what} cannot be read: {error.strerror}"
             raise RefusedError(reason) from error
         if message is None:
-            raise RefusedError(f"{what} is lost; {AFRESH}")
+            raise LostStateError(f"{what} is lost; it can only begin afresh")
         try:
             return unpacked(decode(message), self._first)
         except RefusedError as error:
-            raise RefusedError(f"{what} is damaged; {AFRESH}") from error
+            words = f"{what} is damaged; it can only begin afresh"
+            raise LostStateError(words) from error
 
     def put(self, run: str, after: Moment, state: Private) -> None:
         """Keep a state; of too many, the one used longest ago is forgotten.

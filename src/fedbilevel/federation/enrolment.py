@@ -10,10 +10,10 @@ from jaxtyping import Int, PyTree
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.data.examples import StoredData, StoredExamples
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 
 LONGEST = 2**16
-"""Characters of an enrolment; it has some fifty for each array of an example."""
+"""Bytes of an enrolment; it has some fifty for each array of an example."""
 
 
 class Enrolment(NamedTuple):
@@ -43,27 +43,27 @@ class Enrolment(NamedTuple):
         sizes = [len(jax.tree.leaves(level)[0]) for level in examples]
         return cls(_form(examples.upper), _form(examples.lower), *sizes)
 
-    def encode(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(self._asdict())
+    def encode(self) -> bytes:
+        """Return it as a message."""
+        return json.dumps(self._asdict()).encode()
 
     @classmethod
-    def decode(cls, text: str) -> "Enrolment":
+    def decode(cls, message: bytes) -> "Enrolment":
         """Return the enrolment of a message.
 
         Raises:
             RefusedError: if it is none.
 
         Example:
-            >>> Enrolment.decode("[]")
+            >>> Enrolment.decode(b"[]")
             Traceback (most recent call last):
             ...
-            fedbilevel.federation.wire_format.RefusedError: it is no enrolment
+            fedbilevel.federation.transport.RefusedError: it is no enrolment
         """
-        if len(text) > LONGEST:
-            raise RefusedError(f"it is no enrolment: it has {len(text)} characters")
+        if len(message) > LONGEST:
+            raise RefusedError(f"it is no enrolment: it has {len(message)} bytes")
         try:
-            found = cls(**json.loads(text))
+            found = cls(**json.loads(message))
             sizes = found.upper_size, found.lower_size
             words = [*found.upper.values(), *found.lower.values()]
             fits = all(type(one) is int and 0 < one < 2**31 for one in sizes)

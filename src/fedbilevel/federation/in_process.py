@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fedbilevel.federation.site import Site
-from fedbilevel.federation.transport import Reply
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError, Reply
 
 
 class InProcess:
@@ -15,7 +14,7 @@ class InProcess:
         fault: what becomes of an exchange's replies on their way.
 
     Example:
-        >>> list(InProcess({}).exchange(b"", [], left=lambda: 1.0))
+        >>> list(InProcess({}).exchange({}, left=lambda: 1.0))
         []
     """
 
@@ -26,14 +25,19 @@ class InProcess:
     ) -> None:
         self._sites, self._fault = dict(sites), fault
 
+    def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
+        """Yield what the sites tell of their data."""
+        for name in names:
+            yield Reply(name, self._sites[name].enrolment.encode())
+
     def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
         """Yield the replies, as the faults leave them."""
-        yield from self._fault(self._reply(name, message) for name in to)
+        yield from self._fault(self._reply(*one) for one in messages.items())
 
     def _reply(self, name: str, message: bytes) -> Reply:
         try:
             return Reply(name, self._sites[name].answer(message))
         except RefusedError as error:
-            return Reply(name, failure=f"refused: {error}")
+            return Reply(name, failure=error.failure)

@@ -1,40 +1,41 @@
 """What the server asks and what a device answers, as messages."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import PyTree, UInt32
 
 from fedbilevel.engines.protocol import Moment, PhaseReference
+from fedbilevel.federation.transport import RefusedError
 from fedbilevel.federation.wire_format import (
-    RefusedError,
     decode,
     encode,
+    encode_each,
     packed,
     unpacked,
 )
 
-HEADER = ("run", "phase", "moment", "seed", "counted")
+HEADER = ("run", "phase", "moment", "key", "counted")
 LONGEST_NAME = 64
 
 
 class Task(NamedTuple):
-    """What the server asks of devices in one exchange.
+    """What the server asks of a device in one exchange.
 
     Attributes:
         run: the run it belongs to, as digits and letters.
         reference: which phase to carry out.
         moment: when in the run.
-        seed: of the run's random draws.
-        counted: for each enrolled device the last round that it has counted in, and
-            how many of the round's exchanges were over then; zeros if it has not
-            counted yet. It goes on from what it kept after that. Empty if devices keep
-            nothing.
+        key: of the run's random draws, as words.
+        counted: the last round that the device has counted in, and how many of the
+            round's exchanges were over then. It goes on from what it kept after that.
+            Zeros if it has not counted yet, or if devices keep nothing.
         arrays: the downlink: all that reaches a device, by path.
 
     Example:
-        >>> nobody = np.zeros((0, 2), np.int64)
-        >>> task = Task("a1", PhaseReference(False, 0), Moment(3, 0), 7, nobody, {})
+        >>> key = np.array([0, 7], np.uint32)
+        >>> task = Task("a1", PhaseReference(False, 0), Moment(3, 0), key, (2, 1), {})
         >>> Task.decode(task.encode()).moment
         Moment(round_number=3, exchange=0)
     """
@@ -42,22 +43,27 @@ class Task(NamedTuple):
     run: str
     reference: PhaseReference
     moment: Moment
-    seed: int
-    counted: Int[np.ndarray, "devices 2"]
+    key: UInt32[np.ndarray, "words"]
+    counted: tuple[int, int]
     arrays: dict[str, np.ndarray]
 
     def encode(self) -> bytes:
         """Return the task as a message."""
+        (message,) = self.encode_for([self.counted])
+        return message
+
+    def encode_for(self, counted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the messages to devices that differ in what they have counted in."""
         reference = self.reference
-        return encode(
-            {
-                "run": _letters(self.run),
-                "phase": np.array([reference.opening, reference.index], np.int64),
-                "moment": np.array(self.moment, np.int64),
-                "seed": np.array([self.seed], np.int64),
-                "counted": np.asarray(self.counted, np.int64).ravel(),
-                **self.arrays,
-            }
+        same = {
+            "run": _letters(self.run),
+            "phase": np.array([reference.opening, reference.index], np.int64),
+            "moment": np.array(self.moment, np.int64),
+            "key": self.key,
+            **self.arrays,
+        }
+        return encode_each(
+            [{**same, "counted": np.array(one, np.int64)} for one in counted]
         )
 
     @classmethod
@@ -72,13 +78,18 @@ class Task(NamedTuple):
         opening, index = map(int, _numbers(header["phase"], 2))
         if opening not in (0, 1) or index < 0:
             raise RefusedError("its phase is none")
-        (seed,) = map(int, _numbers(header["seed"], 1))
+        key = header["key"]
+        if key.dtype != np.uint32 or key.ndim != 1:
+            raise RefusedError("its key is not made of words")
+        round_number, exchanges = map(int, _numbers(header["counted"], 2))
+        if round_number < 0 or exchanges < 0:
+            raise RefusedError("it counts exchanges that there are not")
         return cls(
             _text(header["run"]),
             PhaseReference(bool(opening), index),
             _moment(header["moment"]),
-            seed,
-            _pairs(header["counted"]),
+            key,
+            (round_number, exchanges),
             arrays,
         )
 
@@ -166,17 +177,10 @@ def _text(array: np.ndarray) -> str:
     return name
 
 
-def _numbers(array: np.ndarray, count: int | None = None) -> np.ndarray:
-    fits = array.dtype == np.int64 and array.ndim == 1
-    if not fits or (count is not None and array.size != count):
+def _numbers(array: np.ndarray, count: int) -> np.ndarray:
+    if array.dtype != np.int64 or array.shape != (count,):
         raise RefusedError("its header is not made of whole numbers")
     return array
-
-
-def _pairs(array: np.ndarray) -> np.ndarray:
-    if _numbers(array).size % 2:
-        raise RefusedError("its header is not made of pairs")
-    return array.reshape(-1, 2)
 
 
 def _moment(array: np.ndarray) -> Moment:

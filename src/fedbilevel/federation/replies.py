@@ -13,12 +13,15 @@ from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
 from fedbilevel.federation.streaming_mean import RunningMean, received_by_server
-from fedbilevel.federation.transport import Reply
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import Cause, Failure, RefusedError, Reply
 
-NO_ANSWER = "did not answer in time"
-NOT_AWAITED = "was not waited for, as enough others had answered"
-OTHER_ANSWER = "did not answer in time, but sent an answer to another exchange"
+NO_ANSWER = Failure(Cause.LATE, "did not answer in time")
+OTHER_ANSWER = Failure(
+    Cause.LATE, "did not answer in time, but sent an answer to another exchange"
+)
+NOT_AWAITED = Failure(
+    Cause.NOT_AWAITED, "was not waited for, as enough others had answered"
+)
 
 
 class Form(NamedTuple):
@@ -91,9 +94,7 @@ class Gathering:
         """The devices that may answer yet."""
         # An answer to an earlier exchange is what one that was not waited for sends.
         return [
-            device
-            for device, why in self.missing.items()
-            if why in (NO_ANSWER, OTHER_ANSWER)
+            device for device, why in self.missing.items() if why.cause is Cause.LATE
         ]
 
     def expect(self, more: Mapping[str, int]) -> None:
@@ -110,7 +111,8 @@ class Gathering:
             return
         if reply.message is None:
             # Names of sites are quoted: none is to be read into another's words.
-            self.missing[device] = (reply.failure or NO_ANSWER).replace('"', "'")
+            cause, words = reply.failure or NO_ANSWER
+            self.missing[device] = Failure(cause, words.replace('"', "'"))
             return
         try:
             answer = Answer.decode(reply.message)
@@ -121,11 +123,12 @@ class Gathering:
                 return
             upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
-            self.missing[device] = f"sent what was refused: {error}"
+            words = f"sent what was refused: {error}"
+            self.missing[device] = Failure(Cause.FAILED, words)
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):
-            self.missing[device] = self._limits.broken_alone
+            self.missing[device] = Failure(Cause.FAILED, self._limits.broken_alone)
             return
         del self.missing[device]
         if not self._phase.is_compared or self._limits.distance is None:
@@ -181,9 +184,10 @@ class Gathering:
                 self._add(device, received, info)
             else:
                 times = float(limit) * np.max(own / furthest)
-                self.missing[device] = (
+                self.missing[device] = Failure(
+                    Cause.FAILED,
                     f"upload goes {times:.3g} times as far as the median device's from "
-                    f"what was sent, where distance_limit={float(limit):g} allows less"
+                    f"what was sent, where distance_limit={float(limit):g} allows less",
                 )
         self._held = {}
 

@@ -1,7 +1,7 @@
 """The server of a federation: an engine whose devices are elsewhere."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import jax
@@ -23,13 +23,12 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.engines.screening import MOST_NAMED
 from fedbilevel.federation.backoff import Absences, closes_after
-from fedbilevel.federation.device_state import AFRESH
 from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.replies import Form, Gathering
 from fedbilevel.federation.site import done_by_device
-from fedbilevel.federation.transport import Transport
+from fedbilevel.federation.transport import Cause, Transport
 from fedbilevel.federation.wire_format import packed
 
 
@@ -52,7 +51,6 @@ class Federation:
         transport: reaches the devices.
         devices: who is enrolled.
         run: the name of the run, of letters and digits; the same when it is resumed.
-        seed: that `run` is given too.
         timeout: seconds that an exchange waits for replies; as many again if it lacks a
             quorum and devices are left that were not asked, since they had missed some.
         quorum: how many uploads an exchange needs at least.
@@ -89,7 +87,6 @@ class Federation:
         *,
         run: str,
         timeout: float,
-        seed: int = 0,
         quorum: int = 1,
         patience: float | None = None,
         note: Callable[[Exchange], None] = lambda exchange: None,
@@ -109,7 +106,7 @@ class Federation:
         if patience is not None and not patience >= 1:
             raise ValueError(f"patience must be at least 1, but it is {patience}.")
         self._transport, self._devices = transport, devices
-        self._run, self._seed = run, seed
+        self._run = run
         self._timeout, self._quorum, self._note = timeout, quorum, note
         self._patience = patience
         self._absences = Absences()
@@ -130,17 +127,7 @@ class Federation:
         return jnp.zeros((device_count, 2), jnp.int32)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are.
-
-        Raises:
-            ValueError: if the run has another seed, so that devices would draw others.
-        """
-        mine, given = map(jax.random.key_data, (jax.random.key(self._seed), job.key))
-        if not np.array_equal(mine, given):
-            raise ValueError(
-                f"the run has another seed than its Federation, whose seed is "
-                f"{self._seed}; give both the same."
-            )
+        """Return both as they are."""
         return job, state
 
     def exchange(
@@ -163,21 +150,22 @@ class Federation:
         moment = Moment(int(moment[0]), int(moment[1]))
         phase = reference.of(job.algorithm, job.problem)
         downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
-        message = self._message(reference, moment, state, downlink)
+        messages = self._messages(job, reference, moment, state, downlink, chosen)
         form = self._form_of(job, reference, state)
         gathering = Gathering(
             job, reference, form, self._run, moment, asked, weights, downlink
         )
-        closed = self._gather(gathering, message, list(asked))
+        closed = self._gather(gathering, {name: messages[name] for name in asked})
         spare = {names[one]: one for one in chosen if names[one] not in asked}
         if gathering.near < self._quorum and spare:
             # Who missed several exchanges may be back, and without them this one fails.
             asked |= spare
             gathering.expect(spare)
-            closed = self._gather(gathering, message, list(spare))
+            closed = self._gather(gathering, {name: messages[name] for name in spare})
         unheard = gathering.close() if closed else []
         gathering.settle()
-        missing, accepted = gathering.missing, set(gathering.counted)
+        failures, accepted = gathering.missing, set(gathering.counted)
+        missing = {device: why.words for device, why in failures.items()}
         counted = [device for device in chosen if device in accepted]
         heard = [device for device in asked.values() if device not in unheard]
         self._absences.note(heard, missing)
@@ -189,7 +177,7 @@ class Federation:
                 counted=[names[device] for device in counted],
                 left_out={names[device]: why for device, why in missing.items()},
                 skipped=[names[one] for one in chosen if names[one] not in asked],
-                bytes_down=len(asked) * len(message),
+                bytes_down=sum(len(messages[name]) for name in asked),
                 bytes_up=gathering.bytes_up,
             )
         )
@@ -213,7 +201,9 @@ class Federation:
         )
         now = np.array([moment[0], moment[1] + 1], np.int32)
         # A device without a state to go on from would refuse for ever.
-        lost = [device for device, why in missing.items() if AFRESH in why]
+        lost = [
+            device for device, why in failures.items() if why.cause is Cause.LOST_STATE
+        ]
         private = jax.tree.map(
             lambda last: (
                 last.at[np.array(counted)].set(now).at[np.array(lost, int)].set(0)
@@ -229,7 +219,7 @@ class Federation:
             missing,
         )
 
-    def _gather(self, gathering: Gathering, message: bytes, to: list[str]) -> bool:
+    def _gather(self, gathering: Gathering, messages: Mapping[str, bytes]) -> bool:
         """Take replies; return whether it ended early, as enough had answered."""
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
@@ -239,7 +229,7 @@ class Federation:
         def left() -> float:
             return min(self._timeout, closes) - (time.monotonic() - sent)
 
-        for reply in self._transport.exchange(message, to, left):
+        for reply in self._transport.exchange(messages, left):
             before = len(gathering.missing)
             gathering.take(reply)
             if len(gathering.missing) < before:
@@ -254,17 +244,25 @@ class Federation:
                 break
         return left() <= 0 and time.monotonic() - sent < self._timeout
 
-    def _message(
+    def _messages(
         self,
+        job: Job,
         reference: PhaseReference,
         moment: Moment,
         state: RunState,
         downlink: Downlink,
-    ) -> bytes:
-        counted = np.array(jax.tree.leaves(state.private), np.int64).reshape(-1, 2)
-        return Task(
-            self._run, reference, moment, self._seed, counted, packed(downlink)
-        ).encode()
+        devices: Sequence[int],
+    ) -> Mapping[str, bytes]:
+        """Return what each device is sent: of the others' history it learns nothing."""
+        key = np.asarray(jax.random.key_data(job.key))
+        task = Task(self._run, reference, moment, key, (0, 0), packed(downlink))
+        names = [self._devices.names[device] for device in devices]
+        leaves = jax.tree.leaves(state.private)
+        if not leaves:
+            return dict.fromkeys(names, task.encode())
+        counted = np.asarray(leaves[0])[np.array(devices)]
+        messages = task.encode_for([(int(one), int(two)) for one, two in counted])
+        return dict(zip(names, messages, strict=True))
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
         # A phase always sends the same; finding out what traces all of its work.

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.federation.site_rules import RULES, SiteRules
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
 POINTS = ((1.0, 0.1), (1.0, 1.0), (0.0, 0.1), (0.0, 1.0))
@@ -45,7 +45,7 @@ def require_shared_entries(
         ... )
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: 6 of 6 entries of x are
+        fedbilevel.federation.transport.RefusedError: 6 of 6 entries of x are
         moved by fewer than 5 lower examples of the site, so that uploads tell of each
         of them. Choose a problem whose x is shared by examples, or let the site's
         operator lower fewest_per_entry in local/site_rules.toml

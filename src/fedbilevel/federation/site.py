@@ -29,7 +29,8 @@ from fedbilevel.federation.site_rules import (
     require_batches,
     require_examples,
 )
-from fedbilevel.federation.wire_format import RefusedError, unpacked
+from fedbilevel.federation.transport import RefusedError
+from fedbilevel.federation.wire_format import unpacked
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 SALT_BYTES = 32
@@ -73,7 +74,7 @@ class Site:
         >>> Site(0, *what)
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: the site holds 4 upper
+        fedbilevel.federation.transport.RefusedError: the site holds 4 upper
         examples, but its rules ask for at least 128. Let it hold more, or let its
         operator lower fewest_examples in local/site_rules.toml
     """
@@ -162,15 +163,18 @@ class Site:
         By the salt it follows from all of the task. So the same task gets the same
         answer, another one draws other samples, and the server knows neither.
         """
-        if self._rules.simulated_draws:
-            return device_key(jax.random.key(task.seed), task.moment, self._number)
-        code = hmac.new(self._salt, b"%d " % self._number + message, hashlib.sha256)
         form = jax.random.key_data(jax.random.key(0))
+        if self._rules.simulated_draws:
+            if task.key.shape != form.shape:
+                raise RefusedError("its key is of another kind than keys are here")
+            key = jax.random.wrap_key_data(jnp.asarray(task.key))
+            return device_key(key, task.moment, self._number)
+        code = hmac.new(self._salt, b"%d " % self._number + message, hashlib.sha256)
         words = np.frombuffer(code.digest(), np.uint32)[: form.size]
-        key: RandomKey = jax.random.wrap_key_data(
+        drawn: RandomKey = jax.random.wrap_key_data(
             jnp.asarray(words).reshape(form.shape)
         )
-        return key
+        return drawn
 
     def _answered_in(self, run: str) -> AnsweredTasks:
         if run not in self._answered:
@@ -206,9 +210,7 @@ class Site:
         """Return the last exchange that this device has counted in."""
         if not self._kept.stateful:
             return None
-        if self._number >= len(task.counted):
-            raise RefusedError("it does not say where this device stands")
-        round_number, exchanges = task.counted[self._number].tolist()
+        round_number, exchanges = task.counted
         return Moment(round_number, exchanges - 1) if exchanges else None
 
     def _form_of(self, reference: PhaseReference) -> PyTree:

@@ -7,7 +7,7 @@ from fedbilevel.algorithms.protocol import Downlink, Phase, Private
 from fedbilevel.data.examples import StoredData
 from fedbilevel.engines.costs import smallest_batch
 from fedbilevel.federation.enrolment import Enrolment
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 
 RULES = "site_rules.toml"
 """The file of a site's kit, in its folder `local`, with the rules."""
@@ -79,7 +79,7 @@ def require_examples(rules: SiteRules, enrolment: Enrolment) -> None:
         >>> require_examples(SiteRules(), Enrolment({}, {}, 128, 20))
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: the site holds 20 lower
+        fedbilevel.federation.transport.RefusedError: the site holds 20 lower
         examples, but its rules ask for at least 128. Let it hold more, or let its
         operator lower fewest_examples in local/site_rules.toml
     """
@@ -124,7 +124,7 @@ def require_batches(
         >>> require_batches(SiteRules(), [pair], private, StoredData(rows, rows))
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: the algorithm draws batches
+        fedbilevel.federation.transport.RefusedError: the algorithm draws batches
         of 4, but the site's rules ask for at least 128. Set batch_size (and
         opening_batch_size, if there is one) of [algorithm] to 128 or more, or let the
         site's operator lower smallest_batch in local/site_rules.toml

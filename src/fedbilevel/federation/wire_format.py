@@ -9,7 +9,7 @@ other.
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -17,6 +17,8 @@ import jax
 import ml_dtypes
 import numpy as np
 from jaxtyping import PyTree
+
+from fedbilevel.federation.transport import RefusedError
 
 CHECKSUM = struct.Struct("<I")
 LENGTH = struct.Struct("<Q")
@@ -39,15 +41,6 @@ DTYPES: dict[str, np.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class RefusedError(ValueError):
-    """A message that is not what was agreed upon.
-
-    Example:
-        >>> str(RefusedError("y is missing"))
-        'y is missing'
-    """
-
-
 def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return arrays as bytes.
 
@@ -55,6 +48,25 @@ def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
         >>> decode(encode({"x": np.ones(2)}))
         {'x': array([1., 1.])}
     """
+    (message,) = encode_each([arrays])
+    return message
+
+
+def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
+    """Return messages that differ in their last array only.
+
+    All but the last are read once, however many messages there are.
+
+    Args:
+        several: arrays by name, in the same order, of the same shapes and types.
+
+    Example:
+        >>> x = np.ones(2)
+        >>> messages = encode_each([{"x": x, "to": np.array([k])} for k in range(3)])
+        >>> decode(messages[2])
+        {'x': array([1., 1.]), 'to': array([2])}
+    """
+    arrays = several[0]
     header: dict[str, Any] = {}
     buffers: list[Any] = []
     end = 0
@@ -65,14 +77,25 @@ def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
             "shape": list(array.shape),
             "data_offsets": [begin, end],
         }
-        # As bytes, without a copy where the array lies in order.
-        buffers.append(np.asarray(array, order="C").reshape(-1).view(np.uint8))
+        buffers.append(_bytes(array))
     words = json.dumps(header).encode()
-    body = [LENGTH.pack(len(words)), words, *buffers]
+    body = [LENGTH.pack(len(words)), words, *buffers[:-1]]
     checksum = 0
     for part in body:
         checksum = zlib.crc32(part, checksum)
-    return b"".join([CHECKSUM.pack(checksum), *body])
+    messages = []
+    for one in several:
+        last = [_bytes(array) for array in list(one.values())[-1:]]
+        whole = checksum
+        for part in last:
+            whole = zlib.crc32(part, whole)
+        messages.append(b"".join([CHECKSUM.pack(whole), *body, *last]))
+    return messages
+
+
+def _bytes(array: np.ndarray) -> Any:
+    """Return an array's bytes, without a copy where it lies in order."""
+    return np.asarray(array, order="C").reshape(-1).view(np.uint8)
 
 
 def decode(message: bytes) -> dict[str, np.ndarray]:
@@ -85,7 +108,7 @@ def decode(message: bytes) -> dict[str, np.ndarray]:
         >>> decode(b"surely no message")
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: it was damaged on its way
+        fedbilevel.federation.transport.RefusedError: it was damaged on its way
     """
     if type(message) is not bytes:
         raise RefusedError(f"it is a {type(message).__name__} and not bytes")
@@ -171,7 +194,7 @@ def unpacked(arrays: Mapping[str, np.ndarray], form: PyTree) -> PyTree:
         >>> unpacked({":['x']": np.ones(2)}, form)
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: ['x'] is float64[2] instead
+        fedbilevel.federation.transport.RefusedError: ['x'] is float64[2] instead
         of float32[2]
     """
     paths = jax.tree_util.tree_leaves_with_path(form)

@@ -2,33 +2,26 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-import jax
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from fedbilevel.experiments.build import weights_of
-from fedbilevel.experiments.federating import model_of, sites_of
-from fedbilevel.experiments.measure import metrics_of
+from fedbilevel.deployment.job_files import arrived
+from fedbilevel.deployment.reporting import Reports, is_mistake
+from fedbilevel.deployment.reviewed import UnreviewedError
+from fedbilevel.deployment.serving import federated_work
+from fedbilevel.experiments.federating import model_of
 from fedbilevel.experiments.run import Work, carry_out
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, LEARNT
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.federation import Exchange, Federation
-from fedbilevel.federation.device_state import MOST
-from fedbilevel.flare.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
-from fedbilevel.flare.enrolling import enrolled
-from fedbilevel.flare.gc_control import Garbage
-from fedbilevel.flare.job_files import arrived
 from fedbilevel.flare.message_limits import message_limit, too_small
-from fedbilevel.flare.reporting import Reports, is_mistake
-from fedbilevel.flare.reviewed import UnreviewedError
 from fedbilevel.flare.run_directory import home_of
-from fedbilevel.flare.site_failures import BEGUN, OVER
+from fedbilevel.flare.site_failures import BEGUN, OVER, failures_in
 from fedbilevel.flare.transport import Calls, Collab
-from fedbilevel.mathematics.problem import Lower, Upper
-from fedbilevel.problems.task import Model
 from fedbilevel.tracking.records import RECORDS
 
 TOPIC = "fedbilevel"
@@ -67,8 +60,12 @@ class CollabServer:
         results.mkdir(parents=True, exist_ok=True)
         (folder / BEGUN).touch()
         calls = Calls(folder)
-        reports = Reports(home, folder, calls)
-        context.get_engine().register_app_command(TOPIC, reports.answer)
+        reports = Reports(home, lambda: calls.awaited, lambda: failures_in(folder))
+
+        def answer(topic: str, asked: Any, context: Any) -> dict[str, Any]:
+            return reports.answer(asked)
+
+        context.get_engine().register_app_command(TOPIC, answer)
 
         def prepare(experiment: Experiment) -> Work:
             return _work(experiment, self.run_name, home, reports, calls)
@@ -106,59 +103,14 @@ def _work(
     experiment: Experiment, run: str, home: Path, reports: Reports, calls: Calls
 ) -> Work:
     model = model_of(experiment)
-    _refuse_rare_checkpoints(experiment, model)
-    sites, asked = sites_of(experiment), experiment.federation
     needed = message_limit(model.x, model.y)
     if reason := too_small(needed):
         raise ValueError(f"the server cannot take part: {reason}.")
-    reports.enter(ENROLMENT)
-    devices = enrolled(
-        sites,
-        model.form,
-        home,
-        calls,
-        asked.enrolment,
-        # Weights by size need to be known from the first round.
-        len(sites) if experiment.weigh_by_size else asked.quorum,
-        needed,
-        asked.quorum,
-    )
-    reports.enter(EXCHANGE)
-    garbage = Garbage()
 
-    def note(exchange: Exchange) -> None:
-        reports.note(exchange)
-        garbage.collect()
+    def leave_out(absent: Mapping[str, str]) -> None:
+        # The next jobs do not wait for them as long again.
+        for name in calls.present() & absent.keys():
+            calls.drop(name, absent[name])
 
-    def measured(x: Upper, y: Lower) -> dict[str, float]:
-        reports.enter(MEASUREMENT)
-        try:
-            return measure(x, y)
-        finally:
-            reports.enter(EXCHANGE)
-
-    engine = Federation(
-        Collab(calls),
-        devices,
-        run=run,
-        timeout=asked.timeout,
-        seed=experiment.seed,
-        quorum=asked.quorum,
-        patience=asked.patience,
-        note=note,
-    )
-    weights = weights_of(experiment, devices)
-    measure = metrics_of(model.metrics)
-    return Work(model.problem, devices, model.x, model.y, weights, engine, measured)
-
-
-def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:
-    """Sites keep so many private states: a checkpoint must not be older than those."""
-    algorithm, problem = experiment.federated_algorithm, model.problem
-    _, private = algorithm.init(problem, model.x, model.y)
-    most = MOST // len(algorithm.phases(problem))
-    if jax.tree.leaves(private) and experiment.checkpoints.every > most:
-        raise ValueError(
-            f"checkpoints.every is {experiment.checkpoints.every}, but sites keep what "
-            f"is theirs for {most} rounds of this algorithm; give at most that."
-        )
+    transport = Collab(calls, needed)
+    return federated_work(experiment, model, run, home, transport, reports, leave_out)

@@ -1,18 +1,17 @@
 """What runs at a site: it answers the server, and computes in a process of its own."""
 
 from pathlib import Path
+from typing import Any
 
 from nvflare.collab import collab
 
+from fedbilevel.deployment.gc_control import Garbage
+from fedbilevel.federation.transport import Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
-from fedbilevel.flare.gc_control import Garbage
 from fedbilevel.flare.message_limits import too_small
 from fedbilevel.flare.run_directory import RUNS, home_of
 
-ENROL = b"enrol"
-BROKEN = "could not begin"
-"""Words by which the server knows a site that another try would not help."""
 SERVER = "server"
 """What Collab calls the server of a job."""
 
@@ -41,8 +40,9 @@ class CollabSite:
         Args:
             needed: bytes of the largest message that the site must take.
         """
-        reason = too_small(needed)
-        return self._ask(ENROL) if reason is None else f"{BROKEN}: {reason}"
+        if reason := too_small(needed):
+            return Failure(Cause.UNABLE, f"could not begin: {reason}").encode()
+        return self._ask(b"")
 
     @collab.publish
     def answer(self, message: bytes) -> bytes | str:
@@ -58,16 +58,17 @@ class CollabSite:
     def _ask(self, message: bytes) -> bytes | str:
         # All of a job's sites could call: each other's data are none of their business.
         if collab.caller != SERVER:
-            return "refused: only the server may ask"
+            return RefusedError("only the server may ask").failure.encode()
         if self._worker is None:
             workspace, job = collab.workspace, collab.fl_ctx.get_job_id()
             self._worker = Worker(
-                made,
+                _answering,
                 collab.site_name,
                 home_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
                 Path(workspace.get_root_dir()),
+                Path(workspace.get_root_dir()) / RUNS,
             )
         if self._garbage is None:
             self._garbage = Garbage()
@@ -80,82 +81,13 @@ class CollabSite:
                 raise
             # What an exception says may be about data, and stays in the console: the
             # software's logs may be sent to the server.
-            return f"could not answer: {error.summary}; its console says more"
+            cause = Cause.UNABLE if error.is_final else Cause.FAILED
+            words = f"could not answer: {error.summary}; its console says more"
+            return Failure(cause, words).encode()
 
 
-def made(site: str, home: Path, configuration: Path, code: Path, kit: Path) -> Answer:
-    """Return what answers messages at a site; called in the computation's process.
-
-    Args:
-        site: its name.
-        home: what the site keeps of the run beyond a job.
-        configuration: the folder of the job's configuration.
-        code: the folder of the job's code.
-        kit: the site's, with the rules that its operator has set.
-
-    Example:
-        >>> made.__name__
-        'made'
-    """
+def _answering(*arguments: Any) -> Answer:
     # Here, as the process that waits for answers needs none of it.
-    from fedbilevel.experiments.federating import known_at, sites_of
-    from fedbilevel.federation.answer_count import AnswerCount
-    from fedbilevel.federation.enrolment import Enrolment
-    from fedbilevel.federation.site import Site
-    from fedbilevel.federation.wire_format import RefusedError
-    from fedbilevel.flare.job_files import arrived
-    from fedbilevel.flare.reviewed import UnreviewedError
-    from fedbilevel.flare.site_files import read_site_files
+    from fedbilevel.deployment.answering import answering
 
-    try:
-        rules, salt = read_site_files(kit / "local")
-        experiment = arrived(configuration, code, kit)
-    except RefusedError as error:
-        return _refusing(error)
-    except UnreviewedError as error:
-        # Another try would not help; and these words are the job's own.
-        refusal = f"could not begin: {error}"
-        return lambda message: refusal
-    model, examples = known_at(experiment, site)
-    enrolment = Enrolment.of(examples)
-    # What does not fit cannot be computed; the server says so of what is told of it.
-    if enrolment[:2] != Enrolment.of(model.form)[:2]:
-        return lambda message: (
-            enrolment.encode().encode()
-            if message == ENROL
-            else "refused: the site's examples do not fit the model"
-        )
-    try:
-        device = Site(
-            sites_of(experiment).index(site),
-            model.problem,
-            experiment.federated_algorithm,
-            examples,
-            model.x,
-            model.y,
-            folder=home.parent,
-            rules=rules,
-            salt=salt,
-            run=home.name,
-            answers=AnswerCount(kit / RUNS),
-        )
-        device.require_left(experiment.rounds)
-    except RefusedError as error:
-        return _refusing(error)
-    device.warm_up()
-
-    def answer(message: bytes) -> bytes | str:
-        if message == ENROL:
-            return enrolment.encode().encode()
-        try:
-            return device.answer(message)
-        except RefusedError as error:
-            return f"refused: {error}"
-
-    return answer
-
-
-def _refusing(error: Exception) -> Answer:
-    """Return what a site answers whose rules forbid to take part."""
-    reason = f"{BROKEN}: {error}"
-    return lambda message: reason
+    return answering(*arguments)

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.federation.site_rules import SiteRules
 from fedbilevel.flare.kits import require_kit
 from fedbilevel.flare.message_limits import DEFAULT, SETTING
-from fedbilevel.flare.site_files import write_site_files
 
 COMMUNICATION = "comm_config.json"
 POLICY = "authorization.json"

@@ -1,6 +1,8 @@
-"""What makes a folder the startup kit of a server or site."""
+"""The startup kit of a server or site, and the problem files reviewed for it."""
 
 from pathlib import Path
+
+from fedbilevel.deployment.reviewed import keep_reviewed
 
 NEEDED = "resources.json", "authorization.json"
 """Files of the folder `local`, perhaps as provisioned, with `.default` behind."""
@@ -31,3 +33,34 @@ def require_kit(kit: Path) -> None:
                 f"local/{name}.default in it. Give the folder that nvflare provision "
                 "has made for that server or site, with local and startup in it."
             )
+
+
+def review(kit: Path, file: Path) -> str:
+    """Allow a problem file that you have read to be executed for jobs that name it.
+
+    The file is copied into the kit; jobs name it by its SHA-256, so that any change to
+    it needs another review. To allow it no longer, remove it from the folder
+    `local/problems` of the kit. Neither needs a restart.
+
+    Args:
+        kit: Startup kit of a server or site.
+        file: That you have read, with all that it imports.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Raises:
+        ValueError: If the folder is no such kit, or the file no Python that could be
+            executed. Nothing is allowed then.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> kit = provisioned(Path(mkdtemp()), ["site-1"]).sites["site-1"]
+        >>> (kit / "hospitals.py").write_text("SITES = ()")
+        10
+        >>> len(review(kit, kit / "hospitals.py"))
+        64
+    """
+    require_kit(kit)
+    return keep_reviewed(kit, file)

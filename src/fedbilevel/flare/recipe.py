@@ -9,13 +9,13 @@ from typing import Any
 
 from nvflare.collab import CollabRecipe
 
+from fedbilevel.deployment.job_files import travelling
 from fedbilevel.experiments.federating import sites_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment, Own
 from fedbilevel.flare.collab_server import CollabServer
 from fedbilevel.flare.collab_site import CollabSite
-from fedbilevel.flare.job_files import travelling
 from fedbilevel.flare.site_failures import LateSites
 from fedbilevel.flare.transport import MOST_CALLS
 

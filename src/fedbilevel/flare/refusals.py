@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedbilevel.federation.transport import LONGEST
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.transport import WORDS
 
 REFUSED = "did not take the job"
 NO_REPLY = f"{REFUSED}: no reply"
@@ -54,7 +54,7 @@ def refusals_in(detail: Iterable[str]) -> dict[str, str]:
     """
     named = (line.partition(": ") for line in detail)
     return {
-        site: f"{REFUSED}: {reason[:WORDS]}"
+        site: f"{REFUSED}: {reason[:LONGEST]}"
         for site, colon, reason in named
         if colon and site != "server" and reason != "OK"
     }

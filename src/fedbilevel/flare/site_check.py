@@ -3,17 +3,17 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fedbilevel.deployment.reviewed import digest_of, reviewed
+from fedbilevel.deployment.site_files import read_site_files
 from fedbilevel.experiments.federating import known_at, sites_of
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.schema import Own
 from fedbilevel.federation.answer_count import AnswerCount
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.site import Site
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 from fedbilevel.flare.kits import require_kit
-from fedbilevel.flare.reviewed import digest_of, reviewed
 from fedbilevel.flare.run_directory import RUNS
-from fedbilevel.flare.site_files import read_site_files
 
 
 def check_site(kit: Path, file: Path, site: str) -> str:

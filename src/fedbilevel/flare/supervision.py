@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
+from fedbilevel.deployment.deadlines import Deadlines
+from fedbilevel.deployment.reach import Reach, UnreachableError
+from fedbilevel.deployment.suspensions import LEFT_OUT, Suspensions
 from fedbilevel.experiments.federating import sites_of
 from fedbilevel.experiments.run_directory.layout import LEARNT
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
-from fedbilevel.flare.deadlines import Deadlines
-from fedbilevel.flare.reach import Reach, UnreachableError
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.refusals import refusals_of, too_many
 from fedbilevel.flare.site_failures import FAILURES, failures_in
-from fedbilevel.flare.suspensions import LEFT_OUT, Suspensions
 from fedbilevel.flare.watching import Watch
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -12,21 +12,20 @@ from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.federation.replies import NO_ANSWER
-from fedbilevel.federation.transport import Reply
+from fedbilevel.federation.transport import LONGEST, Cause, Failure, Reply
 from fedbilevel.flare.site_failures import failures_in, note_failure
 
 GRACE = 1.0
 """Seconds after a timeout in which the software says why there was no answer."""
 LOOKS_EVERY = 0.05
 """Seconds between two looks at whether the job is aborted, or a site has failed."""
-WORDS = 300
-"""The most that is kept of what a site says of a failure."""
 MOST_CALLS = 4
 """Calls of one site under way; each holds threads and what has come of the answer."""
 DRIPPING = 30.0
 """Seconds after its timeout at which a call has ended, unless its answer drips in."""
 DRIPS = "sends its answers too slowly"
-BUSY = f"did not answer the last {MOST_CALLS} exchanges yet"
+BUSY = Failure(Cause.UNREACHED, f"did not answer the last {MOST_CALLS} exchanges yet")
+NOT_CONNECTED = Failure(Cause.UNREACHED, "was not connected when the job began")
 
 Arrivals: TypeAlias = "SimpleQueue[tuple[Reply, bool]]"
 """Replies, each with whether the site was reached."""
@@ -74,12 +73,15 @@ class Calls:
         note_failure(self._job, site, reason)
 
     def make(
-        self, call: Callable[[Any], Any], to: Sequence[str], left: Callable[[], float]
+        self,
+        call: Callable[[Any, str], Any],
+        to: Iterable[str],
+        left: Callable[[], float],
     ) -> Iterator[Reply]:
         """Call sites, and yield replies as they arrive, until time is up.
 
         Args:
-            call: calls a published method of a Collab group.
+            call: calls a published method of a Collab group, which is one site.
             to: names of sites.
             left: returns the seconds that are left.
 
@@ -94,9 +96,9 @@ class Calls:
         present = self.present()
         for name in to:
             if name in failures:
-                yield Reply(name, failure=failures[name])
+                yield Reply(name, failure=Failure(Cause.FAILED, failures[name]))
             elif name not in present:
-                yield Reply(name, failure="was not connected when the job began")
+                yield Reply(name, failure=NOT_CONNECTED)
             elif self.open_calls(name) >= MOST_CALLS:
                 yield Reply(name, failure=BUSY)
             else:
@@ -118,7 +120,7 @@ class Calls:
                 failures = failures_in(self._job)
                 for name in sorted(awaited & failures.keys()):
                     awaited.discard(name)
-                    yield Reply(name, failure=failures[name])
+                    yield Reply(name, failure=Failure(Cause.FAILED, failures[name]))
                 continue
             awaited.discard(reply.device)
             if is_reached:
@@ -135,11 +137,14 @@ class Calls:
             raise RunAborted("the job was aborted during an exchange")
         failures = failures_in(self._job)
         for one in unreached:
-            yield one._replace(failure=failures.get(one.device, one.failure))
+            if one.device in failures:
+                noted = Failure(Cause.FAILED, failures[one.device])
+                one = one._replace(failure=noted)
+            yield one
 
     def _begin(
         self,
-        call: Callable[[Any], Any],
+        call: Callable[[Any, str], Any],
         name: str,
         timeout: float,
         arrived: Arrivals,
@@ -148,17 +153,17 @@ class Calls:
         group = collab.get_clients([name])(blocking=False, timeout=timeout)
         number = self._count = self._count + 1
         self._open[name][number] = time.monotonic() + timeout + DRIPPING
-        results = call(group)
+        results = call(group, name)
 
         def drain() -> None:
             try:
                 for _, found in results:
                     arrived.put((_reply(name, found), True))
                 for error in dict(results.failures).values():
-                    arrived.put((Reply(name, failure=_words(error)), False))
+                    arrived.put((Reply(name, failure=_failure(error)), False))
             except Exception as error:
                 # An answer that cannot even be unpacked is its site's failure.
-                arrived.put((Reply(name, failure=_words(error)), True))
+                arrived.put((Reply(name, failure=_failure(error)), True))
             finally:
                 del self._open[name][number]
 
@@ -177,36 +182,55 @@ class Collab:
 
     Args:
         calls: of the job's sites.
+        needed: bytes of the largest message that sites must take.
 
     Example:
         >>> Collab.__name__
         'Collab'
     """
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, needed: int) -> None:
+        self._calls, self._needed = calls, needed
 
-    def exchange(
-        self, message: bytes, to: Sequence[str], left: Callable[[], float]
-    ) -> Iterator[Reply]:
-        """Send a message, and yield replies as they arrive, until time is up.
+    def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
+        """Ask sites what they hold, and yield replies until time is up.
 
         Raises:
             RunAborted: the job has been, meanwhile.
         """
-        return self._calls.make(lambda group: group.answer(message), to, left)
+
+        def call(group: Any, name: str) -> Any:
+            return group.enrol(self._needed)
+
+        return self._calls.make(call, names, left)
+
+    def exchange(
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        """Send messages, and yield replies as they arrive, until time is up.
+
+        Raises:
+            RunAborted: the job has been, meanwhile.
+        """
+
+        def call(group: Any, name: str) -> Any:
+            return group.answer(messages[name])
+
+        return self._calls.make(call, messages, left)
 
 
 def _reply(name: str, found: Any) -> Reply:
     if type(found) is bytes:
         return Reply(name, found)
     if type(found) is str:
-        return Reply(name, failure=found[:WORDS])
-    return Reply(name, failure=f"sent a {type(found).__name__}")
+        return Reply(name, failure=Failure.decode(found))
+    words = f"sent a {type(found).__name__}"
+    return Reply(name, failure=Failure(Cause.FAILED, words))
 
 
-def _words(error: Exception) -> str:
+def _failure(error: Exception) -> Failure:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, TimeoutError):
         return NO_ANSWER
-    return f"could not be reached: {str(cause)[:WORDS]}"
+    words = f"could not be reached: {str(cause)[:LONGEST]}"
+    return Failure(Cause.UNREACHED, words)

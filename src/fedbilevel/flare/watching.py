@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedbilevel.deployment.deadlines import ENDING, Deadlines, Progress, Stage
+from fedbilevel.deployment.reach import Reach
 from fedbilevel.flare.administrator import Administrator, NotRunningError
 from fedbilevel.flare.collab_server import TOPIC
-from fedbilevel.flare.deadlines import ENDING, Deadlines, Progress, Stage
-from fedbilevel.flare.reach import Reach
 
 LOOK = 5.0
 """Seconds between two looks at which sites take part."""

@@ -18,8 +18,9 @@ LOOKS_EVERY = 0.5
 """Seconds between two looks at whether the parent still lives."""
 Answer = Callable[[bytes], bytes | str]
 """What answers messages: with what was computed, or in words why it was not."""
-COMPUTED, SAID, FAILED = b"computed", b"said", b"failed"
-"""What a reply is: what was computed, words instead, or words of a failure."""
+COMPUTED, SAID, FAILED, UNABLE = b"computed", b"said", b"failed", b"unable"
+"""What a reply is: what was computed, words instead, or words of a failure, which with
+the last is that of `make`: another child would fail likewise."""
 MARK = "\0"
 """Between what happened and what the exception says, which may be about data."""
 _LIBRARY = re.compile(r"/(site-packages|lib/python[\d.]+|fedbilevel)/|^<")
@@ -54,7 +55,7 @@ def serve(channel: Channel) -> None:
         answer = make(*arguments)
     except BaseException as error:
         traceback.print_exc()
-        _send(channel, FAILED, _words("could not begin:", error))
+        _send(channel, UNABLE, _words("could not begin:", error))
         return
     _send(channel, COMPUTED, b"")
     while True:

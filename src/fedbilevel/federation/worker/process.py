@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from fedbilevel.federation.worker.channel import pair
-from fedbilevel.federation.worker.child import FAILED, MARK, SAID
+from fedbilevel.federation.worker.child import FAILED, MARK, SAID, UNABLE
 
 LOOKS_EVERY = 1.0
 """Seconds between two looks at whether a silent child still lives."""
@@ -28,15 +28,19 @@ class WorkerError(RuntimeError):
 
     Attributes:
         summary: the same without what an exception says, which may be about data.
+        is_final: whether another try would fail likewise.
 
     Example:
         >>> str(WorkerError("the computation took longer than 3 seconds"))
         'the computation took longer than 3 seconds'
     """
 
-    def __init__(self, words: str, summary: str | None = None) -> None:
+    def __init__(
+        self, words: str, summary: str | None = None, *, is_final: bool = False
+    ) -> None:
         super().__init__(words)
         self.summary = summary or words
+        self.is_final = is_final
 
 
 class Child:
@@ -68,7 +72,8 @@ class Child:
                 )
             except OSError as error:
                 self._channel.close()
-                raise WorkerError(f"the computation could not begin: {error}") from None
+                words = f"the computation could not begin: {error}"
+                raise WorkerError(words, is_final=True) from None
 
     def begin(self, order: bytes) -> None:
         """Have it call `make`, which comes pickled with its arguments.
@@ -93,10 +98,10 @@ class Child:
         except OSError:
             raise WorkerError(_death(self.ended())) from None
         outcome, content = self._received(), self._received()
-        if outcome == FAILED:
+        if outcome in (FAILED, UNABLE):
             words = f"the computation {content.decode()}"
             summary, _, said = words.partition(MARK)
-            raise WorkerError(summary + said, summary)
+            raise WorkerError(summary + said, summary, is_final=outcome == UNABLE)
         return content.decode() if outcome == SAID else content
 
     def lives(self) -> bool:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel.federation.worker.worker import Worker, WorkerError
+from tests.federation import computations
 from tests.federation.processes import descendants, until_gone
-from tests.flare import computations
 from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.process
@@ -24,7 +24,7 @@ PARENT = """
 import os, resource, sys
 from pathlib import Path
 from fedbilevel.federation.worker.worker import Worker, WorkerError
-from tests.flare import computations
+from tests.federation import computations
 worker = Worker(computations.orders, Path(sys.argv[1]))
 print(worker.ask(b"pid").decode(), flush=True)
 """

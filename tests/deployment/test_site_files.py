@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.experiments.files.write import write_experiment
-from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.schema import Experiment
-from fedbilevel.federation import REHEARSAL, RefusedError, SiteRules
-from fedbilevel.federation.answer_count import COUNT
-from fedbilevel.federation.answered import ANSWERED
-from fedbilevel.flare.collab_site import ENROL, made
-from fedbilevel.flare.job_files import travelling
-from fedbilevel.flare.kit_settings import CLASSES, prepare
-from fedbilevel.flare.reviewed import review
-from fedbilevel.flare.run_directory import RUNS
-from fedbilevel.flare.site_check import check_site
-from fedbilevel.flare.site_files import (
+from fedbilevel.deployment.answering import ENROL, answering
+from fedbilevel.deployment.job_files import travelling
+from fedbilevel.deployment.site_files import (
     SALT,
     read_site_files,
     write_site_files,
 )
+from fedbilevel.experiments.files.write import write_experiment
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation import REHEARSAL, Failure, RefusedError, SiteRules
+from fedbilevel.federation.answer_count import COUNT
+from fedbilevel.federation.answered import ANSWERED
+from fedbilevel.flare.kit_settings import CLASSES, prepare
+from fedbilevel.flare.kits import review
+from fedbilevel.flare.run_directory import RUNS
+from fedbilevel.flare.site_check import check_site
 from tests.flare.kits import site_kit
 
 RULES = "site_rules.toml"
@@ -114,7 +114,9 @@ def enrolment(kit: Path, experiment: Experiment, run: str = "first") -> bytes | 
     job = kit / "job"
     job.mkdir(exist_ok=True)
     write_experiment(travelling(experiment), job / EXPERIMENT)
-    return made("site-1", kit / RUNS / "owner" / run, job, job, kit)(ENROL)
+    home = kit / RUNS / "owner" / run
+    told = answering("site-1", home, job, job, kit, kit / RUNS)(ENROL)
+    return Failure.decode(told).words if isinstance(told, str) else told
 
 
 SMALL = Experiment(FedBiO(0.1))

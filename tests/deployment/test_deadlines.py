@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedbilevel.flare.deadlines import (
+from fedbilevel.deployment.deadlines import (
     BEGINNING,
     ENDING,
     ENROLMENT,
@@ -12,8 +12,8 @@ from fedbilevel.flare.deadlines import (
     Progress,
     Stage,
 )
-from fedbilevel.flare.reach import Reach, UnreachableError
-from tests.flare.test_suspensions import Clock
+from fedbilevel.deployment.reach import Reach, UnreachableError
+from tests.deployment.test_suspensions import Clock
 
 DEADLINES = Deadlines(
     enrolment=50.0, exchange=40.0, round=30.0, measurement=20.0, reachable=3600.0

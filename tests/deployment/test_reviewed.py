@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
+from fedbilevel.deployment.answering import ENROL, answering
+from fedbilevel.deployment.job_files import arrived, travelling
+from fedbilevel.deployment.reviewed import PROBLEMS, UnreviewedError, digest_of
+from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment, Federated, Own
-from fedbilevel.federation import REHEARSAL
-from fedbilevel.flare.collab_site import ENROL, made
-from fedbilevel.flare.job_files import arrived, travelling
+from fedbilevel.federation import REHEARSAL, Cause, Failure
 from fedbilevel.flare.kit_settings import prepare
+from fedbilevel.flare.kits import review
 from fedbilevel.flare.recipe import FederationRecipe
-from fedbilevel.flare.reviewed import PROBLEMS, UnreviewedError, digest_of, review
-from fedbilevel.flare.site_files import write_site_files
 from tests.flare.kits import site_kit
 
 POLICY = {
@@ -79,12 +80,13 @@ def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
     words = rf"hospitals.py with the SHA-256 {digest_of(file)} is not .* can read the"
     with pytest.raises(UnreviewedError, match=words):
         arrived(job, tmp_path, kit)
-    answer = made("north", tmp_path / "home", job, file.parent, kit)
+    answer = answering("north", tmp_path / "home", job, file.parent, kit, kit)
     said = answer(ENROL)
     assert isinstance(said, str)
-    # Words by which the server knows that another try would not help.
-    assert said.startswith("could not begin: the problem file hospitals.py")
-    assert digest_of(file) in said
+    failure = Failure.decode(said)
+    assert failure.cause is Cause.UNABLE
+    assert failure.words.startswith("could not begin: the problem file hospitals.py")
+    assert digest_of(file) in failure.words
     assert not (tmp_path / "executed").exists()
 
 

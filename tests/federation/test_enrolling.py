@@ -1,42 +1,47 @@
 """Who cannot take part ends a run as it begins; later it is left out and named."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from fedbilevel import LocalExamples
-from fedbilevel.federation import Enrolment, Reply
-from fedbilevel.flare.enrolling import enrolled
-from fedbilevel.flare.site_failures import failures_in
-from fedbilevel.flare.transport import Calls
+from fedbilevel.federation import Cause, Enrolment, Failure, Reply, enrol
 
 SITES = "east", "north", "west"
 HELD = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
-FITS = Enrolment.of(HELD).encode().encode()
-OTHERS = Enrolment.of(HELD._replace(lower=np.ones((8, 5)))).encode().encode()
-REFUSAL = "could not begin: the algorithm draws batches of 1"
+FITS = Enrolment.of(HELD).encode()
+OTHERS = Enrolment.of(HELD._replace(lower=np.ones((8, 5)))).encode()
+REFUSAL = Failure(
+    Cause.UNABLE, "could not begin: the algorithm draws batches of 1"
+).encode()
+
+
+class Told(NamedTuple):
+    """A transport to sites that answer so."""
+
+    replies: Mapping[str, bytes | str]
+
+    def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
+        for name, said in self.replies.items():
+            if isinstance(said, bytes):
+                yield Reply(name, said)
+            else:
+                yield Reply(name, failure=Failure.decode(said))
+
+    def exchange(
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        raise AssertionError("nobody is asked for more")
 
 
 def job(folder: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
     """Enrol sites that answer so; return all, and who is left out of the job."""
-    number = len(list(folder.glob("job-*")))
-    calls = Calls(folder / f"job-{number}")
-    calls._job.mkdir()
-
-    def make(call, to, left):
-        for name, said in replies.items():
-            if isinstance(said, bytes):
-                yield Reply(name, said)
-            else:
-                yield Reply(name, failure=said)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "make", make)
-        patch.setattr(calls, "present", lambda: set(replies))
-        devices = enrolled(SITES, HELD, folder, calls, 9.0, quorum, 0, quorum)
-    return devices, failures_in(calls._job)
+    return enrol(
+        Told(replies), SITES, HELD, folder, seconds=9.0, at_least=quorum, quorum=quorum
+    )
 
 
 @pytest.mark.parametrize("bad", [REFUSAL, OTHERS], ids=["refuses", "other examples"])
@@ -67,7 +72,21 @@ def test_a_run_that_too_many_refuse_ends_with_their_sentences(tmp_path):
 def test_an_enrolment_that_is_too_long_is_refused_before_it_is_kept(tmp_path):
     long = Enrolment.of(HELD)._replace(upper={"a" * 10**5: "float64[2]"})
     job(tmp_path, dict.fromkeys(SITES[:2], FITS))
-    sent = {"east": FITS, "north": FITS, "west": long.encode().encode()}
+    sent = {"east": FITS, "north": FITS, "west": long.encode()}
     _, failures = job(tmp_path, sent)
     assert "it is no enrolment: it has 1" in failures["west"]
     assert len((tmp_path / "enrolment.json").read_text()) < 10**4
+
+
+def test_who_is_away_is_named_and_one_that_was_killed_stops_nobody(tmp_path):
+    killed = Failure(Cause.FAILED, "could not answer: the computation was killed")
+    job(tmp_path, dict.fromkeys(SITES, FITS))
+    _, absent = job(tmp_path, {"north": FITS, "west": killed.encode()})
+    # West may be back in an exchange; east was silent for all of the time.
+    assert absent == {"east": "did not enrol in 9 seconds"}
+
+
+@pytest.mark.parametrize("cause", [Cause.LATE, Cause.NOT_AWAITED, Cause.UNREACHED])
+def test_a_site_cannot_say_of_itself_what_is_the_servers_to_say(cause):
+    told = Failure.decode(Failure(cause, "so it claims").encode())
+    assert told == Failure(Cause.FAILED, "so it claims")

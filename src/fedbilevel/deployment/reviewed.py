@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 from fedbilevel.atomic_write import replacing
-from fedbilevel.flare.kits import require_kit
 
 PROBLEMS = Path("local") / "problems"
 """The folder of a kit with the files that jobs may name, and none may bring."""
@@ -33,35 +32,28 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def review(kit: Path, file: Path) -> str:
-    """Allow a problem file that you have read to be executed for jobs that name it.
-
-    The file is copied into the kit; jobs name it by its SHA-256, so that any change to
-    it needs another review. To allow it no longer, remove it from the folder
-    `local/problems` of the kit. Neither needs a restart.
+def keep_reviewed(kit: Path, file: Path) -> str:
+    """Copy a problem file into a kit, for jobs that name it by its SHA-256.
 
     Args:
-        kit: Startup kit of a server or site.
-        file: That you have read, with all that it imports.
+        kit: Of a server or site.
+        file: That its operator has read.
 
     Returns:
         The SHA-256 of the file.
 
     Raises:
-        ValueError: If the folder is no such kit, or the file no Python that could be
-            executed. Nothing is allowed then.
+        ValueError: If it is no Python that could be executed; nothing is kept then.
 
     Example:
-        >>> from tempfile import mkdtemp
-        >>> from fedbilevel.flare.provisioning import provisioned
-        >>> kit = provisioned(Path(mkdtemp()), ["site-1"]).sites["site-1"]
+        >>> import tempfile
+        >>> kit = Path(tempfile.mkdtemp())
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
-        >>> digest = review(kit, kit / "hospitals.py")
+        >>> digest = keep_reviewed(kit, kit / "hospitals.py")
         >>> reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
         True
     """
-    require_kit(kit)
     _require_python(file)
     digest = digest_of(file)
     folder = kit / PROBLEMS
@@ -97,9 +89,9 @@ def reviewed(kit: Path, name: str, sha256: str) -> Path:
         >>> reviewed(Path("hospital-1"), "hospitals.py", "00ff")
         Traceback (most recent call last):
         ...
-        fedbilevel.flare.reviewed.UnreviewedError: the problem file hospitals.py with
-        the SHA-256 00ff is not among the reviewed ones of this kit; its operator can
-        read the file and allow it by fedbilevel.flare.review.
+        fedbilevel.deployment.reviewed.UnreviewedError: the problem file hospitals.py
+        with the SHA-256 00ff is not among the reviewed ones of this kit; its operator
+        can read the file and allow it by fedbilevel.flare.review.
     """
     # What a job says is not made part of a path.
     for file in sorted((kit / PROBLEMS).glob("*.py")):

@@ -3,9 +3,9 @@
 import pytest
 
 from fedbilevel import FedBiO, FedBiOAcc
+from fedbilevel.deployment.serving import _refuse_rare_checkpoints
 from fedbilevel.experiments.federating import model_of
 from fedbilevel.experiments.schema import Experiment, Keeping
-from fedbilevel.flare.collab_server import _refuse_rare_checkpoints
 
 
 @pytest.mark.single_precision

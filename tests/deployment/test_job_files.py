@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from fedbilevel import FedBiO
+from fedbilevel.deployment.job_files import arrived, travelling
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.flare.job_files import arrived, travelling
 
 PLACE = "tests.flare.imported_by_no_job:Anything"
 

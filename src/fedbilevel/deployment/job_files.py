@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+from fedbilevel.deployment.reviewed import digest_of, reviewed
 from fedbilevel.experiments.federating import (
     DISTANCE_LIMIT,
     NORM_LIMIT,
@@ -13,7 +14,6 @@ from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment, Own, Tracking
 from fedbilevel.experiments.schema.registry import TABLES, name_of
-from fedbilevel.flare.reviewed import digest_of, reviewed
 
 
 def travelling(experiment: Experiment) -> Experiment:

@@ -5,7 +5,7 @@ With servers and sites of their own at night: `test_bad_sites`.
 
 import json
 
-from fedbilevel.flare.suspensions import LEFT_OUT, LONGEST, Suspensions
+from fedbilevel.deployment.suspensions import LEFT_OUT, LONGEST, Suspensions
 
 DIED = {"west": "its worker process ended"}
 

@@ -1,17 +1,15 @@
 """What the server of a job tells of itself while it runs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedbilevel.atomic_write import replacing
+from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
 from fedbilevel.experiments.run_directory.lock import ClaimedError
 from fedbilevel.federation import Exchange
-from fedbilevel.flare.deadlines import BEGINNING, EXCHANGE, Stage
-from fedbilevel.flare.site_failures import failures_in
-from fedbilevel.flare.transport import Calls
 from fedbilevel.tracking.records import read_records
 
 MOST = 500
@@ -23,21 +21,26 @@ class Reports:
 
     Args:
         home: the folder of the run at the server.
-        job: the folder of the job there.
-        calls: of the job's sites.
+        awaited: returns the sites whose replies are waited for now.
+        failures: returns why sites of the job have failed, by name.
 
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> reports = Reports(folder, folder, Calls(folder))
+        >>> reports = Reports(folder, set, dict)
         >>> reports.note(Exchange(0, 0, 0.1, ["a"], {}, [], 300, 200))
-        >>> reports.answer("fedbilevel", {"after": -1}, None)["records"]
+        >>> reports.answer({"after": -1})["records"]
         []
     """
 
-    def __init__(self, home: Path, job: Path, calls: Calls) -> None:
+    def __init__(
+        self,
+        home: Path,
+        awaited: Callable[[], Collection[str]],
+        failures: Callable[[], Mapping[str, str]],
+    ) -> None:
         self._home = home
-        self._job, self._calls = job, calls
+        self._awaited, self._failures = awaited, failures
         self._latest: Exchange | None = None
         self._first: int | None = None
         self._stage = Stage(0, BEGINNING, [])
@@ -65,14 +68,12 @@ class Reports:
         with file.open("a") as appended:
             appended.write(f"{exchange.line}\n")
 
-    def answer(self, topic: str, asked: Any, context: Any) -> dict[str, Any]:
+    def answer(self, asked: Any) -> dict[str, Any]:
         """Return what was measured, what the job waits for, and which sites failed.
 
         Args:
-            topic: of the question, always the same.
             asked: `after`, the number of rounds whose record is known already; `stop`,
                 if the job is to end after this round.
-            context: of the software that asks.
         """
         asked = asked if isinstance(asked, Mapping) else {}
         self.stop_is_asked = self.stop_is_asked or bool(asked.get("stop"))
@@ -84,8 +85,8 @@ class Reports:
             "records": lines[:MOST],
             "exchange": None if latest is None else latest.line,
             "first": first,
-            "stage": [*self._stage[:2], sorted(self._calls.awaited)],
-            "failures": dict(failures_in(self._job)),
+            "stage": [*self._stage[:2], sorted(self._awaited())],
+            "failures": dict(self._failures()),
         }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbilevel.federation.site import SALT_BYTES
 from fedbilevel.federation.site_rules import RULES, SiteRules
-from fedbilevel.federation.wire_format import RefusedError
+from fedbilevel.federation.transport import RefusedError
 
 SALT = "site_salt"
 """The file of a kit's folder `local` with the salt; no job and no upload holds it."""
@@ -71,7 +71,7 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
         >>> read_site_files(Path("/nowhere"))
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.wire_format.RefusedError: the site's kit has no
+        fedbilevel.federation.transport.RefusedError: the site's kit has no
         local/site_rules.toml; let its operator call fedbilevel.flare.prepare
         on the kit
     """

@@ -1,0 +1,5 @@
+from .deadlines import Deadlines
+from .reviewed import UnreviewedError
+from .suspensions import Suspensions
+
+__all__ = ["Deadlines", "Suspensions", "UnreviewedError"]
