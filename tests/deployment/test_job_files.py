@@ -17,7 +17,7 @@ class Unregistered(FedBiO):
     """An algorithm that no entry point names."""
 
 
-@pytest.mark.parametrize("table", ["algorithm", "problem"])
+@pytest.mark.parametrize("table", ["algorithm", "problem", "server_optimiser"])
 def test_a_site_imports_nothing_that_a_job_names(table, tmp_path):
     other = "" if table == "algorithm" else 'algorithm = "auto"'
     (tmp_path / "experiment.toml").write_text(

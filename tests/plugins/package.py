@@ -1,4 +1,4 @@
-"""A package that adds an algorithm and a problem, as its author would write it."""
+"""A package that adds an algorithm, a problem and an optimiser, as authors would."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ MODULE = '''"""A plug-in: plain local steps, and softmax regression with a penal
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import optax
 from fedbilevel.algorithms import (
     Count, LearningRate, Phase, Rate, Upload, check_settings, draw_samples, rate_at,
     register, tree,
@@ -82,6 +83,10 @@ class Penalised:
 
     def build(self, data):
         return regularisation(data.split, penalty=self.strength)
+
+
+def shortened(learning_rate, share=0.5):
+    return optax.sgd(share * learning_rate)
 '''
 POINTS = """[fedbilevel.algorithms]
 Plain = plugged:Plain
@@ -90,6 +95,10 @@ FedBiO = plugged:Plain
 
 [fedbilevel.problems]
 Penalised = plugged:Penalised
+
+[fedbilevel.server_optimisers]
+shortened = plugged:shortened
+sgd = plugged:shortened
 """
 
 

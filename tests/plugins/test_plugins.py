@@ -1,4 +1,4 @@
-"""A plug-in's algorithm and problem run like the library's own.
+"""A plug-in's algorithm, problem and server optimiser run like the library's own.
 
 From a TOML file, by the command line with options of their own, and in a federation
 whose sites are in one process.
@@ -13,7 +13,7 @@ import pytest
 
 from fedbilevel.experiments import read_experiment, write_experiment
 from fedbilevel.experiments.files.overrides import with_overrides
-from tests.plugins.package import write_package
+from tests.plugins.package import MODULE, write_package
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
@@ -24,6 +24,7 @@ data.validation = 30
 partition.devices = 3
 algorithm = {{ name = "{algorithm}", learning_rate = 0.1, local_steps = 2 }}
 problem = {{ name = "{problem}", strength = 0.2 }}
+server_optimiser = {{ name = "{optimiser}", learning_rate = 1.0, share = 0.25 }}
 """
 FEDERATION = """
 from pathlib import Path
@@ -61,7 +62,7 @@ def folder(tmp_path):
     (tmp_path / "installed").mkdir()
     write_package(tmp_path / "installed")
     (tmp_path / "asked.toml").write_text(
-        FILE.format(algorithm="Plain", problem="Penalised")
+        FILE.format(algorithm="Plain", problem="Penalised", optimiser="shortened")
     )
     return tmp_path
 
@@ -85,6 +86,7 @@ def run_of(folder: Path, *options: str) -> str:
     assert done.returncode == 0, done.stderr
     assert "is left out: AttributeError" in done.stderr
     assert "'FedBiO' has a name that is taken" in done.stderr
+    assert "server optimiser 'sgd' has a name that is taken" in done.stderr
     (asked,) = folder.glob("runs/*/experiment.toml")
     return asked.read_text("utf-8")
 
@@ -95,13 +97,21 @@ def test_a_file_names_them_and_options_change_their_settings(folder):
     assert "drag = 7.0" in kept
     assert 'name = "Penalised"' in kept
     assert "strength = 0.3" in kept
+    assert 'name = "shortened"' in kept
 
 
 def test_a_file_names_them_by_their_place(folder, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(folder / "installed")
+    # The module alone: what is plugged in is looked up once a process.
+    (folder / "alone").mkdir()
+    (folder / "alone" / "plugged.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(folder / "alone")
     asked, again = folder / "asked.toml", folder / "again.toml"
     asked.write_text(
-        FILE.format(algorithm="plugged:Plain", problem="plugged:Penalised")
+        FILE.format(
+            algorithm="plugged:Plain",
+            problem="plugged:Penalised",
+            optimiser="plugged:shortened",
+        )
     )
     experiment = read_experiment(asked)
     assert type(experiment.algorithm).__name__ == "Plain"
@@ -109,6 +119,10 @@ def test_a_file_names_them_by_their_place(folder, monkeypatch, capsys):
     changed = with_overrides(experiment, options, "fedbilevel run")
     write_experiment(changed, again)
     assert 'name = "plugged:Plain"' in again.read_text()
+    assert 'name = "plugged:shortened"' in again.read_text()
+    quarter = experiment.server_optimiser
+    assert quarter is not None
+    assert float(quarter.step(1.0, quarter.init(0.0), 0.0)[0]) == -0.25
     assert "drag = 7.0" in again.read_text()
     assert read_experiment(again) == changed
     with pytest.raises(SystemExit, match="2"):

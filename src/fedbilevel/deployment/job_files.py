@@ -29,6 +29,8 @@ def travelling(experiment: Experiment) -> Experiment:
     """
     for table in TABLES:
         _refuse_place(table, name_of(table, type(getattr(experiment, table))))
+    if experiment.server_optimiser is not None:
+        _refuse_place("server_optimiser", experiment.server_optimiser.name)
     settings = experiment.federation
     asked = replace(
         experiment,
@@ -72,7 +74,7 @@ def arrived(configuration: Path, code: Path, kit: Path) -> Experiment:
     """
     file = configuration / EXPERIMENT
     for table, asked in tomllib.loads(file.read_text(encoding="utf-8")).items():
-        if table in TABLES and isinstance(asked, dict):
+        if table in (*TABLES, "server_optimiser") and isinstance(asked, dict):
             _refuse_place(table, str(asked.get("name")))
     experiment = read_experiment(file)
     # Whoever submits without the right to bring code could otherwise have a site read

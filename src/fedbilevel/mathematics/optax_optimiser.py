@@ -15,6 +15,10 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
 from fedbilevel.mathematics.settings import register
 from fedbilevel.nearest import nearest
+from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
+
+GROUP = "fedbilevel.server_optimisers"
+"""The entry points of plug-ins: functions that return what those of optax do."""
 
 
 @register
@@ -27,7 +31,7 @@ class OptaxOptimiser:
     leaves: a grid of learning rates runs in one `sweep`.
 
     Attributes:
-        name: of a function of optax.
+        name: of a function of optax, or of one that a plug-in brings.
         numbers: arguments that are fractions.
         choices: all other arguments.
 
@@ -63,7 +67,7 @@ class OptaxOptimiser:
         return {"name": self.name, **plain}
 
     def _made(self) -> Any:
-        return factories()[self.name](**self.numbers, **dict(self.choices))
+        return _factory(self.name)(**self.numbers, **dict(self.choices))
 
 
 @register
@@ -98,7 +102,9 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
     """Return an optimiser of optax that is equal to another of the same arguments.
 
     Args:
-        name: of a function of optax that returns an optimiser.
+        name: of a function of optax that returns an optimiser; of one that a plug-in
+            brings, by an entry point of the group `fedbilevel.server_optimisers`; or
+            its place, such as `package.module:function`.
         arguments: of that function: numbers, true or false, words. A learning rate may
             be a schedule, by `optax_schedule` or as a table with a `schedule` in it.
 
@@ -126,7 +132,7 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
         made.step(tried, made.init(tried), tried)
     except Exception as error:
         # Factories check little: what is wrong may show as any error.
-        raise ValueError(f"{name} of optax refuses its arguments: {error}") from error
+        raise ValueError(f"{_called(name)} refuses its arguments: {error}") from error
     return made
 
 
@@ -170,7 +176,7 @@ def as_tree(optimiser: Any) -> Any:
 
 @cache
 def factories() -> dict[str, Callable[..., Any]]:
-    """Return the functions of optax that make an optimiser, by name.
+    """Return the functions of optax and of plug-ins that make an optimiser, by name.
 
     Example:
         >>> "adam" in factories(), "chain" in factories()
@@ -178,13 +184,39 @@ def factories() -> dict[str, Callable[..., Any]]:
     """
     import optax  # a tenth of a second, which few programs need
 
-    return {
+    found: dict[str, Callable[..., Any]] = {
         name: one
         for name, one in vars(optax).items()
         if isinstance(one, types.FunctionType)
         and "learning_rate" in inspect.signature(one).parameters
         and "GradientTransformation" in str(inspect.signature(one).return_annotation)
     }
+    for point, factory in plugged_in(GROUP):
+        if not callable(factory):
+            leave_out(point, "it is no function.")
+        elif point.name in found:
+            leave_out_taken(point, "server optimiser")
+        else:
+            found[point.name] = factory
+    return found
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    """Return the function of a name, or at a place.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    known = factories()
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        raise ValueError(f"optax has no optimiser {name!r}; {nearest(name, known)}")
+    factory = at_place(name)
+    if not callable(factory):
+        raise ValueError(f"{name} is no function that would make an optimiser.")
+    made: Callable[..., Any] = factory
+    return made
 
 
 def _step(
@@ -205,19 +237,21 @@ def _step(
 def _parameters(
     name: str, arguments: Mapping[str, Any]
 ) -> Mapping[str, inspect.Parameter]:
-    known = factories()
-    if name not in known:
-        raise ValueError(f"optax has no optimiser {name!r}; {nearest(name, known)}")
-    parameters = inspect.signature(known[name]).parameters
+    parameters = inspect.signature(_factory(name)).parameters
     for key in arguments:
         if key not in parameters:
             raise ValueError(
-                f"{name} of optax has no argument {key}; {nearest(key, parameters)}"
+                f"{_called(name)} has no argument {key}; {nearest(key, parameters)}"
             )
     for key, one in parameters.items():
         if one.default is inspect.Parameter.empty and key not in arguments:
-            raise ValueError(f"{name} of optax needs the argument {key}.")
+            raise ValueError(f"{_called(name)} needs the argument {key}.")
     return parameters
+
+
+def _called(name: str) -> str:
+    module = getattr(_factory(name), "__module__", None) or ""
+    return f"{name} of optax" if module.startswith("optax") else name
 
 
 def _converted(value: Any, key: str, default: Any) -> Any:

@@ -9,12 +9,9 @@ Without them a file may say where a class is: `name = "my_package.penalty:Penalt
 """
 
 import ast
-import importlib
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from types import ModuleType
 from typing import Any
@@ -28,6 +25,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
 from fedbilevel.experiments.schema.problems import Own
+from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
 
 AUTO = "auto"
 """The name of `Auto`."""
@@ -38,8 +36,6 @@ NEEDED = {
 """The methods that a class of each table must have to be one, or else others."""
 NAMED_OTHERWISE = (AutoFedBiO, ServerOptimised)
 """Algorithms that a file asks for in another way: "auto", `server_optimiser`."""
-
-logger = logging.getLogger("fedbilevel")
 
 
 class UnknownNameError(ValueError):
@@ -79,15 +75,14 @@ def kinds(table: str) -> Mapping[str, type]:
     else:
         own = [Auto, *_public(table, fedbilevel, _algorithms())]
     found = {AUTO if one is Auto else one.__name__: one for one in own}
-    for name, kind in _plugged_in(table):
-        if name in found:
-            logger.warning(
-                "the plug-in's %s %r has a name that is taken; it is left out",
-                table,
-                name,
-            )
+    for point, kind in plugged_in(f"fedbilevel.{table}s"):
+        wrong = lacks(table, kind)
+        if wrong is not None:
+            leave_out(point, wrong)
+        elif point.name in found:
+            leave_out_taken(point, table)
         else:
-            found[name] = kind
+            found[point.name] = kind
     return found
 
 
@@ -111,26 +106,6 @@ def _public(table: str, face: ModuleType, names: Sequence[str]) -> list[type]:
     named = (getattr(face, name) for name in sorted(names))
     found = [one for one in named if lacks(table, one) is None]
     return [one for one in found if one not in NAMED_OTHERWISE]
-
-
-def _plugged_in(table: str) -> Iterator[tuple[str, type]]:
-    for point in entry_points(group=f"fedbilevel.{table}s"):
-        kind, wrong = _loaded(point)
-        wrong = wrong or lacks(table, kind)
-        if wrong is None:
-            yield point.name, kind
-        else:
-            logger.warning(
-                "the plug-in %s = %s is left out: %s", point.name, point.value, wrong
-            )
-
-
-def _loaded(point: EntryPoint) -> tuple[Any, str | None]:
-    # Whatever goes wrong in somebody else's package must not end every run.
-    try:
-        return point.load(), None
-    except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
 
 
 def lacks(table: str, kind: Any) -> str | None:
@@ -162,16 +137,9 @@ def kind_of(table: str, name: str) -> type:
     known = kinds(table)
     if name in known:
         return known[name]
-    module, colon, attribute = name.partition(":")
-    if not colon or table not in NEEDED:
+    if ":" not in name or table not in NEEDED:
         raise UnknownNameError(name, list(known))
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"name is {name!r}, but there is no such class: {error}; install its "
-            "package, or correct the name."
-        ) from error
+    kind = at_place(name)
     wrong = lacks(table, kind)
     if wrong is not None:
         raise ValueError(f"name is {name!r}, which is no {table}: {wrong}")

@@ -1,0 +1,68 @@
+"""What other packages add: by entry points, or by the place of what a file names."""
+
+import importlib
+import logging
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+logger = logging.getLogger("fedbilevel")
+
+
+def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield the entry points of a group, loaded.
+
+    One that cannot be loaded is warned about and left out: what goes wrong in somebody
+    else's package must not end every run.
+
+    Example:
+        >>> list(plugged_in("fedbilevel.no_such_group"))
+        []
+    """
+    for point in entry_points(group=group):
+        try:
+            yield point, point.load()
+        except Exception as error:
+            leave_out(point, f"{type(error).__name__}: {error}")
+
+
+def leave_out(point: EntryPoint, reason: str) -> None:
+    """Warn that a plug-in is left out.
+
+    Example:
+        >>> leave_out(EntryPoint("a", "b:c", "d"), "it is no dataclass.")
+    """
+    logger.warning(
+        "the plug-in %s = %s is left out: %s", point.name, point.value, reason
+    )
+
+
+def leave_out_taken(point: EntryPoint, kind: str) -> None:
+    """Warn that a plug-in is left out, as another thing has its name.
+
+    Example:
+        >>> leave_out_taken(EntryPoint("FedBiO", "b:c", "d"), "algorithm")
+    """
+    logger.warning(
+        "the plug-in's %s %r has a name that is taken; it is left out", kind, point.name
+    )
+
+
+def at_place(name: str) -> Any:
+    """Return what a place such as `package.module:Class` names.
+
+    Raises:
+        ValueError: if there is nothing.
+
+    Example:
+        >>> at_place("math:pi") > 3
+        True
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"name is {name!r}, but there is nothing of the kind: {error}; install its "
+            "package, or correct the name."
+        ) from error
