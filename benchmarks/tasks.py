@@ -1,6 +1,6 @@
 """Every algorithm on real tasks, searched alike, and "auto" that is not searched.
 
-    python -m benchmarks.tasks            # about 4 hours on 2 cores, in two processes
+    python -m benchmarks.tasks            # about 6 hours on 2 cores, in two processes
     python -m benchmarks.tasks --only cleaning-mnist
     python -m benchmarks.tasks --fast     # small versions, as in CI
     python -m benchmarks.tasks --kept     # tables of docs/results/tasks.json alone
