@@ -66,17 +66,20 @@ def run_cells(
         experiment: its name.
         setting: what the numbers depend on besides the code. Both are fingerprinted.
         cells: by name, what to compute.
-        published: where all cells are written too, after each; what it has of the same
-            fingerprint is not computed again.
+        published: where cells are written too, after each. What it has of the same
+            fingerprint is not computed again; what this call does not compute stays.
     """
     fingerprint = _fingerprint(repr(setting))
     folder = cells_folder() / f"{experiment}-{fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
     if published is not None and published.exists():
         found = json.loads(published.read_text())
-        if found["fingerprint"] == fingerprint:
-            for name, cell in found["cells"].items():
-                _write_cell(folder, name, cell)
+        for name, cell in found["cells"].items():
+            if found["fingerprints"][name] == fingerprint:
+                with FileLock(folder / f"{name}.lock"):
+                    # Those here have all digits.
+                    if not (folder / f"{name}.json").exists():
+                        _write_cell(folder, name, cell)
     bar = tqdm(total=len(cells), desc=experiment, unit="cell")
     # First what nobody is at; then, waiting, what others may have died over.
     for wait in (0, -1):
@@ -110,14 +113,24 @@ def _publish(
     path: Path, fingerprint: str, folder: Path, cells: Mapping[str, Any]
 ) -> None:
     with FileLock(folder / "published.lock"):
-        done = {
-            name: _rounded(_read_cell(folder, name))
-            for name in cells
-            if (folder / f"{name}.json").exists()
-        }
-        lines = ",\n".join(f'"{name}": {json.dumps(c)}' for name, c in done.items())
-        text = f'{{"fingerprint": "{fingerprint}", "cells": {{\n{lines}\n}}}}\n'
-        _write_whole(path, text)
+        known: dict[str, Any] = {"fingerprints": {}, "cells": {}}
+        if path.exists():
+            known = json.loads(path.read_text())
+        for name in cells:
+            if (folder / f"{name}.json").exists():
+                known["cells"][name] = _rounded(_read_cell(folder, name))
+                known["fingerprints"][name] = fingerprint
+        _write_whole(path, published_text(known))
+
+
+def published_text(known: Mapping[str, Any]) -> str:
+    """Return a file of cells: one a line, and the fingerprint of each."""
+    parts = []
+    for key in ("fingerprints", "cells"):
+        held = known[key].items()
+        lines = ",\n".join(f'"{name}": {json.dumps(one)}' for name, one in held)
+        parts.append(f'"{key}": {{\n{lines}\n}}')
+    return "{" + ",\n".join(parts) + "}\n"
 
 
 def _rounded(value: Any) -> Any:

@@ -61,7 +61,7 @@ def at_place(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # somebody else's module may raise anything
         raise ValueError(
             f"name is {name!r}, but there is nothing of the kind: {error}; install its "
             "package, or correct the name."

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.answering import ENROL, answering
+from fedbilevel.deployment.answering import answering
 from fedbilevel.deployment.job_files import arrived, travelling
 from fedbilevel.deployment.reviewed import PROBLEMS, UnreviewedError, digest_of
 from fedbilevel.deployment.site_files import write_site_files
@@ -17,6 +17,7 @@ from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment, Federated, Own
 from fedbilevel.federation import REHEARSAL, Cause, Failure
+from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.kits import review
 from fedbilevel.flare.recipe import FederationRecipe

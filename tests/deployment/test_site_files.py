@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.answering import ENROL, answering
+from fedbilevel.deployment.answering import answering
 from fedbilevel.deployment.job_files import travelling
 from fedbilevel.deployment.site_files import (
     SALT,
@@ -21,6 +21,7 @@ from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import REHEARSAL, Failure, RefusedError, SiteRules
 from fedbilevel.federation.answer_count import COUNT
 from fedbilevel.federation.answered import ANSWERED
+from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import CLASSES, prepare
 from fedbilevel.flare.kits import review
 from fedbilevel.flare.run_directory import RUNS

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import jax
 import pytest
 
 from fedbilevel import Limits, UniformSample, run
@@ -19,7 +20,7 @@ from fedbilevel.federation import (
 )
 from fedbilevel.federation.backoff import Absences
 from fedbilevel.federation.in_process import InProcess
-from fedbilevel.federation.messages import Answer
+from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.replies import NOT_AWAITED
 from fedbilevel.federation.site import Site
 from fedbilevel.federation.transport import Transport
@@ -381,3 +382,27 @@ def test_a_federation_that_could_not_work_is_refused():
     for name in ("", "my-run", "é", "a" * 65):
         with pytest.raises(ValueError, match="a run cannot be called"):
             federation(among, run=name)
+
+
+class Overhearing(NoEnrolment):
+    """A transport that keeps what it is given, and reaches nobody."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, bytes] = {}
+
+    def exchange(
+        self, messages: Mapping[str, bytes], left: Callable[[], float]
+    ) -> Iterator[Reply]:
+        self.messages.update(messages)
+        return iter(())
+
+
+def test_devices_get_the_key_of_the_runs_seed():
+    among, transport = sites(NAME), Overhearing()
+    engine = Federation(transport, enrolled(among), run="a", timeout=0.01)
+    what = PROBLEM, algorithm(NAME), enrolled(among)
+    with pytest.raises(NoQuorumError):
+        next(run(*what, *START, rounds=1, seed=5, engine=engine))
+    keys = {tuple(Task.decode(one).key) for one in transport.messages.values()}
+    assert keys == {tuple(jax.random.key_data(jax.random.key(5)).tolist())}
+    assert set(transport.messages) == set(among)

@@ -90,3 +90,28 @@ def test_who_is_away_is_named_and_one_that_was_killed_stops_nobody(tmp_path):
 def test_a_site_cannot_say_of_itself_what_is_the_servers_to_say(cause):
     told = Failure.decode(Failure(cause, "so it claims").encode())
     assert told == Failure(Cause.FAILED, "so it claims")
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ('["failed", "\\ud800"]', "\\ud800"),
+        ('["failed", "' + "a" * 10**6 + '"]', "['failed', 'aaaa"),
+        ("[" * 10**6, "[["),
+        ('["refused", {"b": 1}]', "{'b': 1}"),
+        ('["failed"]', "['failed']"),
+        ('Site "west": gone', "Site 'west': gone"),
+    ],
+    ids=["half a character", "long", "deep", "no words", "one part", "quotes"],
+)
+def test_whatever_a_site_says_is_short_and_can_be_written(sent, words):
+    failure = Failure.decode(sent)
+    assert failure.words.startswith(words)
+    assert len(failure.words.encode()) <= 1200
+    assert '"' not in failure.words
+
+
+def test_a_reply_that_nobody_asked_for_enrols_nobody(tmp_path):
+    sent = {"stranger": FITS, "east": FITS, "north": FITS}
+    with pytest.raises(RuntimeError, match="2 sites have enrolled, 3 are required"):
+        job(tmp_path, sent, quorum=3)

@@ -9,11 +9,8 @@ from fedbilevel.experiments.federating import known_at, sites_of
 from fedbilevel.federation.answer_count import AnswerCount
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.site import Site
-from fedbilevel.federation.transport import Cause, Failure, RefusedError
+from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
-
-ENROL = b""
-"""The message that asks for the site's enrolment: no task is empty."""
 
 
 def answering(

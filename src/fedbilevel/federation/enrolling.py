@@ -15,6 +15,7 @@ from fedbilevel.federation.transport import (
     Failure,
     RefusedError,
     Transport,
+    readable,
 )
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ def enrol(
     has_begun = file.exists()
     for name in told.keys() - known.keys() if has_begun else ():
         if reason := _misfit(name, told[name], form):
-            reasons[name] = Failure(Cause.UNABLE, f"could not begin: {reason}")
+            words = readable(f"could not begin: {reason}")
+            reasons[name] = Failure(Cause.UNABLE, words)
             del told[name]
     for name, text in told.items():
         if known.setdefault(name, text) != text:
@@ -106,7 +108,7 @@ def enrol(
         words = "; ".join(
             f"{name} {reasons[name].words.rstrip('.')}" for name in failed or missing
         )
-        said = f"{len(known)} of {at_least} required sites have enrolled: {words}."
+        said = f"{len(known)} sites have enrolled, {at_least} are required: {words}."
         # A loader that fails will fail again; what was killed, or is away, may not.
         raise ValueError(said) if ends else RuntimeError(said)
     found = {
@@ -143,15 +145,23 @@ def _ask(
     late = Failure(Cause.LATE, f"did not enrol in {seconds:.0f} seconds")
     reasons = dict.fromkeys(names, late)
     until = time.monotonic() + seconds
+    awaited = set(names)
     for reply in transport.enrol(names, lambda: until - time.monotonic()):
+        if reply.device not in awaited:
+            continue
         if reply.message is None:
             if reply.failure is not None and reply.failure.cause is not Cause.LATE:
-                reasons[reply.device] = reply.failure
-            continue
-        try:
-            Enrolment.decode(reply.message)
-            told[reply.device] = reply.message.decode()
-        except (RefusedError, UnicodeDecodeError) as error:
-            words = f"sent what was refused: {error}"
-            reasons[reply.device] = Failure(Cause.FAILED, words)
+                cause, words = reply.failure
+                reasons[reply.device] = Failure(cause, readable(words))
+                awaited.discard(reply.device)
+        else:
+            awaited.discard(reply.device)
+            try:
+                Enrolment.decode(reply.message)
+                told[reply.device] = reply.message.decode()
+            except (RefusedError, UnicodeDecodeError) as error:
+                words = readable(f"sent what was refused: {error}")
+                reasons[reply.device] = Failure(Cause.FAILED, words)
+        if not awaited or time.monotonic() > until:
+            break
     return told, reasons

@@ -13,7 +13,13 @@ from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
 from fedbilevel.federation.streaming_mean import RunningMean, received_by_server
-from fedbilevel.federation.transport import Cause, Failure, RefusedError, Reply
+from fedbilevel.federation.transport import (
+    Cause,
+    Failure,
+    RefusedError,
+    Reply,
+    readable,
+)
 
 NO_ANSWER = Failure(Cause.LATE, "did not answer in time")
 OTHER_ANSWER = Failure(
@@ -112,7 +118,7 @@ class Gathering:
         if reply.message is None:
             # Names of sites are quoted: none is to be read into another's words.
             cause, words = reply.failure or NO_ANSWER
-            self.missing[device] = Failure(cause, words.replace('"', "'"))
+            self.missing[device] = Failure(cause, readable(words))
             return
         try:
             answer = Answer.decode(reply.message)

@@ -1,7 +1,7 @@
 """The server of a federation: an engine whose devices are elsewhere."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 
 import jax
@@ -150,18 +150,26 @@ class Federation:
         moment = Moment(int(moment[0]), int(moment[1]))
         phase = reference.of(job.algorithm, job.problem)
         downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
-        messages = self._messages(job, reference, moment, state, downlink, chosen)
+        messages_to = self._messages(job, reference, moment, state, downlink)
         form = self._form_of(job, reference, state)
         gathering = Gathering(
             job, reference, form, self._run, moment, asked, weights, downlink
         )
-        closed = self._gather(gathering, {name: messages[name] for name in asked})
+        bytes_down = 0
+
+        def gather(devices: Mapping[str, int]) -> bool:
+            nonlocal bytes_down
+            messages = messages_to(devices)
+            bytes_down += sum(map(len, messages.values()))
+            return self._gather(gathering, messages)
+
+        closed = gather(asked)
         spare = {names[one]: one for one in chosen if names[one] not in asked}
         if gathering.near < self._quorum and spare:
             # Who missed several exchanges may be back, and without them this one fails.
             asked |= spare
             gathering.expect(spare)
-            closed = self._gather(gathering, {name: messages[name] for name in spare})
+            closed = gather(spare)
         unheard = gathering.close() if closed else []
         gathering.settle()
         failures, accepted = gathering.missing, set(gathering.counted)
@@ -177,7 +185,7 @@ class Federation:
                 counted=[names[device] for device in counted],
                 left_out={names[device]: why for device, why in missing.items()},
                 skipped=[names[one] for one in chosen if names[one] not in asked],
-                bytes_down=sum(len(messages[name]) for name in asked),
+                bytes_down=bytes_down,
                 bytes_up=gathering.bytes_up,
             )
         )
@@ -251,18 +259,25 @@ class Federation:
         moment: Moment,
         state: RunState,
         downlink: Downlink,
-        devices: Sequence[int],
-    ) -> Mapping[str, bytes]:
-        """Return what each device is sent: of the others' history it learns nothing."""
+    ) -> Callable[[Mapping[str, int]], Mapping[str, bytes]]:
+        """Return what makes messages to devices, given their numbers by name.
+
+        Of the others' history a device learns nothing. Where devices keep nothing all
+        get one and the same message.
+        """
         key = np.asarray(jax.random.key_data(job.key))
         task = Task(self._run, reference, moment, key, (0, 0), packed(downlink))
-        names = [self._devices.names[device] for device in devices]
         leaves = jax.tree.leaves(state.private)
-        if not leaves:
-            return dict.fromkeys(names, task.encode())
-        counted = np.asarray(leaves[0])[np.array(devices)]
-        messages = task.encode_for([(int(one), int(two)) for one, two in counted])
-        return dict(zip(names, messages, strict=True))
+        same = None if leaves else task.encode()
+
+        def messages_to(devices: Mapping[str, int]) -> Mapping[str, bytes]:
+            if same is not None:
+                return dict.fromkeys(devices, same)
+            counted = np.asarray(leaves[0])[list(devices.values())]
+            messages = task.encode_for([(int(one), int(two)) for one, two in counted])
+            return dict(zip(devices, messages, strict=True))
+
+        return messages_to
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
         # A phase always sends the same; finding out what traces all of its work.

@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
 
+ENROL = b""
+"""The message by which a site's processes ask for its enrolment: no task is empty."""
 LONGEST = 300
 """Characters that are kept of what a device says of its failure."""
+LONGEST_MESSAGE = 16 * LONGEST
+"""Characters of such a message that is read at all: each may be escaped in JSON."""
 
 
 class Cause(Enum):
@@ -57,17 +61,36 @@ class Failure(NamedTuple):
 
     def encode(self) -> str:
         """Return it as a site sends it."""
-        return json.dumps([self.cause.value, self.words])
+        return json.dumps([self.cause.value, self.words[:LONGEST]])
 
     @classmethod
     def decode(cls, text: str) -> "Failure":
         """Return what a site has sent instead of an answer, whatever it is."""
         try:
-            cause, words = json.loads(text)
-            told = cls(Cause(cause), str(words)[:LONGEST])
+            # A long message is not parsed: a site could have the server build objects
+            # many times its size.
+            if len(text) > LONGEST_MESSAGE:
+                raise ValueError
+            value, words = json.loads(text)
+            cause = Cause(value)
         except (ValueError, TypeError, RecursionError):
-            return cls(Cause.FAILED, text[:LONGEST])
-        return told if told.cause in OF_SITES else told._replace(cause=Cause.FAILED)
+            cause, words = Cause.FAILED, text
+        if cause not in OF_SITES:
+            cause = Cause.FAILED
+        return cls(cause, readable(str(words)))
+
+
+def readable(text: str) -> str:
+    """Return the beginning of what a site says, in characters that can be written.
+
+    Example:
+        >>> readable('gone, says "west"')
+        "gone, says 'west'"
+    """
+    # JSON can hold half of a character, which no file and no message takes. Names of
+    # sites are quoted: none is to be read into another's words.
+    whole = text[:LONGEST].encode("utf-8", "backslashreplace").decode()
+    return whole.replace('"', "'")[:LONGEST]
 
 
 class RefusedError(ValueError):

@@ -6,7 +6,7 @@ from typing import Any
 from nvflare.collab import collab
 
 from fedbilevel.deployment.gc_control import Garbage
-from fedbilevel.federation.transport import Cause, Failure, RefusedError
+from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
 from fedbilevel.flare.message_limits import too_small
@@ -42,7 +42,7 @@ class CollabSite:
         """
         if reason := too_small(needed):
             return Failure(Cause.UNABLE, f"could not begin: {reason}").encode()
-        return self._ask(b"")
+        return self._ask(ENROL)
 
     @collab.publish
     def answer(self, message: bytes) -> bytes | str:

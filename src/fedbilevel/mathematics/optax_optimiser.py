@@ -251,7 +251,7 @@ def _parameters(
 
 def _called(name: str) -> str:
     module = getattr(_factory(name), "__module__", None) or ""
-    return f"{name} of optax" if module.startswith("optax") else name
+    return f"{name} of optax" if module.partition(".")[0] == "optax" else name
 
 
 def _converted(value: Any, key: str, default: Any) -> Any:
