@@ -56,8 +56,8 @@ class Verdict(Enum):
     HETEROGENEOUS = (
         "heterogeneous: the mean of the devices' own hypergradients points elsewhere "
         "than the global one, so LocalBSGM, LocalBSGVRM and LFedNest would settle at a "
-        "biased point; use FedBiO, FedBiOAcc, SimFBO or FedNest, or ShroFBO where "
-        "devices make unequal numbers of local steps."
+        "biased point; use AutoFedBiO (auto in a file), FedBiO, FedBiOAcc, SimFBO or "
+        "FedNest, or ShroFBO where devices make unequal numbers of local steps."
     )
     UNCLEAR = "unclear"
 

@@ -30,6 +30,7 @@ from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
 from fedbilevel.mathematics.settings import unmarked
 from fedbilevel.mathematics.tree import Scalar
+from fedbilevel.nearest import nearest_name
 
 ESTIMATORS: dict[str, type] = {
     one.__name__: one for one in (NeumannSeries, ConjugateGradient)
@@ -99,7 +100,10 @@ def _named(
             return Auto()
         if not isinstance(value, dict):
             word = f', or "{AUTO}"' if AUTO in known else ""
-            named = value if isinstance(value, str) and value in known else known[0]
+            # As it is spelt, whatever the case of its letters.
+            spelt = {one.lower(): one for one in known}
+            named = spelt.get(str(value).lower()) or nearest_name(str(value), known)
+            named = named or known[0]
             raise ValueError(
                 f"a table with a name is needed{word}, but it is {value!r}; write "
                 f'{{ name = "{named}" }}, with its settings beside the name.'
