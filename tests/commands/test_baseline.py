@@ -13,7 +13,7 @@ import pytest
 from fedbilevel import UniformSample, run
 from fedbilevel.__main__ import main
 from fedbilevel.commands import baseline as follow_baseline_module
-from fedbilevel.engines import simulation
+from fedbilevel.engines import block
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import read_baseline, train_baseline
 from fedbilevel.experiments.files.read import read_experiment
@@ -74,7 +74,7 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     experiment = read_experiment(desk / "scale.toml")
     work = work_of(experiment)
     *_, last = carry_out(experiment, desk / "run", False, lambda experiment: work)
-    programs: Any = simulation._work
+    programs: Any = block._rounds
     before = programs._cache_size()
     *_, step = train_baseline(experiment, work, desk / "run")
     assert programs._cache_size() == before

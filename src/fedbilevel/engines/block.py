@@ -148,6 +148,8 @@ def _rounds(
         private = with_rows(state.private, own, counted, kept)
         return RunState(server, private), _Told(counted, mean.info, dispersion)
 
+    # Compiled in itself so that it is traced once: for its shapes, and in the loop.
+    @partial(jax.jit, inline=True)
     def one_round(
         place: Int[Array, ""], state: RunState
     ) -> tuple[RunState, list[_Told]]:
