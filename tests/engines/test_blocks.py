@@ -152,6 +152,7 @@ def kept(rounds) -> dict[int, tuple[Any, Any]]:
     return {done.number: (facts(done), numbers(done)) for done in rounds}
 
 
+@pytest.mark.slow
 def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
     bad_rounds = NEVER, 3, NEVER, 9, 10
     with caplog.at_level(logging.WARNING, "fedbilevel"):
@@ -175,6 +176,7 @@ def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
         assert_same(rounds[ROUNDS - 1][1], together[2][ROUNDS - 1][1])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_left_resumes_to_the_same_bits(tmp_path):
     *_, whole = start_run(every=5)
     checkpoints = Checkpoints(tmp_path, every=4)
@@ -186,6 +188,7 @@ def test_a_run_that_was_left_resumes_to_the_same_bits(tmp_path):
     assert_same(numbers(rest[-1]), numbers(whole))
 
 
+@pytest.mark.slow
 def test_the_error_names_the_round_and_the_checkpoint_before_it(tmp_path):
     messages = []
     for every in (1, 6):
@@ -198,6 +201,7 @@ def test_the_error_names_the_round_and_the_checkpoint_before_it(tmp_path):
     assert "of 8 rounds" in messages[0]
 
 
+@pytest.mark.slow
 def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
     def choose(seed, number, count):
         if number == 13:
@@ -229,6 +233,7 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
     assert last.number == 11
 
 
+@pytest.mark.slow
 def test_an_engine_that_takes_several_calls_a_round_takes_one_at_a_time():
     engine = Simulation(chunk_size=2)
     before = PROGRAMS._cache_size()
