@@ -1,6 +1,7 @@
 """The untuned baseline of a run: what it is, when it is trained, where it is shown."""
 
 import json
+import re
 import signal
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from fedbilevel import UniformSample, run
 from fedbilevel.__main__ import main
 from fedbilevel.commands import baseline as follow_baseline_module
-from fedbilevel.engines import simulation
+from fedbilevel.engines import block
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import read_baseline, train_baseline
 from fedbilevel.experiments.files.read import read_experiment
@@ -74,7 +75,7 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     experiment = read_experiment(desk / "scale.toml")
     work = work_of(experiment)
     *_, last = carry_out(experiment, desk / "run", False, lambda experiment: work)
-    programs: Any = simulation._work
+    programs: Any = block._rounds
     before = programs._cache_size()
     *_, step = train_baseline(experiment, work, desk / "run")
     assert programs._cache_size() == before
@@ -161,7 +162,8 @@ def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
         patched.setattr(follow_baseline_module, "train_baseline", interrupted)
         assert main(["run", "scale.toml"]) == 0
     shown = capsys.readouterr()
-    assert "stopped after 2 of 6 rounds" in shown.err
+    # The call that was under way ends first: one or two rounds, as machines are fast.
+    assert re.search("stopped after [23] of 6 rounds", shown.err)
     assert "fedbilevel resume runs/scale" in shown.err
     assert "after 6 rounds:" in shown.out
     assert "without tuning" not in shown.out

@@ -26,7 +26,7 @@ from fedbilevel import (
     run,
     sweep,
 )
-from fedbilevel.engines.run import UNSEEN
+from fedbilevel.engines.iteration import UNSEEN
 from fedbilevel.engines.screening import acceptable
 from tests import quadratic
 from tests.algorithms.table import by_day

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedbilevel import FedBiO, UniformSample, run
+from fedbilevel import FedBiO, Simulation, UniformSample, run
 from fedbilevel.experiments.build import task_of
 from fedbilevel.experiments.run import carry_out
 from fedbilevel.experiments.run_directory.layout import LEARNT
@@ -11,11 +11,12 @@ from fedbilevel.experiments.schema import (
     Data,
     Evaluation,
     Experiment,
+    Keeping,
     Own,
     Partition,
 )
 from fedbilevel.metrics import newton_reference, stationarity
-from fedbilevel.problems import LossTuning
+from fedbilevel.problems import LossTuning, QuadraticTask
 from fedbilevel.tracking import read_records
 
 pytestmark = pytest.mark.slow
@@ -61,6 +62,40 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     np.testing.assert_allclose(
         records[-1].figures["hypergradient"], found.hypergradient, rtol=1e-6
     )
+
+
+def test_records_are_the_same_with_rounds_in_one_call_and_without(
+    tmp_path, monkeypatch
+):
+    experiment = Experiment(
+        FedBiO(0.1),
+        problem=QuadraticTask(devices=4),
+        rounds=11,
+        participants=3,
+        evaluation=Evaluation(every=5),
+        checkpoints=Keeping(every=4),
+    )
+    lengths = []
+    together = Simulation.rounds
+
+    def watched(self, job, first, state, participants):
+        lengths.append(len(participants))
+        return together(self, job, first, state, participants)
+
+    monkeypatch.setattr(Simulation, "rounds", watched)
+    steps = list(carry_out(experiment, tmp_path / "together", goes_on=False))
+    assert sum(lengths) == 11
+    assert max(lengths) > 1
+    assert [one.done.number for one in steps if one.record is not None] == [4, 9, 10]
+    monkeypatch.setattr(Simulation, "rounds_at_once", lambda self, job: 0)
+    *_, last = carry_out(experiment, tmp_path / "alone", goes_on=False)
+    found = [
+        [record._replace(seconds=0.0) for record in read_records(tmp_path / folder)]
+        for folder in ("together", "alone")
+    ]
+    assert [record.rounds for record in found[0]] == [0, 5, 10, 11]
+    assert found[0] == found[1]
+    np.testing.assert_array_equal(steps[-1].done.y, last.done.y)
 
 
 def test_a_metric_that_is_no_number_is_named(tmp_path):

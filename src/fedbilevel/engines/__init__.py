@@ -4,6 +4,8 @@ The names here are what writing another one takes.
 """
 
 from fedbilevel.engines.protocol import (
+    Block,
+    BlockEngine,
     Engine,
     Job,
     Moment,
@@ -14,6 +16,8 @@ from fedbilevel.engines.protocol import (
 )
 
 __all__ = [
+    "Block",
+    "BlockEngine",
     "Engine",
     "Job",
     "Moment",

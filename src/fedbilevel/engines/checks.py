@@ -166,6 +166,23 @@ def check_rounds(rounds: int) -> None:
         )
 
 
+def check_every(every: int) -> None:
+    """Refuse what is no distance between rounds.
+
+    Example:
+        >>> check_every(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: every is 0; give a whole number, at least 1: the rounds from one
+        that is yielded to the next.
+    """
+    if not _is_whole(every) or every < 1:
+        raise ValueError(
+            f"every is {every!r}; give a whole number, at least 1: the rounds from one "
+            "that is yielded to the next."
+        )
+
+
 def check_run(seed: int, engine: Engine, limits: object) -> None:
     """Refuse seeds, engines and limits that no run can have.
 

@@ -91,12 +91,14 @@ def work_of_chunk(
     reference: PhaseReference,
     reach: Reach | None = None,
     axis: str | None = None,
+    spread_wanted: Bool[Array, ""] | None = None,
 ) -> tuple[WeightedMean, Private, Bool[Array, "chunk"]]:
     """Carry out one exchange with a chunk of devices, all of them at once.
 
     Returns the mean of the uploads, what devices keep, and whose uploads counted. How
     far uploads may go is found from this chunk where it is not given; from those of all
-    shards where there is an axis of them.
+    shards where there is an axis of them. The mean's deviation may not be wanted
+    (`stacked_mean`).
 
     Example:
         >>> from fedbilevel.engines.chunk import work_of_chunk
@@ -113,7 +115,7 @@ def work_of_chunk(
             reach = _reach(gone, counted, limits.distance, axis)
         counted &= jnp.all(gone <= reach[:, None], axis=0)
     shares = jnp.where(counted, weights, 0)
-    mean = stacked_mean(uploads.received, uploads.infos, shares)
+    mean = stacked_mean(uploads.received, uploads.infos, shares, spread_wanted)
     return mean, uploads.kept, counted
 
 

@@ -45,11 +45,21 @@ class WeightedMean(NamedTuple):
 
 
 def stacked_mean(
-    uploads: PyTree, infos: Info, weights: Float[Array | np.ndarray, "devices"]
+    uploads: PyTree,
+    infos: Info,
+    weights: Float[Array | np.ndarray, "devices"],
+    spread_wanted: Bool[Array, ""] | None = None,
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
 
     An upload of weight zero counts for nothing, even where it is not finite.
+
+    Args:
+        uploads: of all devices.
+        infos: what they report.
+        weights: of the devices.
+        spread_wanted: whether the deviation is worked out, and not left at 0; always by
+            default.
 
     Example:
         >>> import jax.numpy as jnp
@@ -77,10 +87,18 @@ def stacked_mean(
         return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
 
     mean = jax.tree.map(average, uploads)
+
+    def spread() -> PyTree:
+        return jax.tree.map(deviate, uploads, mean)
+
+    def none() -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), mean)
+
+    always = spread_wanted is None
     return WeightedMean(
         weight=weight,
         upload=mean,
-        deviation=jax.tree.map(deviate, uploads, mean),
+        deviation=spread() if always else jax.lax.cond(spread_wanted, spread, none),
         info=jax.tree.map(average, infos),
     )
 

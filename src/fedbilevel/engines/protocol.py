@@ -1,6 +1,6 @@
 """What an engine is: it carries out one exchange, and knows no algorithm by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -212,6 +212,53 @@ class Engine(Protocol):
         participants: Participants,
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
+
+
+class Block(NamedTuple):
+    """Consecutive rounds that were carried out in one call.
+
+    Attributes:
+        state: after the last of them.
+        reports: what each exchange of the last told.
+        counted: whose uploads the server averaged in each exchange of each round, with
+            room for more rounds and devices. They may still be under way.
+        setbacks: of each round, how often the algorithm had stepped back by then; ()
+            if it cannot.
+
+    Example:
+        >>> Block._fields
+        ('state', 'reports', 'counted', 'setbacks')
+    """
+
+    state: RunState
+    reports: tuple[Report, ...]
+    counted: Bool[Array, "rounds exchanges cohort"]
+    setbacks: PyTree
+
+
+@runtime_checkable
+class BlockEngine(Protocol):
+    """An engine that can also carry out several rounds in one call.
+
+    The methods are optional: an engine without them is asked for one exchange after
+    another, with the same numbers.
+    """
+
+    def rounds_at_once(self, job: Job) -> int:
+        """Return the most rounds of one call; 0 if the run's do not fit into one."""
+
+    def rounds(
+        self,
+        job: Job,
+        first: int,
+        state: RunState,
+        participants: Sequence[Participants],
+    ) -> Block:
+        """Carry out the rounds from number `first` on, one for each participants.
+
+        None of them is an opening round of other phases, and none has more participants
+        than usual (`Job.cohort_size`).
+        """
 
 
 def device_key(

@@ -1,12 +1,11 @@
 """Running an algorithm: an iterator of rounds, the same for every engine."""
 
-from collections import deque
 from collections.abc import Generator
+from contextlib import closing
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
+from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
@@ -14,25 +13,22 @@ from fedbilevel.engines.checkpoints.options import (
     Progress,
 )
 from fedbilevel.engines.checkpoints.store import Store
+from fedbilevel.engines.checks import check_every
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.exclusions import ExclusionCounts
+from fedbilevel.engines.iteration import counts_of, iterate
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import Everyone, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
     RunSpec,
     configuration_of,
-    participants_of,
     prepare,
 )
-from fedbilevel.engines.protocol import Engine, Moment, Participants, Report
+from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
-from fedbilevel.engines.screening import NoUploadsError, inspect, logger
+from fedbilevel.engines.screening import logger
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
-
-UNSEEN = 2
-"""Rounds under way before the uploads of the first are looked at."""
 
 
 def run(
@@ -49,6 +45,7 @@ def run(
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
     checkpoints: Checkpoints | None = None,
+    every: int = 1,
 ) -> Generator[Round, None, None]:
     """Run an algorithm and yield each round as it is done.
 
@@ -70,6 +67,11 @@ def run(
             them, or is not finite, is left out of the mean as if its device were
             absent, and a warning names it. By default any finite upload counts.
         checkpoints: where to keep what `resume` needs; nowhere by default.
+        every: rounds between two that are yielded; the last always is. `Simulation`
+            carries out the rounds in between in one compiled call, which saves the time
+            of Python where a round takes milliseconds. Costs, exclusions, warnings and
+            checkpoints are the same. So are the numbers for any `every` above 1; those
+            of 1 are compiled otherwise, and may differ in the last bit.
 
     Returns:
         An iterator of rounds.
@@ -114,13 +116,16 @@ def run(
         engine,
         limits,
     )
-    return rounds_of(spec, checkpoints)
+    return _selected(every, rounds, rounds_of(spec, checkpoints, every))
 
 
 def rounds_of(
-    spec: RunSpec, checkpoints: Checkpoints | None = None
+    spec: RunSpec, checkpoints: Checkpoints | None = None, every: int = 1
 ) -> Generator[Round, None, None]:
     """Run what is asked and yield each round as it is done, as `run` does.
+
+    Unlike `run`, it also yields the first round and others between every n-th, about
+    two a second, for whoever shows progress or may have to stop.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -133,6 +138,7 @@ def rounds_of(
         >>> [done.number for done in rounds_of(spec)]
         [0, 1]
     """
+    check_every(every)
     prepared, store = _ready(spec, checkpoints)
     if store is not None and store.rounds:
         raise CheckpointError(
@@ -141,7 +147,7 @@ def rounds_of(
         )
     _mention_other_length(spec.algorithm, spec.rounds)
     first = Progress(0, prepared.state, Costs(), ())
-    return _rounds(prepared, first, store)
+    return iterate(prepared, first, store, every)
 
 
 def resume(
@@ -158,12 +164,13 @@ def resume(
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
+    every: int = 1,
 ) -> Generator[Round, None, None]:
     """Go on with a run from its newest checkpoint, to the same bits.
 
     A checkpoint that was damaged is skipped for the one before it; without any, the run
-    begins. The engine may be another, and so may `rounds`. Of a run that is done, it
-    yields the last round again.
+    begins. The engine may be another, and so may `rounds` and `every`. Of a run that is
+    done, it yields the last round again.
 
     Args:
         problem: as for `run`, and so are all the others.
@@ -178,6 +185,7 @@ def resume(
         weights: as for `run`.
         engine: as for `run`.
         limits: as for `run`.
+        every: as for `run`, counted from the run's first round.
 
     Returns:
         An iterator of the rounds that were missing.
@@ -216,18 +224,21 @@ def resume(
         engine,
         limits,
     )
-    return remaining_rounds_of(spec, checkpoints)
+    return _selected(every, rounds, remaining_rounds_of(spec, checkpoints, every))
 
 
 def remaining_rounds_of(
-    spec: RunSpec, checkpoints: Checkpoints
+    spec: RunSpec, checkpoints: Checkpoints, every: int = 1
 ) -> Generator[Round, None, None]:
     """Go on with what is asked from its newest checkpoint, as `resume` does.
+
+    Unlike `resume`, it also yields other rounds, as `rounds_of` does.
 
     Example:
         >>> remaining_rounds_of.__name__
         'remaining_rounds_of'
     """
+    check_every(every)
     prepared, store = _ready(spec, checkpoints)
     assert store is not None, "there is a store for checkpoints"
     progress = store.newest(prepared.state)
@@ -240,7 +251,7 @@ def remaining_rounds_of(
         )
     if progress.rounds == spec.rounds:
         return (done for done in [_kept(progress, spec.devices.device_count)])
-    return _rounds(prepared, progress, store)
+    return iterate(prepared, progress, store, every)
 
 
 def best_round(
@@ -327,14 +338,8 @@ def _kept(progress: Progress, device_count: int) -> Round:
         (),
         progress.costs,
         progress.history,
-        _counts_of(progress, device_count).snapshot(),
+        counts_of(progress, device_count).snapshot(),
     )
-
-
-def _counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
-    if progress.exclusions is None:
-        return ExclusionCounts(device_count)
-    return ExclusionCounts.read(progress.exclusions, device_count)
 
 
 def _ready(
@@ -350,77 +355,15 @@ def _ready(
     return prepared, Store(checkpoints, configuration_of(prepared))
 
 
-def _rounds(
-    prepared: Prepared, progress: Progress, store: Store | None
+def _selected(
+    every: int, rounds: int, iterator: Generator[Round, None, None]
 ) -> Generator[Round, None, None]:
-    spec = prepared.spec
-    rounds, engine = spec.rounds, spec.engine
-    job, state = engine.begin(prepared.job, progress.state)
-    spent, history = progress.costs, progress.history
-    counts = _counts_of(progress, job.devices.device_count)
-    unseen: deque[tuple[int, tuple[Report, ...], Participants, Server]] = deque()
-    setbacks = _setbacks(progress.state.server)
-
-    def look(at_most: int) -> None:
-        nonlocal setbacks
-        while len(unseen) > at_most:
-            number, reports, chosen, server = unseen.popleft()
-            limit = prepared.job.limits
-            inspect(number, reports, chosen.present, counts, limit)
-            setbacks = _announced(number, setbacks, server)
-
-    def save(rounds: int) -> None:
-        assert store is not None
-        store.save(Progress(rounds, state, spent, history, counts.notes()))
-
-    participants: Participants | None = None
-    try:
-        for number in range(progress.rounds, rounds):
-            chosen = np.asarray(
-                spec.participation(spec.seed, number, job.devices.device_count)
-            )
-            if participants is None or not np.array_equal(participants.devices, chosen):
-                participants = participants_of(number, chosen, prepared.weights)
-            reports = []
-            for exchange, reference in enumerate(job.phases if number else job.opening):
-                state, report = engine.exchange(
-                    job, reference, Moment(number, exchange), state, participants
-                )
-                reports.append(report)
-                # A device whose upload is left out has spent as much as any other.
-                asked = int(report.present.sum())
-                spent = spent.plus(job.costs[reference].times(asked))
-            due = store is not None and store.due(number + 1, rounds)
-            # Looking at a round waits for it, while later ones could be computed.
-            unseen.append((number, tuple(reports), participants, state.server))
-            look(0 if due or number + 1 == rounds else UNSEEN)
-            counted = counts.snapshot()
-            done = Round(number, state, tuple(reports), spent, history, counted)
-            if store is not None and due:
-                history = *history, *store.options.numbers_of(done)
-                done = done._replace(history=history)
-                save(number + 1)
-            yield done
-    except GeneratorExit:
-        # Whoever leaves early is still told of the last rounds' uploads, and can resume
-        # from where they left.
-        try:
-            look(0)
-        except NoUploadsError as error:
-            logger.warning("%s", error)
-        else:
-            if store is not None and not due:
-                save(number + 1)
-        raise
-    except NoUploadsError as error:
-        if store is None:
-            raise
-        store.close()
-        kept = f"of {store.rounds[-1]} rounds" if store.rounds else "none"
-        raise NoUploadsError(f"{error} The newest checkpoint: {kept}.") from None
-    finally:
-        if store is not None:
-            store.close()
+    """Yield every n-th round and the last."""
+    with closing(iterator) as ends:
+        for done in ends:
+            count = done.number + 1
+            if count % every == 0 or count == rounds:
+                yield done
 
 
 def _mention_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
@@ -436,19 +379,3 @@ def _mention_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
             if planned > rounds
             else "x stays where it is in the last of them",
         )
-
-
-def _setbacks(server: Server) -> int:
-    """Return how often an algorithm that can step back did so; never if it cannot."""
-    return int(getattr(server, "setbacks", 0))
-
-
-def _announced(number: int, before: int, server: Server) -> int:
-    now = _setbacks(server)
-    if now > before:
-        logger.warning(
-            "round %d: the upper loss or the local steps exploded; the run steps back "
-            "to its last good state with all rates halved.",
-            number,
-        )
-    return now

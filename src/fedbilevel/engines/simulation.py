@@ -1,6 +1,6 @@
 """Simulation: any number of devices in one process, a compiled chunk at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Private
+from fedbilevel.engines.block import block_capacity, run_block
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
     chunk_size,
@@ -22,6 +23,7 @@ from fedbilevel.engines.chunk import (
 )
 from fedbilevel.engines.mean import WeightedMean, concluded, merge
 from fedbilevel.engines.protocol import (
+    Block,
     Job,
     Moment,
     Participants,
@@ -116,6 +118,25 @@ class Simulation:
             total.info,
             dispersion,
         )
+
+    def rounds_at_once(self, job: Job) -> int:
+        """Return how many rounds fit into a call; 0 if one has several chunks."""
+        sizes = [
+            chunk_size(job, reference, self.chunk_size, job.cohort_size)
+            for reference in job.phases
+        ]
+        whole = job.devices.in_memory and min(sizes) == job.cohort_size
+        return block_capacity(job) if whole else 0
+
+    def rounds(
+        self,
+        job: Job,
+        first: int,
+        state: RunState,
+        participants: Sequence[Participants],
+    ) -> Block:
+        """Carry out several rounds in one compiled call."""
+        return run_block(job, first, state, participants)
 
 
 def _chunks(participants: Participants, size: int) -> Iterator[Participants]:

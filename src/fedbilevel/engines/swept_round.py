@@ -95,7 +95,7 @@ def round_program(
         weights: Float[Array, "devices"],
         /,
     ) -> RunState:
-        for reference, places in _stretches(references):
+        for reference, places in stretches(references):
 
             def exchange(
                 state: RunState,
@@ -113,14 +113,20 @@ def round_program(
     return one_round
 
 
-def _stretches(
+def stretches(
     references: tuple[PhaseReference, ...],
 ) -> list[tuple[PhaseReference, list[int]]]:
-    # A phase that is repeated is a loop in the program, not so many copies of itself.
-    stretches = groupby(enumerate(references), key=lambda pair: pair[1])
-    return [
-        (reference, [place for place, _ in pairs]) for reference, pairs in stretches
-    ]
+    """Return the phases of a round with their places, repeated ones together.
+
+    A phase that is repeated is a loop in the program, not so many copies of itself.
+
+    Example:
+        >>> one, other = PhaseReference(False, 0), PhaseReference(False, 1)
+        >>> [places for _, places in stretches((one, one, other))]
+        [[0, 1], [2]]
+    """
+    alike = groupby(enumerate(references), key=lambda pair: pair[1])
+    return [(reference, [place for place, _ in pairs]) for reference, pairs in alike]
 
 
 def _unless_lost(good: Bool[Array, ""], leaf: Array) -> Array:

@@ -43,7 +43,9 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
     began = time.monotonic()
     spec = spec_of(experiment, work)._replace(algorithm=fixed)
-    with claimed(folder), closing(rounds_of(spec)) as rounds:
+    # As many rounds in a call as in the run: those of one round are another program.
+    every = experiment.evaluation.every
+    with claimed(folder), closing(rounds_of(spec, every=every)) as rounds:
         for done in rounds:
             count, record = done.number + 1, None
             if count == experiment.rounds:

@@ -52,7 +52,7 @@ class Step(NamedTuple):
     """A finished round of an experiment.
 
     Attributes:
-        done: the round.
+        done: the round; not each is seen where a measurement is due every n-th only.
         record: what was measured of it; none in between.
 
     Example:
@@ -300,7 +300,9 @@ def _rounds(
 ) -> Generator[Round, None, None]:
     keeping = experiment.checkpoints
     kept = Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep)
-    return remaining_rounds_of(spec_of(experiment, work), kept)
+    # Nobody looks at the rounds between two measurements but to show progress.
+    every = experiment.evaluation.every
+    return remaining_rounds_of(spec_of(experiment, work), kept, every)
 
 
 def _engine(experiment: Experiment) -> Engine:
