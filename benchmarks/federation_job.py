@@ -29,6 +29,7 @@ from fedbilevel.federation import (
     Site,
 )
 from fedbilevel.federation.worker.worker import Worker
+from fedbilevel.flare.collab_site import leave_messages_unprinted
 from fedbilevel.flare.transport import Calls, Collab
 
 RESULT = "timed.json"
@@ -95,6 +96,7 @@ class TimedSite:
     """Answers both programs."""
 
     def __init__(self) -> None:
+        leave_messages_unprinted()
         self._workers: dict[int, Worker] = {}
         self._size = 0
 

@@ -56,6 +56,7 @@ class ByHand:
     def __init__(self, name: str) -> None:
         start = map(jnp.asarray, START)
         self.server, first = canonical(algorithm(name).init(PROBLEM, *start))
+        self._first = first
         self._private = dict.fromkeys(range(len(NAMES)), first)
         self._opening, self._phases = phases(name)
         self._key = jax.random.key(0)
@@ -63,6 +64,10 @@ class ByHand:
 
     def plan(self, round_number: int) -> Sequence[Phase]:
         return self._phases if round_number else self._opening
+
+    def lose(self, device: int) -> None:
+        """Let a device begin afresh."""
+        self._private[device] = self._first
 
     def exchange(self, round_number: int, place: int, counted: Sequence[int]) -> None:
         phase = self.plan(round_number)[place]

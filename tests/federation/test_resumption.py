@@ -147,6 +147,23 @@ def test_a_site_that_has_lost_its_state_says_so_once_and_begins_afresh(
 
 
 @pytest.mark.slow
+def test_a_site_without_which_there_is_no_quorum_begins_afresh_at_once(tmp_path):
+    leave(PRIVATE, tmp_path, 3)
+    lose(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
+    records: list[Exchange] = []
+    again = arguments(PRIVATE, tmp_path, quorum=len(PRESENT), note=records.append)
+    *_, last = resume(**again)
+    assert all(list(record.counted) == PRESENT for record in records)
+    expected = ByHand(PRIVATE)
+    for number in range(ROUNDS):
+        if number == 3:
+            expected.lose(2)
+        for place in range(len(expected.plan(number))):
+            expected.exchange(number, place, EVERYONE)
+    assert_close(last.server, expected.server)
+
+
+@pytest.mark.slow
 def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
     words = "it cannot write down what it keeps: "
     leave(PRIVATE, tmp_path, 3)

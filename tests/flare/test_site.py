@@ -7,6 +7,8 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.collab.api.app import ClientApp
 from nvflare.collab.api.context import Context, set_call_context
+from nvflare.fuel.f3.streaming.blob_streamer import BlobStream, BlobTask
+from nvflare.fuel.f3.streaming.stream_types import StreamFuture
 
 from fedbilevel.federation import RefusedError
 from fedbilevel.flare.collab_site import CollabSite
@@ -25,6 +27,15 @@ def test_a_site_answers_no_other_site(method):
     finally:
         set_call_context(None)
     assert answer == RefusedError("only the server may ask").failure.encode()
+
+
+def test_a_message_that_comes_is_not_written_out_as_text():
+    CollabSite("first", seconds=600.0)
+    # What holds a message as the software's line for debugging is made from it.
+    message = BlobStream(bytes(10**6), {})
+    come = BlobTask(StreamFuture(1, {}), message, preserve_chunks=True).buffer
+    come.append(bytes(message.read(10**6)))
+    assert len(f"incoming data={come}") < 100
 
 
 @pytest.fixture

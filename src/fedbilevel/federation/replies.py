@@ -103,6 +103,15 @@ class Gathering:
             device for device, why in self.missing.items() if why.cause is Cause.LATE
         ]
 
+    @property
+    def lost(self) -> Sequence[int]:
+        """The devices that can only begin afresh."""
+        return [
+            device
+            for device, why in self.missing.items()
+            if why.cause is Cause.LOST_STATE
+        ]
+
     def expect(self, more: Mapping[str, int]) -> None:
         """Wait for more devices, which are among those asked by now."""
         self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))

@@ -28,7 +28,7 @@ from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.replies import Form, Gathering
 from fedbilevel.federation.site import done_by_device
-from fedbilevel.federation.transport import Cause, Transport
+from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import packed
 
 
@@ -53,7 +53,9 @@ class Federation:
         run: the name of the run, of letters and digits; the same when it is resumed.
         timeout: seconds that an exchange waits for replies; as many again if it lacks a
             quorum and devices are left that were not asked, since they had missed some.
-        quorum: how many uploads an exchange needs at least.
+        quorum: how many uploads an exchange needs at least. If it lacks one, devices
+            that have lost what they kept begin afresh in the same exchange; otherwise
+            in the next.
         patience: how many times as long as half of the devices took the others are
             waited for, once these and a quorum have answered; none to wait for all
             until the timeout.
@@ -157,9 +159,9 @@ class Federation:
         )
         bytes_down = 0
 
-        def gather(devices: Mapping[str, int]) -> bool:
+        def gather(devices: Mapping[str, int], afresh: bool = False) -> bool:
             nonlocal bytes_down
-            messages = messages_to(devices)
+            messages = messages_to(devices, afresh)
             bytes_down += sum(map(len, messages.values()))
             return self._gather(gathering, messages)
 
@@ -170,6 +172,11 @@ class Federation:
             asked |= spare
             gathering.expect(spare)
             closed = gather(spare)
+        if gathering.near < self._quorum and gathering.lost:
+            # Otherwise this exchange would fail, and whoever tries it again.
+            again = {names[device]: device for device in gathering.lost}
+            gathering.expect(again)
+            closed = gather(again, afresh=True)
         unheard = gathering.close() if closed else []
         gathering.settle()
         failures, accepted = gathering.missing, set(gathering.counted)
@@ -209,13 +216,9 @@ class Federation:
         )
         now = np.array([moment[0], moment[1] + 1], np.int32)
         # A device without a state to go on from would refuse for ever.
-        lost = [
-            device for device, why in failures.items() if why.cause is Cause.LOST_STATE
-        ]
+        lost = np.array(gathering.lost, int)
         private = jax.tree.map(
-            lambda last: (
-                last.at[np.array(counted)].set(now).at[np.array(lost, int)].set(0)
-            ),
+            lambda last: last.at[np.array(counted)].set(now).at[lost].set(0),
             state.private,
         )
         return RunState(server, private), Report(
@@ -259,21 +262,26 @@ class Federation:
         moment: Moment,
         state: RunState,
         downlink: Downlink,
-    ) -> Callable[[Mapping[str, int]], Mapping[str, bytes]]:
+    ) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
         """Return what makes messages to devices, given their numbers by name.
 
-        Of the others' history a device learns nothing. Where devices keep nothing all
-        get one and the same message.
+        It is also given whether they begin afresh, and do not go on from what they
+        kept. Of the others' history a device learns nothing. Where devices keep nothing
+        all get one and the same message.
         """
         key = np.asarray(jax.random.key_data(job.key))
         task = Task(self._run, reference, moment, key, (0, 0), packed(downlink))
         leaves = jax.tree.leaves(state.private)
         same = None if leaves else task.encode()
 
-        def messages_to(devices: Mapping[str, int]) -> Mapping[str, bytes]:
+        def messages_to(
+            devices: Mapping[str, int], afresh: bool
+        ) -> Mapping[str, bytes]:
             if same is not None:
                 return dict.fromkeys(devices, same)
             counted = np.asarray(leaves[0])[list(devices.values())]
+            if afresh:
+                counted = np.zeros_like(counted)
             messages = task.encode_for([(int(one), int(two)) for one, two in counted])
             return dict(zip(devices, messages, strict=True))
 
