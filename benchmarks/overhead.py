@@ -3,8 +3,9 @@
 `python -m benchmarks.overhead` times rounds of each beside the other, in calls of 5
 rounds that wait for the last only. Both draw the same samples, and
 `tests/test_benchmarks.py` holds them to the same numbers. Where a round takes few
-milliseconds, a third candidate looks at every fifth round only (`run(..., every=5)`):
-it is held to the bound there, and the row of single rounds is shown without one.
+milliseconds, calls have 20 rounds, of which the package also looks at every fifth or at
+the last only (`run(..., every=20)`): the last is held to the bound there, and the rows
+of the others are shown without one.
 """
 
 from collections.abc import Callable
@@ -42,6 +43,8 @@ CASES = ((8, 1, 8), (8, 32, 8), (64, 32, 8))
 """Devices, batch size, and the group that the bare program ran fastest with."""
 SHORT = (8, 1, 8)
 """The case whose rounds are so short that Python counts."""
+LOOKS = (1, 5, 20)
+"""There, rounds between two that are looked at; a call has as many as the last."""
 
 
 def algorithm(number: int, settings: bare.Settings) -> FederatedAlgorithm:
@@ -64,9 +67,10 @@ def package_rounds(
     devices: InMemoryDevices,
     engine: Engine = Simulation(),
     every: int = 1,
+    rounds: int = ROUNDS,
 ) -> Callable[[], object]:
     """Return a call that runs the next rounds, of which every n-th is looked at."""
-    rounds = run(
+    iterator = run(
         softmax.problem(),
         algorithm(number, settings),
         devices,
@@ -77,8 +81,8 @@ def package_rounds(
     )
 
     def call() -> None:
-        for _ in range(ROUNDS // every):
-            done = next(rounds)
+        for _ in range(rounds // every):
+            done = next(iterator)
         jax.block_until_ready(done.server)
 
     call()
@@ -86,14 +90,17 @@ def package_rounds(
 
 
 def bare_rounds(
-    number: int, settings: bare.Settings, devices: InMemoryDevices
+    number: int,
+    settings: bare.Settings,
+    devices: InMemoryDevices,
+    rounds: int = ROUNDS,
 ) -> Callable[[], object]:
     """Return a call that runs the next rounds of the bare program."""
     data = devices.cohort(np.arange(settings.devices))
     arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
     offsets, sizes = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.size)
     round_program = bare.program(settings, number)
-    return repeated(round_program, (arrays, offsets, sizes), first_state())
+    return repeated(round_program, (arrays, offsets, sizes), first_state(), rounds)
 
 
 def first_state() -> tuple[jax.Array, ...]:
@@ -102,16 +109,19 @@ def first_state() -> tuple[jax.Array, ...]:
 
 
 def repeated(
-    round_program: Callable[..., Any], data: tuple[Any, ...], state: Any
+    round_program: Callable[..., Any],
+    data: tuple[Any, ...],
+    state: Any,
+    rounds: int = ROUNDS,
 ) -> Callable[[], object]:
     """Return a call that runs the next rounds of a program written by hand."""
-    key, rounds = jax.random.key(0), 0
+    key, done = jax.random.key(0), 0
 
     def call() -> object:
-        nonlocal state, rounds
-        for _ in range(ROUNDS):
-            rounds += 1
-            state = round_program(state, *data, key, np.int32(rounds))
+        nonlocal state, done
+        for _ in range(rounds):
+            done += 1
+            state = round_program(state, *data, key, np.int32(done))
         return jax.block_until_ready(state)
 
     return call
@@ -122,14 +132,14 @@ def main() -> None:
     rows, bounds = [], []
     for case in CASES[: 1 if fast else None]:
         settings, devices = bare.Settings(*case), softmax.devices(case[0])
-        looks = (1, ROUNDS) if case == SHORT else (1,)
+        looks, rounds = (LOOKS, LOOKS[-1]) if case == SHORT else ((1,), ROUNDS)
         for number in (1, 2):
             seconds = interleave(
                 {
-                    "bare": bare_rounds(number, settings, devices),
+                    "bare": bare_rounds(number, settings, devices, rounds),
                     **{
                         f"every {every}": package_rounds(
-                            number, settings, devices, every=every
+                            number, settings, devices, every=every, rounds=rounds
                         )
                         for every in looks
                     },
@@ -140,7 +150,7 @@ def main() -> None:
                 mine = seconds[f"every {every}"]
                 figure = ratio(mine, seconds["bare"])
                 milliseconds = [
-                    f"{1e3 * median(each) / ROUNDS:.1f}"
+                    f"{1e3 * median(each) / rounds:.1f}"
                     for each in (mine, seconds["bare"])
                 ]
                 rows.append((name, *case[:2], every, *milliseconds, f"{figure:.3f}"))

@@ -1,6 +1,8 @@
 """Several rounds in one call: the numbers, records and warnings of one at a time."""
 
 import logging
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -278,3 +280,24 @@ def test_every_algorithm_has_one_trajectory(name):
     )
     np.testing.assert_array_equal(three[-1], seven[-1])
     np.testing.assert_allclose(three, [alone[2], alone[5], alone[8]], rtol=0, atol=1e-9)
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_a_run_that_is_left_when_python_ends_says_nothing():
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT], capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+
+
+LEFT = """
+import jax.numpy as jnp, numpy as np
+from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, run
+loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+ones = np.ones(1, np.float32)
+devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+rounds = run(*what, rounds=100, every=5)
+next(rounds)
+"""

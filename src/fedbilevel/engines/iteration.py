@@ -1,6 +1,7 @@
 """The rounds of a prepared run, one call of the engine after another."""
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -126,6 +127,9 @@ def iterate(
             at_once = max(1, min(2 * at_once, capacity, int(CALL_SECONDS * pace)))
             yield done
     except GeneratorExit:
+        # Nothing can be computed while Python ends.
+        if sys.is_finalizing():
+            raise
         # Whoever leaves early is still told of the last rounds' uploads, and can resume
         # from where they left.
         try:
