@@ -7,6 +7,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 logger = logging.getLogger("fedbilevel")
+LONGEST_REASON = 300
+"""Characters of what an exception says that are passed on."""
 
 
 def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
@@ -22,8 +24,9 @@ def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     for point in entry_points(group=group):
         try:
             yield point, point.load()
-        except Exception as error:
-            leave_out(point, f"{type(error).__name__}: {error}")
+        # Somebody else's module may raise anything, even what would end this process.
+        except (Exception, SystemExit) as error:
+            leave_out(point, _reason(error))
 
 
 def leave_out(point: EntryPoint, reason: str) -> None:
@@ -61,8 +64,18 @@ def at_place(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # somebody else's module may raise anything
+    except (Exception, SystemExit) as error:
         raise ValueError(
-            f"name is {name!r}, but there is nothing of the kind: {error}; install its "
-            "package, or correct the name."
+            f"name is {name!r}, but there is nothing of the kind: {_reason(error)}; "
+            "install its package, or correct the name."
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return an exception's type and the first line of what it says."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []
+    said = f": {lines[0][:LONGEST_REASON]}" if lines else ""
+    return f"{type(error).__name__}{said}"

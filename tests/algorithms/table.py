@@ -193,5 +193,6 @@ class TwoExchanges:
                 server=lambda server, mean, key: server._replace(
                     x=mean.update[0], y=mean.update[1]
                 ),
+                reference=lambda downlink: (downlink.x, downlink.y),
             ),
         )

@@ -48,9 +48,11 @@ def rows(size=200):
 HELD = LocalExamples(rows(), rows(300))
 
 
-def site(*, algorithm=ALGORITHM, held=HELD, salt=SALT, rules=None, **settings):
+def site(
+    *, number=0, algorithm=ALGORITHM, held=HELD, salt=SALT, rules=None, **settings
+):
     what = PROBLEM, algorithm, held, 3.0, 0.0
-    return Site(0, *what, rules=rules or SiteRules(), salt=salt, **settings)
+    return Site(number, *what, rules=rules or SiteRules(), salt=salt, **settings)
 
 
 def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
@@ -174,6 +176,43 @@ def _moved(answer):
     return np.concatenate(
         [np.ravel(one) for one in Answer.decode(answer).arrays.values()]
     )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"algorithm": replace(ALGORITHM, batch_size=129)},
+        {"algorithm": replace(ALGORITHM, learning_rate=0.2)},
+        {"held": LocalExamples(rows(), rows(299))},
+        {"number": 1},
+    ],
+    ids=["batch", "rate", "examples", "number"],
+)
+def test_the_same_message_with_other_settings_is_another_task(other, tmp_path):
+    """The mean of 129 draws, less that of the same 128, would be one example."""
+    rules = SiteRules(most_rollbacks=0)
+    site(rules=rules, folder=tmp_path).answer(task())
+    changed = site(rules=rules, folder=tmp_path, **other)
+    with pytest.raises(RefusedError, match="or other settings than the site"):
+        changed.answer(task())
+    # Where it is allowed it counts, and draws other samples.
+    rules = SiteRules(most_exchanges=2)
+    site(rules=rules, folder=tmp_path, **other).answer(task())
+    with pytest.raises(RefusedError, match="answers 2 exchanges"):
+        site(rules=rules, folder=tmp_path).answer(task())
+
+
+def test_another_batch_draws_other_samples():
+    sizes = 128, 129
+    weighted = [
+        size
+        * _moved(site(algorithm=replace(ALGORITHM, batch_size=size)).answer(task()))
+        for size in sizes
+    ]
+    # y began at 0 and moved by 6 rates times the mean of what was drawn.
+    drawn = (weighted[1] - weighted[0]) / (6 * 0.1)
+    distances = np.abs(drawn[:, None] - HELD.lower[None, :])
+    assert np.min(distances) > 1e-9
 
 
 def test_samples_are_not_the_servers_to_know():

@@ -13,6 +13,7 @@ import pytest
 
 from fedbilevel.experiments import read_experiment, write_experiment
 from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.schema.registry import kind_of
 from tests.plugins.package import MODULE, write_package
 from tests.waiting import HANG
 
@@ -98,6 +99,39 @@ def test_a_file_names_them_and_options_change_their_settings(folder):
     assert 'name = "Penalised"' in kept
     assert "strength = 0.3" in kept
     assert 'name = "shortened"' in kept
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "words"),
+    [
+        ("ends", "import sys; sys.exit(3)", "SystemExit: 3; install its package"),
+        (
+            "lines",
+            "raise RuntimeError('a\\nb')",
+            "RuntimeError: a; install its package",
+        ),
+        (
+            "mute",
+            "class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute",
+            "nothing of the kind: Mute; install",
+        ),
+        (
+            "local",
+            "import fedbilevel\n"
+            "def make():\n  class Local(fedbilevel.FedBiO): pass\n  return Local\n"
+            "P = make()",
+            r"make.<locals>.Local\); define it at the top of its module",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_an_error_of_the_file(
+    name, module, words, tmp_path, monkeypatch
+):
+    name = f"broken_{name}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        kind_of("algorithm", f"{name}:P")
 
 
 def test_a_file_names_them_by_their_place(folder, monkeypatch, capsys):

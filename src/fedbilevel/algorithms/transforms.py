@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int8, PyTree
 
 from fedbilevel.algorithms.protocol import (
@@ -40,6 +41,10 @@ class Transform(Protocol):
 class Clip:
     """Shortens an update of all variables together to a largest Euclidean norm.
 
+    The server shortens it again: what transforms in between have lengthened, as
+    rounding at random does, and what a device has not clipped. Norms are right to the
+    rounding of the arrays' types.
+
     Attributes:
         norm: the largest.
 
@@ -56,15 +61,33 @@ class Clip:
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
         """Return the update, no longer than the norm."""
-        length = jnp.sqrt(tree.squared_norm(update))
-        longest = jnp.asarray(self.norm, length.dtype)
-        # Where the length is not finite, what comes of it is left out by the engine.
-        factor = jnp.where(length > longest, longest / length, 1)
-        return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), update)
+        return self._clipped(update)
 
     def decode(self, code: PyTree) -> PyTree:
-        """Return it as it is."""
-        return code
+        """Return it, no longer than the norm."""
+        return self._clipped(code)
+
+    def _clipped(self, update: PyTree) -> PyTree:
+        _require_floats("Clip", update)
+        leaves, structure = jax.tree.flatten(update)
+        if not leaves:
+            return update
+        widest = np.result_type(np.float32, *(leaf.dtype for leaf in leaves))
+        wide = [leaf.astype(widest) for leaf in leaves]
+        # In units of the largest entry: squares of tiny numbers would vanish, and those
+        # of huge ones be infinite.
+        scale = jnp.max(jnp.stack([jnp.max(jnp.abs(one), initial=0) for one in wide]))
+        unit = jnp.where(scale > 0, scale, 1)
+        parts = [one / unit for one in wide]
+        root = jnp.sqrt(tree.squared_norm(parts))
+        longest = jnp.asarray(self.norm, widest)
+        # What is not finite compares as false, stays, and is left out by the engine.
+        is_longer = root > longest / unit
+        shortened = [
+            jnp.where(is_longer, (part * (longest / root)).astype(leaf.dtype), leaf)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, shortened)
 
 
 class Quantised(NamedTuple):
@@ -95,6 +118,7 @@ class Quantise:
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
         """Return levels and units."""
+        _require_floats("Quantise", update)
         leaves, structure = jax.tree.flatten(update)
         keys = jax.random.split(key, max(1, len(leaves)))
 
@@ -118,14 +142,23 @@ class Quantise:
         )
 
 
+def _require_floats(name: str, update: PyTree) -> None:
+    for leaf in jax.tree.leaves(update):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"{name} takes arrays of floating-point numbers, but was given "
+                f"{jnp.result_type(leaf)}; put it before the transform that makes "
+                "whole numbers."
+            )
+
+
 @register
 @dataclass(frozen=True)
 class Transformed:
     """An algorithm whose devices change their updates before they leave.
 
     An update is what a device sends less what it would send if it had done nothing
-    (`Phase.reference`). What it sends beside is left alone, and so are phases whose
-    answers begin nowhere.
+    (`Phase.reference`). What it sends beside is left alone.
 
     Attributes:
         algorithm: the algorithm inside.
@@ -158,7 +191,7 @@ class Transformed:
     def _transformed(self, phase: Phase) -> Phase:
         reference = phase.reference
         if reference is None:
-            return phase
+            return _without_update(phase)
 
         def finish(
             carry: Carry, downlink: Downlink, key: RandomKey
@@ -187,6 +220,25 @@ class Transformed:
             return phase.received(upload._replace(update=whole), downlink)
 
         return phase._replace(finish=finish, receive=receive)
+
+
+def _without_update(phase: Phase) -> Phase:
+    """Return a phase that may send no update, as nothing says what would be one."""
+
+    def finish(
+        carry: Carry, downlink: Downlink, key: RandomKey
+    ) -> tuple[Upload, Private, Info]:
+        upload, kept, info = phase.finish(carry, downlink, key)
+        if jax.tree.leaves(upload.update):
+            raise ValueError(
+                f"transforms cannot be applied to the phase {phase.name!r}: it sends "
+                "an update, but has no reference that says what an idle device would "
+                "send. Give Phase(..., reference=...); zeros where devices send "
+                "gradients."
+            )
+        return upload, kept, info
+
+    return phase._replace(finish=finish)
 
 
 def with_transforms(

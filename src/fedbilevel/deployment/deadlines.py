@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation.server import ASKINGS
 
 BEGINNING, ENROLMENT = "the job to begin", "the sites to enrol"
 EXCHANGE, MEASUREMENT = "an exchange", "a measurement"
@@ -68,8 +69,7 @@ class Deadlines(NamedTuple):
         return cls(
             # Two timers run: the server's, and the submitter's over it.
             asked.enrolment + SERVER_SECONDS,
-            # Sites that missed some exchanges may be asked after the others.
-            2 * asked.timeout + SERVER_SECONDS,
+            ASKINGS * asked.timeout + SERVER_SECONDS,
             EXCHANGES_A_ROUND * asked.timeout,
             asked.measurement,
             asked.reachable,

@@ -21,6 +21,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.engines.phase_checks import check_finished
 
 Step: TypeAlias = Callable[[Carry, Int[Array, ""] | int], Carry]
 """One local step, which is told its number."""
@@ -126,4 +127,6 @@ def work_of_device(
     carry = call("start", phase.start, downlink, private, data, fold(key, 0))
     carry = repeat(step, carry, phase.steps)
     last = fold(key, phase.steps + 1)
-    return Done(*call("finish", phase.finish, carry, downlink, last))
+    returned = call("finish", phase.finish, carry, downlink, last)
+    check_finished(phase, returned, private)
+    return Done(*returned)

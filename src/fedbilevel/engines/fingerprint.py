@@ -189,4 +189,5 @@ def _code(code: types.CodeType) -> bytes:
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
+    # As long as it takes: sites count as one task what has one fingerprint.
+    return hashlib.sha256(content).hexdigest()[:32]

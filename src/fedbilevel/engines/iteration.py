@@ -113,6 +113,9 @@ def iterate(
             spent = spent.plus(called.costs)
             unseen.extend(called.unseen)
             number += len(called.unseen)
+            # The first call is of one round, since it compiles; then twice as many.
+            pace = len(called.unseen) / max(time.monotonic() - began, 1e-9)
+            at_once = max(1, min(2 * at_once, capacity, int(CALL_SECONDS * pace)))
             due = store is not None and store.due(number, rounds)
             # Looking at a round waits for it, while later ones could be computed.
             look(0 if due or number == rounds else UNSEEN)
@@ -122,9 +125,6 @@ def iterate(
                 history = *history, *store.options.numbers_of(done)
                 done = done._replace(history=history)
                 save()
-            # The first call is of one round, since it compiles; then twice as many.
-            pace = len(called.unseen) / max(time.monotonic() - began, 1e-9)
-            at_once = max(1, min(2 * at_once, capacity, int(CALL_SECONDS * pace)))
             yield done
     except GeneratorExit:
         # Nothing can be computed while Python ends.
@@ -147,7 +147,7 @@ def iterate(
         kept = f"of {store.rounds[-1]} rounds" if store.rounds else "none"
         raise NoUploadsError(f"{error} The newest checkpoint: {kept}.") from None
     finally:
-        if store is not None:
+        if store is not None and not sys.is_finalizing():
             store.close()
 
 

@@ -15,6 +15,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.data.examples import RandomKey
+from fedbilevel.engines.phase_checks import check_next_state
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.mathematics.problem import BilevelProblem
 
@@ -224,9 +225,11 @@ def conclude(
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     some = mean.weight > 0
+    returned = phase.server(server, mean.upload, key)
+    check_next_state(phase, returned, server)
     following = jax.tree.map(
         lambda new, old: jnp.where(some, jnp.asarray(new, jnp.result_type(old)), old),
-        phase.server(server, mean.upload, key),
+        returned,
         server,
     )
     dispersion = jax.tree.map(

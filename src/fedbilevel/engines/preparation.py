@@ -24,6 +24,11 @@ from fedbilevel.engines.fingerprint import describe, describe_arrays
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.phase_checks import (
+    check_algorithm,
+    check_first_state,
+    check_phases,
+)
 from fedbilevel.engines.protocol import (
     Engine,
     Job,
@@ -110,16 +115,7 @@ def prepare(spec: RunSpec) -> Prepared:
         4
     """
     problem, algorithm, devices = spec.problem, spec.algorithm, spec.devices
-    if isinstance(algorithm, type):
-        raise TypeError(
-            f"the class {algorithm.__name__} was given for an algorithm; give one with "
-            "its hyperparameters: that class called with them."
-        )
-    if not isinstance(algorithm, FederatedAlgorithm):
-        raise TypeError(
-            f"{algorithm!r} was given for an algorithm; give an object such as "
-            "AutoFedBiO(rounds=300)."
-        )
+    check_algorithm(algorithm)
     if isinstance(devices, type) or not isinstance(devices, Devices):
         raise TypeError(
             f"a {type(devices).__name__} was given for devices; wrap what each device "
@@ -137,10 +133,15 @@ def prepare(spec: RunSpec) -> Prepared:
     one = one_device(devices.cohort(looked_at))
     check_problem(problem, x, y, one)
     check_means(problem, x, y, one)
-    server, private = canonical(algorithm.init(problem, x, y))
+    first = algorithm.init(problem, x, y)
+    check_first_state(algorithm, first)
+    server, private = canonical(first)
     key = jax.random.key(spec.seed)
-    phases = references(False, algorithm.phases(problem))
-    opening = references(True, algorithm.opening(problem)) or phases
+    every, opens = algorithm.phases(problem), algorithm.opening(problem)
+    check_phases(algorithm, "phases", every)
+    check_phases(algorithm, "opening", opens)
+    phases = references(False, every)
+    opening = references(True, opens) or phases
     costs = {
         reference: device_costs(
             reference.of(algorithm, problem), server, private, one, key

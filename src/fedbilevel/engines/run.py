@@ -185,7 +185,8 @@ def resume(
         weights: as for `run`.
         engine: as for `run`.
         limits: as for `run`.
-        every: as for `run`, counted from the run's first round.
+        every: as for `run`, counted from the run's first round. Between 1 and more the
+            last bit may differ, as `run` says.
 
     Returns:
         An iterator of the rounds that were missing.

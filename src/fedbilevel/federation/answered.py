@@ -36,9 +36,9 @@ class AnsweredTasks:
         Traceback (most recent call last):
         ...
         fedbilevel.federation.transport.RefusedError: round 0, exchange 0 comes
-        with another downlink than the site has answered, or after later exchanges; a
-        server may go back 0 times in a run, as most_rollbacks in the site's
-        local/site_rules.toml says
+        with another downlink or other settings than the site has answered, or after
+        later exchanges; a server may go back 0 times in a run, as most_rollbacks in the
+        site's local/site_rules.toml says
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AnsweredTasks:
 
         Args:
             moment: of the task.
-            digest: of all of the task.
+            digest: of the task and of all settings and data that it meets.
 
         Raises:
             RefusedError: if the rules do not allow an answer, or the task cannot be
@@ -103,9 +103,9 @@ class AnsweredTasks:
         if self._goes_back(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(
                 f"round {moment[0]}, exchange {moment[1]} comes with another downlink "
-                "than the site has answered, or after later exchanges; a server may "
-                f"go back {self._rules.most_rollbacks} times in a run, as "
-                f"most_rollbacks in the site's local/{RULES} says"
+                "or other settings than the site has answered, or after later "
+                f"exchanges; a server may go back {self._rules.most_rollbacks} times "
+                f"in a run, as most_rollbacks in the site's local/{RULES} says"
             )
 
     def _goes_back(self, moment: Moment) -> bool:

@@ -88,6 +88,7 @@ class Gathering:
         self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
         self.bytes_up = 0
         self._downlink = downlink
+        self._expected = set(asked.values())
         self._held: dict[int, _Held] = {}
 
     @property
@@ -97,10 +98,12 @@ class Gathering:
 
     @property
     def awaited(self) -> Sequence[int]:
-        """The devices that may answer yet."""
+        """The devices that may answer yet, of those who were asked last."""
         # An answer to an earlier exchange is what one that was not waited for sends.
         return [
-            device for device, why in self.missing.items() if why.cause is Cause.LATE
+            device
+            for device, why in self.missing.items()
+            if why.cause is Cause.LATE and device in self._expected
         ]
 
     @property
@@ -113,7 +116,8 @@ class Gathering:
         ]
 
     def expect(self, more: Mapping[str, int]) -> None:
-        """Wait for more devices, which are among those asked by now."""
+        """Wait for these devices, which are among those asked by now."""
+        self._expected = set(more.values())
         self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))
 
     def take(self, reply: Reply) -> None:

@@ -31,6 +31,11 @@ from fedbilevel.federation.site import done_by_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import packed
 
+ASKINGS = 3
+"""How often an exchange waits for replies at most: for those who are asked first; and
+if it lacks a quorum, for those who had missed some exchanges, and for those who have
+lost what they kept and begin afresh."""
+
 
 class NoQuorumError(RuntimeError):
     """Too few devices answered an exchange; the message says what became of the rest.
@@ -52,7 +57,8 @@ class Federation:
         devices: who is enrolled.
         run: the name of the run, of letters and digits; the same when it is resumed.
         timeout: seconds that an exchange waits for replies; as many again if it lacks a
-            quorum and devices are left that were not asked, since they had missed some.
+            quorum and devices are left that were not asked, since they had missed some,
+            and again if devices have to begin afresh.
         quorum: how many uploads an exchange needs at least. If it lacks one, devices
             that have lost what they kept begin afresh in the same exchange; otherwise
             in the next.
@@ -172,9 +178,10 @@ class Federation:
             asked |= spare
             gathering.expect(spare)
             closed = gather(spare)
-        if gathering.near < self._quorum and gathering.lost:
+        lost = set(gathering.lost)
+        if gathering.near < self._quorum and lost:
             # Otherwise this exchange would fail, and whoever tries it again.
-            again = {names[device]: device for device in gathering.lost}
+            again = {names[device]: device for device in sorted(lost)}
             gathering.expect(again)
             closed = gather(again, afresh=True)
         unheard = gathering.close() if closed else []
@@ -216,9 +223,9 @@ class Federation:
         )
         now = np.array([moment[0], moment[1] + 1], np.int32)
         # A device without a state to go on from would refuse for ever.
-        lost = np.array(gathering.lost, int)
+        afresh = np.array(sorted(lost.difference(counted)), int)
         private = jax.tree.map(
-            lambda last: last.at[np.array(counted)].set(now).at[lost].set(0),
+            lambda last: last.at[np.array(counted)].set(now).at[afresh].set(0),
             state.private,
         )
         return RunState(server, private), Report(

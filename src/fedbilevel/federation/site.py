@@ -15,6 +15,7 @@ from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.device_work import Done, work_of_device
+from fedbilevel.engines.fingerprint import fingerprint
 from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.preparation import canonical, references
 from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
@@ -103,6 +104,9 @@ class Site:
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
         check_means(problem, x, y, self._data)
+        # A job chooses these: with other settings the same message asks for something
+        # else, and two answers by the same draws could tell of one example.
+        self._computation = fingerprint([number, problem, algorithm, examples, x, y])
         server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
         self._kept = KeptStates(private, folder)
@@ -149,9 +153,10 @@ class Site:
             raise RefusedError(f"the site has enrolled in run {self._run}, in no other")
         downlink = unpacked(task.arrays, self._form_of(task.reference))
         private = self._kept.get(task.run, self._last(task))
-        # Of SHA-256 it is as hard to find two messages with one digest, in twice the
-        # time; of 50 MB that is a third of what a site does besides its computation.
-        digest = hashlib.blake2b(message, digest_size=32)
+        # SHA-256 takes twice the time, of 50 MB a third of what a site does besides its
+        # computation.
+        digest = hashlib.blake2b(self._computation, digest_size=32)
+        digest.update(message)
         self._answered_in(task.run).admit(task.moment, digest.hexdigest())
         key = self._key(task, digest.digest())
         upload, kept, info = self._work(task.reference, downlink, private, key)
@@ -162,8 +167,9 @@ class Site:
     def _key(self, task: Task, digest: bytes) -> RandomKey:
         """Return the key of the device's work.
 
-        By the salt it follows from all of the task. So the same task gets the same
-        answer, another one draws other samples, and the server knows neither.
+        By the salt it follows from all that is computed: the task, and the settings and
+        data that it meets. So the same gets the same answer, anything else draws other
+        samples, and the server knows neither.
         """
         form = jax.random.key_data(jax.random.key(0))
         if self._rules.simulated_draws:
@@ -171,7 +177,7 @@ class Site:
                 raise RefusedError("its key is of another kind than keys are here")
             key = jax.random.wrap_key_data(jnp.asarray(task.key))
             return device_key(key, task.moment, self._number)
-        code = hmac.new(self._salt, b"%d " % self._number + digest, hashlib.sha256)
+        code = hmac.new(self._salt, digest, hashlib.sha256)
         words = np.frombuffer(code.digest(), np.uint32)[: form.size]
         drawn: RandomKey = jax.random.wrap_key_data(
             jnp.asarray(words).reshape(form.shape)

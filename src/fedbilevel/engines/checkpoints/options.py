@@ -25,7 +25,9 @@ class Checkpoints:
     Attributes:
         folder: of this run alone.
         every: rounds between two checkpoints; the last round always has one, and so
-            has the round after which a run is left.
+            has the round after which a run is left: a loop that ends by `break`, or a
+            closed iterator. Where Python ends with the iterator still open, the rounds
+            since the last checkpoint are lost.
         keep: how many of the newest are kept.
         measure: called on each round that is kept; its numbers are kept with it and
             come back as `Round.history`.

@@ -75,7 +75,7 @@ def kinds(table: str) -> Mapping[str, type]:
     else:
         own = [Auto, *_public(table, fedbilevel, _algorithms())]
     found = {AUTO if one is Auto else one.__name__: one for one in own}
-    for point, kind in plugged_in(f"fedbilevel.{table}s"):
+    for point, kind in plugged_in(f"fedbilevel.{table}s") if table in NEEDED else ():
         wrong = lacks(table, kind)
         if wrong is not None:
             leave_out(point, wrong)
@@ -143,6 +143,12 @@ def kind_of(table: str, name: str) -> type:
     wrong = lacks(table, kind)
     if wrong is not None:
         raise ValueError(f"name is {name!r}, which is no {table}: {wrong}")
+    if "." in kind.__qualname__:
+        # A run writes down the class's own place, and could not be resumed.
+        raise ValueError(
+            f"name is {name!r}, a class that is defined inside of something else "
+            f"({kind.__qualname__}); define it at the top of its module."
+        )
     found: type = kind
     return found
 
