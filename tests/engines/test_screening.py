@@ -56,6 +56,10 @@ class PoisonedServer(NamedTuple):
     def x(self):
         return self.inner.x
 
+    @property
+    def y(self):
+        return self.inner.y
+
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)

@@ -126,7 +126,8 @@ def _words(found: Tuned, goal: Goal, folder: Path) -> str:
     values = (f"  {name} = {value:.4g}" for name, value in best.settings.items())
     diverged = sum(one.score == float("inf") for one in found.trials)
     lines = [
-        f"{promise(found, goal)} ({before:.4g} before)"
+        f"{promise(found, goal)}; with the file's own settings the median is "
+        f"{before:.4g}"
         if best is not start
         else f"no setting is better than that of the file: {promise(found, goal)}",
         *values,
