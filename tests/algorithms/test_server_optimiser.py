@@ -83,6 +83,7 @@ def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
     ],
     ids=lambda one: type(one).__name__,
 )
+@pytest.mark.slow
 def test_variance_reduction_knows_of_the_servers_steps(algorithm):
     # Without noise its estimates are exact at every point, however Adam moves x.
     problem, devices = halves(1.0)
@@ -133,6 +134,7 @@ def test_the_steps_are_those_of_adam_written_by_hand():
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_left_goes_on_to_the_same_bits(tmp_path):
     algorithm = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
     arguments: Any = {
@@ -153,6 +155,7 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(tmp_path):
         list(resume(algorithm=other, **arguments, rounds=5, checkpoints=kept))
 
 
+@pytest.mark.slow
 def test_rates_of_the_optimiser_are_swept_in_one_program():
     rates = 0.01, 0.1
     settings = [

@@ -123,6 +123,7 @@ def enrolment(kit: Path, experiment: Experiment, run: str = "first") -> bytes | 
 SMALL = Experiment(FedBiO(0.1))
 
 
+@pytest.mark.slow
 def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
     assert "no local/site_rules.toml; let its operator" in str(enrolment(kit, SMALL))
     prepare(kit)

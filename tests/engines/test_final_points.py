@@ -56,6 +56,7 @@ def test_the_numbers_are_those_of_runs(name):
                 np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_large_uploads_are_left_out_as_in_a_run():
     algorithm = FedBiO(0.1, local_steps=3)
     common: Any = {"limits": Limits(norm=1.5)}

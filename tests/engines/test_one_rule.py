@@ -280,6 +280,7 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     np.testing.assert_allclose(reported, np.log(2.0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_errors_of_both_kinds_of_engines_name_the_limit():
     algorithm = SimFBO(0.01, local_steps=9)
     runs = federations(algorithm, GENTLE)

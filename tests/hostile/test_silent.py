@@ -104,6 +104,7 @@ def test_a_link_that_awaits_a_file_is_not_followed(tmp_path):
 
 
 @pytest.mark.single_precision
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
     experiment = Experiment(
         FedBiO(0.1),

@@ -87,6 +87,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
         *at_night(FedBiO(1e-4)),
     ],
 )
+@pytest.mark.slow
 def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
     # x must not move, and those that move it least are the best.
     given: Any = space.algorithm if isinstance(space, Space) else space
@@ -105,6 +106,7 @@ def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp
         assert found.algorithm == given
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_trials(found):
     assert searched().trials == found.trials
     assert searched(seed=1).trials[-1].settings != found.trials[-1].settings
@@ -152,6 +154,7 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
         pytest.param((5, 30), (2, 2, 1, 8, 8, 8, 1), marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.slow
 def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
     # Without a single generation that is opened again: its halving is over.
     for trials in counts:
@@ -223,6 +226,7 @@ def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
 
 
 @pytest.mark.parametrize("memory", [scoring.MEMORY, *at_night(0.0)])
+@pytest.mark.slow
 def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
     # Steps of the last device on y overflow; it is excluded, and the others go on.
     problem = BilevelProblem(
