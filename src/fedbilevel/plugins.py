@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from fedbilevel.error_text import first_line
+
 logger = logging.getLogger("fedbilevel")
 LONGEST_REASON = 300
-"""Characters of what an exception says that are passed on."""
+"""Characters of an exception's text in a message."""
 
 
 def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
@@ -24,7 +26,7 @@ def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     for point in entry_points(group=group):
         try:
             yield point, point.load()
-        # Somebody else's module may raise anything, even what would end this process.
+        # A plug-in may raise anything at import, even SystemExit.
         except (Exception, SystemExit) as error:
             leave_out(point, _reason(error))
 
@@ -72,10 +74,6 @@ def at_place(name: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Return an exception's type and the first line of what it says."""
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:
-        lines = []
-    said = f": {lines[0][:LONGEST_REASON]}" if lines else ""
-    return f"{type(error).__name__}{said}"
+    """Return an exception's type and the first line of its text."""
+    text = first_line(error, LONGEST_REASON)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

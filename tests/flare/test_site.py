@@ -31,7 +31,7 @@ def test_a_site_answers_no_other_site(method):
 
 def test_a_message_that_comes_is_not_written_out_as_text():
     CollabSite("first", seconds=600.0)
-    # What holds a message as the software's line for debugging is made from it.
+    # The buffer of which NVIDIA FLARE makes its debug line.
     message = BlobStream(bytes(10**6), {})
     come = BlobTask(StreamFuture(1, {}), message, preserve_chunks=True).buffer
     come.append(bytes(message.read(10**6)))

@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.data.examples import StoredData
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
+from fedbilevel.error_text import first_line
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 ROWS = 7
@@ -66,8 +68,8 @@ def check_problem(
             value = jax.eval_shape(loss, x, y, batch)
         except Exception as error:
             raise ValueError(
-                f"{name}(x, y, batch) failed on a batch {_shapes(batch)} with x "
-                f"{_shapes(x)} and y {_shapes(y)}: {_said(error)}"
+                f"{name}(x, y, batch) failed on a batch {tree.forms(batch)} with x "
+                f"{tree.forms(x)} and y {tree.forms(y)}: {_said(error)}"
             ) from error
         if value is None:
             raise ValueError(f"{name} returned nothing; return the mean of the batch.")
@@ -87,7 +89,7 @@ def check_problem(
 def _said(error: Exception) -> str:
     """Return what a loss raised, in its first line, and what to do about it."""
     kind = type(error).__name__
-    said = next(iter(str(error).splitlines()), "").rstrip(". ")
+    said = first_line(error).rstrip(". ")
     traced = "Tracer" in kind or "Concretization" in kind
     cure = (
         "write it with jax.numpy, without NumPy, float() and if"
@@ -95,13 +97,6 @@ def _said(error: Exception) -> str:
         else "let it take arrays of these shapes"
     )
     return f"{kind}{': ' * bool(said)}{said}; {cure}."
-
-
-def _shapes(variable: PyTree) -> str:
-    def short(leaf: Array | jax.ShapeDtypeStruct) -> str:
-        return f"{leaf.dtype}{list(leaf.shape)}"
-
-    return str(jax.tree.map(short, variable)).replace("'", "")
 
 
 def _is_whole(value: object) -> bool:

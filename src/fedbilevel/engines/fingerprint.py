@@ -189,5 +189,6 @@ def _code(code: types.CodeType) -> bytes:
 
 
 def _digest(content: bytes) -> str:
-    # As long as it takes: sites count as one task what has one fingerprint.
+    # 128 bits: a site takes tasks with one fingerprint for the same, and of 48 bits a
+    # server could find two settings with one digest.
     return hashlib.sha256(content).hexdigest()[:32]

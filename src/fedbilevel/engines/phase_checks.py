@@ -18,6 +18,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
     Upload,
 )
+from fedbilevel.mathematics import tree
 
 
 def check_algorithm(algorithm: Any) -> None:
@@ -193,7 +194,7 @@ def _difference(now: PyTree, before: PyTree) -> str | None:
         alike = jnp.shape(leaf) == jnp.shape(old)
         if not alike or not _may_become(jnp.result_type(leaf), jnp.result_type(old)):
             name = jax.tree_util.keystr(path) or "it"
-            return f"{name} was {_form(old)} and is {_form(leaf)}"
+            return f"{name} was {tree.form(old)} and is {tree.form(leaf)}"
     return None
 
 
@@ -209,14 +210,10 @@ def _may_become(dtype: Any, other: Any) -> bool:
     return bool(dtype == other)
 
 
-def _form(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
-
-
-def _short(tree: PyTree) -> str:
-    if not jax.tree.leaves(tree):
+def _short(variable: PyTree) -> str:
+    if not jax.tree.leaves(variable):
         return "empty"
-    words = str(jax.tree.map(_form, tree)).replace("'", "")
+    words = tree.forms(variable)
     return words if len(words) <= 120 else f"{words[:117]}..."
 
 

@@ -203,10 +203,7 @@ def _describe_data(job: Job) -> Any:
     if job.devices.in_memory:
         return describe_arrays(job.devices.cohort(np.arange(job.devices.device_count)))
     forms = jax.tree_util.tree_leaves_with_path(job.form)
-    return {
-        jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in forms
-    }
+    return {jax.tree_util.keystr(path): tree.form(leaf) for path, leaf in forms}
 
 
 def participants_of(

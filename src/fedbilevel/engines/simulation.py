@@ -122,7 +122,7 @@ class Simulation:
     def rounds_at_once(self, job: Job) -> int:
         """Return how many rounds fit into a call; 0 if one has several chunks."""
         if type(self).exchange is not Simulation.exchange:
-            # Whoever changes what an exchange does has it called.
+            # A subclass with its own exchange expects every exchange to call it.
             return 0
         sizes = [
             chunk_size(job, reference, self.chunk_size, job.cohort_size)

@@ -59,9 +59,9 @@ class Federation:
         timeout: seconds that an exchange waits for replies; as many again if it lacks a
             quorum and devices are left that were not asked, since they had missed some,
             and again if devices have to begin afresh.
-        quorum: how many uploads an exchange needs at least. If it lacks one, devices
-            that have lost what they kept begin afresh in the same exchange; otherwise
-            in the next.
+        quorum: how many uploads an exchange needs at least. Devices that have lost
+            their private state begin afresh in the next exchange, or in the same one if
+            it lacks a quorum without them.
         patience: how many times as long as half of the devices took the others are
             waited for, once these and a quorum have answered; none to wait for all
             until the timeout.

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.federation.transport import RefusedError
+from fedbilevel.mathematics import tree
 
 CHECKSUM = struct.Struct("<I")
 LENGTH = struct.Struct("<Q")
@@ -208,7 +209,7 @@ def unpacked(arrays: Mapping[str, np.ndarray], form: PyTree) -> PyTree:
     for name, leaf in wanted.items():
         array = arrays[name]
         if array.dtype != leaf.dtype or array.shape != leaf.shape:
-            found, right = (f"{one.dtype}{list(one.shape)}" for one in (array, leaf))
+            found, right = map(tree.form, (array, leaf))
             raise RefusedError(f"{_said(name)} is {found} instead of {right}")
     leaves = [arrays[name] for name in wanted]
     return jax.tree.unflatten(jax.tree.structure(form), leaves)

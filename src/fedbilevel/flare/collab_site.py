@@ -92,7 +92,7 @@ def leave_messages_unprinted() -> None:
     """Keep this process from writing out each message that comes as text.
 
     NVIDIA FLARE puts the bytes of a message into a line for debugging, and makes the
-    line whether or not it is logged: of 50 MB it has 200 million letters and takes
+    line whether or not it is logged: for 50 MB it has 200 million characters and takes
     0.5 s, in which no other thread runs.
 
     Example:

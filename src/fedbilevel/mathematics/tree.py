@@ -4,7 +4,7 @@ Nothing here names an array library's function where an operator does, so the sa
 estimators and algorithms serve every kind of leaf that `jax.tree.map` can reach.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +76,27 @@ def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
         return jnp.where(rate == 0, jnp.asarray(a, jnp.result_type(b)), b)
 
     return jax.tree.map(choose, old, new)
+
+
+def form(leaf: Any) -> str:
+    """Return the type and the shape of an array or a number.
+
+    Example:
+        >>> form(np.zeros((2, 3)))
+        'float64[2, 3]'
+    """
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    return f"{dtype}{list(np.shape(leaf))}"
+
+
+def forms(tree: PyTree) -> str:
+    """Return the types and shapes of all leaves.
+
+    Example:
+        >>> forms({"a": np.zeros(2)})
+        '{a: float64[2]}'
+    """
+    return str(jax.tree.map(form, tree)).replace("'", "")
 
 
 def squared_norm(tree: PyTree) -> Float[Array, ""]:

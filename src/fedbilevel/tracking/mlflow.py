@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.error_text import first_line
 from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
@@ -67,7 +68,7 @@ class MLflow:
                     "(mlflow server), or leave MLflow out."
                 ) from error
             raise ConnectionError(
-                f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}"
+                f"MLflow at {self.uri} cannot be used: {first_line(error)}"
             ) from error
 
     def record(self, record: Record) -> None:

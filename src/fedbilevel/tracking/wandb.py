@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedbilevel.error_text import first_line
 from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
@@ -66,7 +67,7 @@ class WeightsAndBiases:
             )
         except wandb.Error as error:
             raise ConnectionError(
-                f"Weights & Biases cannot be used: {str(error).splitlines()[0]} "
+                f"Weights & Biases cannot be used: {first_line(error)} "
                 "(WANDB_MODE=offline does without it)"
             ) from error
         remembered.write_text(self._run.id)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from fedbilevel.error_text import first_line
 from fedbilevel.federation.worker.channel import Channel, inherited
 
 LOOKS_EVERY = 0.5
@@ -92,9 +93,9 @@ def _send(channel: Channel, outcome: bytes, content: bytes) -> None:
 
 def _words(event: str, error: BaseException) -> bytes:
     """Return an exception's name and first line; the rest stays on standard error."""
-    lines = str(error).strip().splitlines()
+    line = first_line(error, LONGEST_REASON)
     name = f"{type(_first(error)).__name__}{_place(_first(error))}"
-    reason = f": {lines[0][:LONGEST_REASON]}" if lines else ""
+    reason = f": {line}" if line else ""
     return f"{event} {name}{MARK}{reason}".encode(errors="backslashreplace")
 
 
