@@ -64,10 +64,10 @@ def turns(features: int, checkpoints: Checkpoints | None) -> Callable[[], object
 def main() -> None:
     fast = wants_fast(__doc__, "a hundredth of the parameters, fewer turns, no bound")
     features = 1_000 if fast else 100_000
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         seconds = interleave(
             {
-                "with": turns(features, Checkpoints(folder, every=EVERY)),
+                "with": turns(features, Checkpoints(directory, every=EVERY)),
                 "without": turns(features, None),
             },
             repeats=3 if fast else REPEATS,

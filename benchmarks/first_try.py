@@ -114,7 +114,7 @@ def _search(task: Task, setting: Setting, loss: Any) -> list[float]:
         seeds=setting.seeds,
         measure=lambda server: loss(server.x, server.y),
     )
-    last = np.asarray(done.measured)[:, :, -1]
+    last = np.asarray(done.measurements)[:, :, -1]
     means = np.where(np.isfinite(last).all(axis=1), last.mean(axis=1), np.inf)
     return [float(one) for one in last[int(np.argmin(means))]]
 

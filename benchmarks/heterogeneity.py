@@ -100,7 +100,7 @@ def settle(
             seeds=[0],
             measure=lambda server: server.x,
         )
-        ends = np.asarray(done.measured)[:, 0, -1]
+        ends = np.asarray(done.measurements)[:, 0, -1]
     truth, (biased, _) = quadratic.solution(), quadratic.biased_solution()
     return [
         [float(np.linalg.norm(end - truth)), float(np.linalg.norm(end - biased))]
@@ -130,7 +130,7 @@ def verdict(amount: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    fast, folder = experiment.arguments(
+    fast, directory = experiment.arguments(
         __doc__, "two amounts, two methods, fewer steps"
     )
     amounts = (0.0, 0.4) if fast else AMOUNTS
@@ -157,13 +157,15 @@ def main() -> None:
         )
     ]
     print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
-    experiment.write_table(folder / "heterogeneity.csv", header, rows)
-    draw(results, names, amounts, folder)
-    found = diagnoses(amounts, folder)
+    experiment.write_table(directory / "heterogeneity.csv", header, rows)
+    draw(results, names, amounts, directory)
+    found = diagnoses(amounts, directory)
     conclude([*bounds(results, names, amounts), *diagnosis_bounds(found)])
 
 
-def diagnoses(amounts: tuple[float, ...], folder: Path) -> dict[float, dict[str, Any]]:
+def diagnoses(
+    amounts: tuple[float, ...], directory: Path
+) -> dict[float, dict[str, Any]]:
     """Write what `diagnose` reports beside the closed form; seconds, not minutes.
 
     python -c "from benchmarks import experiment, heterogeneity as h;
@@ -175,7 +177,7 @@ def diagnoses(amounts: tuple[float, ...], folder: Path) -> dict[float, dict[str,
     rows: list[list[object]] = [[a, *row.values()] for a, row in found.items()]
     titles = ["heterogeneity", "distance", "low", "high", "exact", "verdict"]
     print_table(titles, [[experiment.short(cell) for cell in row] for row in rows])
-    experiment.write_table(folder / "diagnosis.csv", titles, rows)
+    experiment.write_table(directory / "diagnosis.csv", titles, rows)
     return found
 
 
@@ -221,7 +223,7 @@ def draw(
     results: dict[str, Any],
     names: tuple[str, ...],
     amounts: tuple[float, ...],
-    folder: Path,
+    directory: Path,
 ) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for number, name in enumerate(names):
@@ -243,7 +245,7 @@ def draw(
     left.legend(fontsize=8)
     for axis in (left, right):
         axis.grid(alpha=0.3)
-    experiment.save_figure(figure, folder / "heterogeneity.svg")
+    experiment.save_figure(figure, directory / "heterogeneity.svg")
 
 
 if __name__ == "__main__":

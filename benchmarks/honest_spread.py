@@ -21,7 +21,7 @@ from benchmarks.task_list import METRICS, Partition
 from benchmarks.tasks import FAST, FULL, Race, Setting, race_of
 from benchmarks.timing import Bound, conclude, print_table, wants_fast
 from fedbilevel import AutoFedBiO, FederatedAlgorithm, Limits, run
-from fedbilevel.experiments.federating import DISTANCE_LIMIT
+from fedbilevel.experiments.federation import DISTANCE_LIMIT
 
 LIMITS = (3.0, 5.0, DISTANCE_LIMIT, 30.0)
 USUAL = {"upper": 3.0, "lower": 0.5, "adjoint": 0.5, "final": 1.0, "local_steps": 5}

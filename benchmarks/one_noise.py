@@ -153,7 +153,7 @@ def arrivals(
         seeds=seeds,
         measure=noisy_quadratic.stationarity(),
     )
-    measured = np.asarray(done.measured)
+    measured = np.asarray(done.measurements)
     taken = [
         first_steps(accuracy, start.stationarity, measured, LOCAL_STEPS)
         for accuracy in accuracies

@@ -115,7 +115,10 @@ def passages(
         measure=noisy_quadratic.stationarity(),
     )
     first = first_steps(
-        plan.accuracy, start.stationarity, np.asarray(done.measured), plan.local_steps
+        plan.accuracy,
+        start.stationarity,
+        np.asarray(done.measurements),
+        plan.local_steps,
     )
     return Passages(first, done.costs[0])  # everyone takes part, whatever the seed
 

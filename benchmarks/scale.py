@@ -30,8 +30,8 @@ from benchmarks.timing import (
 from fedbilevel import (
     BilevelProblem,
     Devices,
-    Everyone,
     FederatedAlgorithm,
+    FullParticipation,
     InMemoryDevices,
     LocalBSGVRM,
     LocalExamples,
@@ -105,7 +105,7 @@ def on_demand(count: int) -> Devices:
 
 def rounds(
     devices: Devices,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     algorithm: FederatedAlgorithm = ALGORITHM,
 ) -> Callable[[], object]:
     """Return a call that runs the next round."""

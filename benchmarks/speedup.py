@@ -131,7 +131,7 @@ FAST = Setting(
 )
 
 
-def plan_of(method: Method, devices: int, rate: float, threshold: float) -> Plan:
+def plan_from(method: Method, devices: int, rate: float, threshold: float) -> Plan:
     """Return settings of which α, β and B follow K as the corollaries say."""
     factors = method.factors(devices)
     return Plan(
@@ -154,7 +154,7 @@ def cell(setting: Setting, name: str, regime: str, devices: int) -> dict[str, An
     mixing = method.mixing * method.factors(devices).mixing
     rates = admissible(method.law, mixing, setting.rates)
     found = passages(
-        [plan_of(method, devices, rate, setting.threshold) for rate in rates],
+        [plan_from(method, devices, rate, setting.threshold) for rate in rates],
         noise=Noise(method.noise) if noisy else QUIET,
         steps=setting.steps // devices + 2_000 if noisy else QUIET_STEPS,
         seeds=range(setting.tuning_seeds + setting.seeds),
@@ -176,7 +176,7 @@ def one_noise_cell(setting: Setting, name: str, devices: int) -> dict[str, Any]:
     return found
 
 
-def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> None:
+def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -> None:
     """Draw samples against K, one line an algorithm."""
     figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
     devices = setting.one_noise_devices
@@ -189,10 +189,10 @@ def draw_one_noise(setting: Setting, results: dict[str, Any], folder: Path) -> N
     axis.set_xticks(devices, [str(k) for k in devices], minor=False)
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axis.legend()
-    experiment.save_figure(figure, folder / "speedup-one-noise.svg")
+    experiment.save_figure(figure, directory / "speedup-one-noise.svg")
 
 
-def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
+def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
     """Run the four algorithms at one noise, write what they took, return bounds."""
     devices = setting.one_noise_devices
     results = experiment.run_cells(
@@ -215,9 +215,9 @@ def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
         for k in devices
     ]
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    experiment.write_table(folder / "speedup-one-noise.csv", header, rows)
+    experiment.write_table(directory / "speedup-one-noise.csv", header, rows)
     experiment.write_slopes(
-        folder / "speedup-one-noise-slopes.csv",
+        directory / "speedup-one-noise-slopes.csv",
         "log T on log K, at one noise,",
         {
             name: experiment.fit_slope(
@@ -226,12 +226,12 @@ def report_one_noise(setting: Setting, folder: Path) -> list[Bound]:
             for name in one_noise.ALGORITHMS
         },
     )
-    draw_one_noise(setting, results, folder)
+    draw_one_noise(setting, results, directory)
     return one_noise.bounds(results, by_devices[devices[0]])
 
 
 def draw(
-    setting: Setting, results: dict[str, Any], slopes: dict[str, Any], folder: Path
+    setting: Setting, results: dict[str, Any], slopes: dict[str, Any], directory: Path
 ) -> None:
     """Draw T against K, one panel an algorithm."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
@@ -258,7 +258,7 @@ def draw(
         axis.minorticks_off()
         axis.legend()
     axes[0].set_ylabel(f"steps T to an average stationarity of {setting.threshold:g}")
-    experiment.save_figure(figure, folder / "speedup.svg")
+    experiment.save_figure(figure, directory / "speedup.svg")
 
 
 def main() -> None:
@@ -298,12 +298,12 @@ def main() -> None:
                 for k, one, mean in zip(setting.devices, group, means, strict=True)
             ]
     print_table(header, [[experiment.short(one) for one in row] for row in rows])
-    experiment.write_table(arguments.folder / "speedup.csv", header, rows)
+    experiment.write_table(arguments.directory / "speedup.csv", header, rows)
     experiment.write_slopes(
-        arguments.folder / "speedup-slopes.csv", "log T on log K", slopes
+        arguments.directory / "speedup-slopes.csv", "log T on log K", slopes
     )
-    draw(setting, results, slopes, arguments.folder)
-    at_one_noise = report_one_noise(setting, arguments.folder)
+    draw(setting, results, slopes, arguments.directory)
+    at_one_noise = report_one_noise(setting, arguments.directory)
     edges = sum(not one["inside"] for key, one in results.items() if "noisy" in key)
     bounds = [Bound("best rates at an end of the grid", edges, 0)]
     for which, slope in slopes.items():

@@ -204,7 +204,7 @@ def costs(
 
 
 def draw(
-    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], folder: Path
+    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], directory: Path
 ) -> None:
     """Draw one figure a task: the metric against samples, exchanges and bytes."""
     for task in tasks:
@@ -220,7 +220,7 @@ def draw(
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
         figure.suptitle(f"{task}: mean of five seeds, their lowest and highest")
-        save_figure(figure, folder / f"tasks-{task}.svg")
+        save_figure(figure, directory / f"tasks-{task}.svg")
 
 
 def _panel(

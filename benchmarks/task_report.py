@@ -12,19 +12,21 @@ SHOWN = Partition.RANDOM, Partition.HETEROGENEOUS, Partition.SHARED
 
 
 def report(
-    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], folder: Path
+    results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], directory: Path
 ) -> None:
     """Write the tables and figures, and check the bounds."""
     header, rows = task_figures.table(results, tasks, methods)
     print_table(header, [[short(cell) for cell in row] for row in rows])
-    write_table(folder / "tasks.csv", header, rows)
+    write_table(directory / "tasks.csv", header, rows)
     for partition in SHOWN:
         what = results, tasks, methods, partition
-        write_markdown(folder / f"tasks-{partition}.md", *task_figures.summary(*what))
+        write_markdown(
+            directory / f"tasks-{partition}.md", *task_figures.summary(*what)
+        )
         losses = task_figures.losses(*what)
-        write_markdown(folder / f"tasks-loss-{partition}.md", *losses)
+        write_markdown(directory / f"tasks-loss-{partition}.md", *losses)
     for task in tasks:
         costs = task_figures.costs(results, task, methods)
-        write_markdown(folder / f"tasks-costs-{task}.md", *costs)
-    task_figures.draw(results, tasks, methods, folder)
+        write_markdown(directory / f"tasks-costs-{task}.md", *costs)
+    task_figures.draw(results, tasks, methods, directory)
     conclude(bounds(results, tasks))

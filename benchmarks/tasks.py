@@ -317,8 +317,8 @@ def main() -> None:
         # Late, so that it is no part of the fingerprint of what was computed.
         from benchmarks.task_report import report
 
-        folder = experiment.results_folder(setting.fast)
-        report(results, setting.tasks, setting.contenders, folder)
+        directory = experiment.results_directory(setting.fast)
+        report(results, setting.tasks, setting.contenders, directory)
 
 
 if __name__ == "__main__":

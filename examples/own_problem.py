@@ -78,8 +78,8 @@ def main() -> None:
     """Learn the weights in a run that is left and resumed."""
     problem, devices, x, y, _ = task()
     algorithm = fb.FedBiO(0.1, local_steps=2, batch_size=10)
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoints = fb.Checkpoints(folder, every=50)
+    with tempfile.TemporaryDirectory() as directory:
+        checkpoints = fb.Checkpoints(directory, every=50)
         for done in fb.run(
             problem, algorithm, devices, x, y, rounds=200, checkpoints=checkpoints
         ):

@@ -52,9 +52,9 @@ PROCESSES_IN_DOCTESTS = (
 )
 """Modules whose docstrings start processes in their examples."""
 NIGHTLY_DOCTESTS = {
-    "algorithms.own_solves.own_solve",
+    "algorithms.device_adjoint.solve_adjoint",
     "engines.final_points.final_points",
-    "engines.inquiry.Inquiry",
+    "engines.query_session.QuerySession",
     "engines.mean.merge_across",
     "engines.run.best_round",
     "engines.sweep.sweep",
@@ -65,7 +65,7 @@ NIGHTLY_DOCTESTS = {
     "metrics.instability.find_instabilities",
     "metrics.suggestion.batch_curvature",
     "problems.task.Task",
-    "tracking.driving.tracked",
+    "tracking.delivery.tracked",
     "tuning.tuner.tune",
 }
 """Examples of docstrings that take more than 1.5 s of a processor.

@@ -4,16 +4,16 @@ import subprocess
 from pathlib import Path
 
 
-def false_clock(folder: Path) -> tuple[Path, dict[str, str]]:
+def false_clock(directory: Path) -> tuple[Path, dict[str, str]]:
     """Return a file for the seconds by which clocks are off, and who believes it.
 
     Args:
-        folder: for that file and the library.
+        directory: for that file and the library.
 
     Returns:
         The file, and the environment of programs that read it.
     """
-    library, offset = folder / "clock.so", folder / "clock"
+    library, offset = directory / "clock.so", directory / "clock"
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     offset.write_text("0")

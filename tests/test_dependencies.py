@@ -61,9 +61,13 @@ def foreign(file: Path, at_import_only: bool) -> set[str]:
     return {normal(INSTALLED[name][0]) if name in INSTALLED else name for name in names}
 
 
-def modules(*folders: str) -> list[Path]:
+def modules(*directories: str) -> list[Path]:
     package = ROOT / "src" / "fedbilevel"
-    return [file for folder in folders for file in (package / folder).rglob("*.py")]
+    return [
+        file
+        for directory in directories
+        for file in (package / directory).rglob("*.py")
+    ]
 
 
 def test_every_import_is_declared_as_a_dependency_or_an_extra():

@@ -17,14 +17,14 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
 
-def printed(example: str, folder: Path) -> str:
+def printed(example: str, directory: Path) -> str:
     """Run an example as a reader does, but compile it quickly."""
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / example],
         capture_output=True,
         text=True,
         check=False,
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "XLA_FLAGS": QUICKLY},
         timeout=HANG,
     )

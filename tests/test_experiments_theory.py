@@ -84,7 +84,7 @@ def test_the_series_scale_is_below_every_examples_inverse_curvature():
 @pytest.mark.parametrize("name", by_day(speedup.METHODS, "LocalBSGM"))
 def test_passages_are_those_of_single_runs(name):
     plans = [
-        speedup.plan_of(speedup.METHODS[name], devices=2, rate=rate, threshold=100.0)
+        speedup.plan_from(speedup.METHODS[name], devices=2, rate=rate, threshold=100.0)
         for rate in (0.05, 0.1)
     ]
     found = passage.passages(plans, noise=Noise(0.5), steps=200, seeds=[3, 4])
@@ -111,7 +111,7 @@ def test_settings_follow_the_number_of_devices():
     methods = speedup.METHODS
     one, four = (
         [
-            passage.algorithm_of(speedup.plan_of(method, k, rate=0.1, threshold=4.0))
+            passage.algorithm_of(speedup.plan_from(method, k, rate=0.1, threshold=4.0))
             for method in methods.values()
         ]
         for k in (1, 4)

@@ -16,9 +16,9 @@ README = Path(__file__).parent.parent / "README.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-def printed(program: str, folder: Path) -> str:
+def printed(program: str, directory: Path) -> str:
     """Run a program as a user does: without the compiler flags of the test suite."""
-    script = folder / "program.py"
+    script = directory / "program.py"
     script.write_text(program)
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(

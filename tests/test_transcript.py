@@ -21,7 +21,7 @@ FIRST_RESULT_MINUTES = 5
 
 @pytest.fixture(scope="module")
 def transcript(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Type all commands of the README; return the folder in which they were typed."""
+    """Type all commands of the README; return the directory in which they were typed."""
     desk = tmp_path_factory.mktemp("desk")
     environment = {
         name: value
@@ -90,7 +90,7 @@ def test_the_rival_beside_it_has_a_lower_loss_from_fewer_samples(answers):
 
 def test_a_problem_of_ones_own_was_made_run_resumed_and_drawn(answers, transcript):
     assert "heterogeneous" in answers["fedbilevel diagnose runs/ridge"]
-    rows = (transcript / "runs" / "ridge" / "measured.jsonl").read_text().splitlines()
+    rows = (transcript / "runs" / "ridge" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["rounds"] == 300
     for run in ("first", "ridge"):
         page = (transcript / "runs" / run / "report.html").read_text()

@@ -33,41 +33,41 @@ RIVAL = (
 def main() -> None:
     """Make all four."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        typed(folder, "new first --ready regularisation")
-        screens = in_terminal(folder, "run first.toml --evaluation.every 1")
+        directory = Path(name)
+        typed(directory, "new first --ready regularisation")
+        screens = in_terminal(directory, "run first.toml --evaluation.every 1")
         going = [
             text for text in screens if " left" in text and "without tuning" not in text
         ]
         terminal_picture("fedbilevel run first.toml", going[len(going) // 2])
-        typed(folder, RIVAL)
+        typed(directory, RIVAL)
         typed(
-            folder,
+            directory,
             f"compare runs/first runs/first-FedBiO --out {IMAGES}/comparison.svg",
         )
-        typed(folder, "tune first.toml")
-        tuning = folder / "runs" / "first-tuned" / "tuning.svg"
+        typed(directory, "tune first.toml")
+        tuning = directory / "runs" / "first-tuned" / "tuning.svg"
         shutil.copyfile(tuning, IMAGES / "tuning.svg")
-        typed(folder, "plot runs/first")
-        page = folder / "runs" / "first" / "report.html"
+        typed(directory, "plot runs/first")
+        page = directory / "runs" / "first" / "report.html"
         command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
         size = ["--window-size=1000,1300", f"--screenshot={IMAGES}/report.png"]
         subprocess.run([*command, *size, page.as_uri()], check=True)
 
 
-def typed(folder: Path, words: str) -> None:
+def typed(directory: Path, words: str) -> None:
     """Type a command."""
     command = [sys.executable, "-m", "fedbilevel", *words.split()]
-    subprocess.run(command, check=True, cwd=folder)
+    subprocess.run(command, check=True, cwd=directory)
 
 
-def in_terminal(folder: Path, words: str) -> list[str]:
+def in_terminal(directory: Path, words: str) -> list[str]:
     """Type a command in a terminal; return all that its screen showed, one by one."""
     command = [sys.executable, "-m", "fedbilevel", *words.split()]
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     screens = []
-    for piece in shown(command, folder, os.environ, COLUMNS):
+    for piece in shown(command, directory, os.environ, COLUMNS):
         stream.feed(piece)
         screens.append("\n".join(line.rstrip() for line in screen.display).rstrip())
     return screens

@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def shown(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], columns: int
+    command: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str],
+    columns: int,
 ) -> Iterator[bytes]:
     """Type a command in a terminal, and yield what it shows, piece by piece.
 
@@ -19,7 +22,7 @@ def shown(
     size = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
     process = subprocess.Popen(
         command,
-        cwd=folder,
+        cwd=directory,
         stdin=follower,
         stdout=follower,
         stderr=follower,

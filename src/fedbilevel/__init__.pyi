@@ -10,7 +10,7 @@ from .algorithms.lfednest import LFedNest
 from .algorithms.local_bsgm import LocalBSGM
 from .algorithms.local_bsgvrm import LocalBSGVRM
 from .algorithms.protocol import FederatedAlgorithm, Phase, Upload
-from .algorithms.scaling import plan_of, rescale, with_plan
+from .algorithms.scaling import plan_from, rescale, with_plan
 from .algorithms.server_optimiser import ServerOptimised, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
@@ -26,7 +26,7 @@ from .engines.checkpoints.options import CheckpointError, Checkpoints
 from .engines.costs import Costs
 from .engines.debug import DebugSimulation, DeviceError
 from .engines.limits import Limits
-from .engines.participation import Everyone, Participation, UniformSample
+from .engines.participation import FullParticipation, Participation, UniformSample
 from .engines.predicted_costs import predict_costs
 from .engines.protocol import Engine
 from .engines.round import Round
@@ -48,7 +48,7 @@ from .mathematics.schedules import CubeRootDecay, Schedule
 from .metrics.suggestion import Suggestion, suggest
 from .tuning.space import Setting, Space, search_space
 from .tuning.study import Trial
-from .tuning.tuner import Tuned, TuningProgress, tune
+from .tuning.tuner import TuningProgress, TuningResult, tune
 
 __all__ = [
     "F2SA",
@@ -64,11 +64,11 @@ __all__ = [
     "DeviceError",
     "Devices",
     "Engine",
-    "Everyone",
     "FedBiO",
     "FedBiOAcc",
     "FedNest",
     "FederatedAlgorithm",
+    "FullParticipation",
     "Hypergradient",
     "InMemoryDevices",
     "LFedNest",
@@ -98,8 +98,8 @@ __all__ = [
     "Sweep",
     "Transform",
     "Trial",
-    "Tuned",
     "TuningProgress",
+    "TuningResult",
     "UniformSample",
     "Upload",
     "WarmStart",
@@ -108,7 +108,7 @@ __all__ = [
     "metrics",
     "optax_optimiser",
     "optax_schedule",
-    "plan_of",
+    "plan_from",
     "predict_costs",
     "problems",
     "rescale",

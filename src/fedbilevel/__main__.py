@@ -43,16 +43,16 @@ SYSTEM = (
 
 
 CURES = {
-    errno.EACCES: "get the right to it, or give another file or folder",
+    errno.EACCES: "get the right to it, or give another file or directory",
     errno.EDQUOT: "free some of the room that is yours",
     errno.EFBIG: "raise the limit for the size of files",
     errno.EIO: "look after the disk",
-    errno.EISDIR: "move that folder out of the way, or give another file",
+    errno.EISDIR: "move that directory out of the way, or give another file",
     errno.EMFILE: "raise the limit for open files (ulimit -n)",
     errno.ENAMETOOLONG: "give a shorter name",
     errno.ENOSPC: "free some room on that disk",
-    errno.EPERM: "get the right to it, or give another file or folder",
-    errno.EROFS: "give a folder on a disk that can be written",
+    errno.EPERM: "get the right to it, or give another file or directory",
+    errno.EROFS: "give a directory on a disk that can be written",
 }
 """What to do about errors of the system, by their number."""
 
@@ -141,7 +141,7 @@ def _words(error: Exception) -> str:
         )
     if isinstance(error, OSError) and type(error) in SYSTEM and error.errno:
         what = error.filename or "a file or the output of this command"
-        cure = CURES.get(error.errno, "give another file or folder")
+        cure = CURES.get(error.errno, "give another file or directory")
         return f"{what} cannot be used: {error.strerror}; {cure}."
     if "DebugSimulation" in str(error):
         return f"{error} (Here: engine:DebugSimulation.)"

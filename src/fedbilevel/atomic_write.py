@@ -70,7 +70,7 @@ def append(file: Path, line: bytes) -> None:
 
 
 def synchronise(path: Path) -> None:
-    """Have the disk keep a file's content, or the names in a folder, for good.
+    """Have the disk keep a file's content, or the names in a directory, for good.
 
     Example:
         >>> import tempfile

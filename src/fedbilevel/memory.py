@@ -12,7 +12,7 @@ def memory_limit(root: Path = Path("/")) -> int:
     process: a container or a batch system ends a process that exceeds it.
 
     Args:
-        root: the folder that holds `proc` and `sys`; another one in tests.
+        root: the directory that holds `proc` and `sys`; another one in tests.
 
     Example:
         >>> 0 < memory_limit() <= os.sysconf("SC_PHYS_PAGES") * 2**16

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 KINDS = {
-    stat.S_ISDIR: "a folder",
+    stat.S_ISDIR: "a directory",
     stat.S_ISFIFO: "a pipe",
     stat.S_ISSOCK: "a socket",
     stat.S_ISCHR: "a device",
@@ -18,8 +18,8 @@ class UnreadableError(ValueError):
     """What has the name of a file and is none that can be read.
 
     Example:
-        >>> str(UnreadableError("notes is a folder and no file; remove it."))
-        'notes is a folder and no file; remove it.'
+        >>> str(UnreadableError("notes is a directory and no file; remove it."))
+        'notes is a directory and no file; remove it.'
     """
 
 
@@ -36,12 +36,12 @@ def read_regular(file: Path, cure: str) -> bytes:
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> try:
-        ...     read_regular(folder, "remove it.")
+        ...     read_regular(directory, "remove it.")
         ... except ValueError as error:
-        ...     print(str(error).replace(str(folder), "…"))
-        … is a folder and no file; remove it.
+        ...     print(str(error).replace(str(directory), "…"))
+        … is a directory and no file; remove it.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)

@@ -10,7 +10,7 @@ import pytest
 from fedbilevel import (
     AutoFedBiO,
     BilevelProblem,
-    Everyone,
+    FullParticipation,
     InMemoryDevices,
     Limits,
     LocalExamples,
@@ -24,7 +24,7 @@ from tests.algorithms.table import at_night, by_day
 pytestmark = pytest.mark.slow
 
 ROUNDS = 300
-EVERYONE = Everyone()
+EVERYONE = FullParticipation()
 
 
 def last_round(

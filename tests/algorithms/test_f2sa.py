@@ -64,7 +64,7 @@ def settled() -> np.ndarray:
         seeds=[0],
         measure=lambda server: server.x,
     )
-    return np.asarray(done.measured)[:, 0, -1]
+    return np.asarray(done.measurements)[:, 0, -1]
 
 
 @pytest.mark.slow

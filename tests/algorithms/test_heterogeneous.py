@@ -61,7 +61,7 @@ def trajectory(algorithms, rounds, held=HELD, seed=0, **settings):
         measure=lambda server: (server.x, server.y),
         **settings,
     )
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], done.measured)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], done.measurements)
 
 
 def settled(algorithm, rounds, held=HELD, **settings):

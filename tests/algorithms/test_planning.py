@@ -7,7 +7,7 @@ from fedbilevel import (
     LocalBSGM,
     LocalBSGVRM,
     NeumannSeries,
-    plan_of,
+    plan_from,
     rescale,
     with_plan,
 )
@@ -24,7 +24,7 @@ SERIES = NeumannSeries(terms=6, scale=0.3)
     ],
 )
 def test_a_plan_for_more_devices_and_the_same_accuracy_is_a_rescaling(tried):
-    anchor = plan_of(tried, devices=4, steps=2400, accuracy=0.5)
+    anchor = plan_from(tried, devices=4, steps=2400, accuracy=0.5)
     assert with_plan(tried, anchor) == tried
     plan = plan_for_accuracy(anchor, devices=8, accuracy=0.5, contraction=0.7)
     assert with_plan(tried, plan) == rescale(tried, devices_from=4, devices_to=8)
@@ -33,7 +33,7 @@ def test_a_plan_for_more_devices_and_the_same_accuracy_is_a_rescaling(tried):
 
 def test_the_series_grows_with_the_accuracy():
     tried = LocalBSGM(0.1, SERIES, local_steps=24)
-    anchor = plan_of(tried, devices=4, steps=2400, accuracy=0.5)
+    anchor = plan_from(tried, devices=4, steps=2400, accuracy=0.5)
     plan = plan_for_accuracy(anchor, devices=16, accuracy=0.25, contraction=0.7)
     longer = NeumannSeries(plan.terms, SERIES.scale)
     assert with_plan(tried, plan).hypergradient == longer
@@ -42,4 +42,4 @@ def test_the_series_grows_with_the_accuracy():
 
 def test_no_corollary_is_about_a_rival():
     with pytest.raises(TypeError, match="not FedBiO"):
-        plan_of(FedBiO(0.1), devices=4, steps=10, accuracy=1.0)
+        plan_from(FedBiO(0.1), devices=4, steps=10, accuracy=1.0)

@@ -15,7 +15,7 @@ from fedbilevel import (
     NeumannSeries,
     WarmStart,
     optax_schedule,
-    plan_of,
+    plan_from,
     run,
 )
 from fedbilevel.engines import simulation
@@ -204,4 +204,4 @@ def test_every_factory_is_one_of_optax_itself():
 def test_no_plan_is_made_from_a_schedule_that_no_corollary_covers():
     algorithm = LocalBSGM(CONSTANT, SERIES)
     with pytest.raises(ValueError, match="not about other schedules"):
-        plan_of(algorithm, devices=2, steps=10, accuracy=0.1)
+        plan_from(algorithm, devices=2, steps=10, accuracy=0.1)

@@ -170,7 +170,7 @@ def test_rates_of_the_optimiser_are_swept_in_one_program():
         rounds=3,
         seeds=[0],
         measure=lambda server: server.x,
-    ).measured
+    ).measurements
     for number, algorithm in enumerate(settings):
         alone = ends(algorithm, weights=None)
         np.testing.assert_allclose(found[number, 0, -1], alone.x, rtol=0, atol=1e-10)

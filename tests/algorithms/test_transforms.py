@@ -18,7 +18,7 @@ from fedbilevel import (
     with_transforms,
 )
 from fedbilevel.data.examples import one_device
-from fedbilevel.engines.device_work import work_of_device
+from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.preparation import canonical
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
@@ -94,7 +94,7 @@ def test_no_update_goes_past_the_clip(name):
     clipped = 0
     for phase in phases:
         downlink = phase.broadcast(server)
-        done = work_of_device(phase, downlink, private, one_device(data), key)
+        done = run_device(phase, downlink, private, one_device(data), key)
         if phase.reference is None:
             assert done.upload.update == ()
             continue

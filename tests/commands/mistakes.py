@@ -18,7 +18,7 @@ SMALL = "[data]\ntraining = 60\nvalidation = 40\n"
 SERIES = (
     '[algorithm]\nname = "LocalBSGM"\nlearning_rate = 0.1\n[algorithm.hypergradient]\n'
 )
-OWN = '[problem]\nname = "Own"\nfile = "own.py"\n' + ALGORITHM
+OWN = '[problem]\nname = "CustomProblem"\nfile = "own.py"\n' + ALGORITHM
 TASK = """
 import jax.numpy as jnp
 import numpy as np
@@ -81,13 +81,13 @@ def damage_experiment() -> None:
 
 
 def forget_measurements() -> None:
-    Path("runs/done/measured.jsonl").unlink()
+    Path("runs/done/metrics.jsonl").unlink()
 
 
 MISTAKES = (
     # The file itself.
     Mistake("no such file", "run missing.toml", {}, ("missing.toml", "No such file")),
-    Mistake("a folder", "run .", {}, ("directory",)),
+    Mistake("a directory", "run .", {}, ("directory",)),
     of_file("no TOML", "rounds = = 3", "a.toml", "line 1"),
     of_file("no algorithm", "rounds = 3", "algorithm", "missing"),
     of_file("an unknown key", "round = 3\n" + ALGORITHM, "line 1", "rounds?"),
@@ -184,7 +184,9 @@ MISTAKES = (
         "whole number",
     ),
     of_file("unknown data", ALGORITHM + '[data]\nname = "minst"', "line 5", "mnist?"),
-    of_file("data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "folder"),
+    of_file(
+        "data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "directory"
+    ),
     of_file("too many examples", ALGORITHM + "[data]\ntraining = 9999", "9999", "1437"),
     of_file("no examples", ALGORITHM + "[data]\ntraining = 0", "training", "at least"),
     of_file("all labels noisy", ALGORITHM + "[data]\nnoise = 1.5", "noise", "1.5"),
@@ -322,7 +324,7 @@ MISTAKES = (
         ("first.py", "exists already"),
     ),
     # A run that was made.
-    after_run("a second run", "run done.toml", "fedbilevel resume", "--folder"),
+    after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
     after_run("fewer rounds", "resume runs/done --rounds 2", "4", "at least as many"),
     after_run(
         "another rate",
@@ -345,21 +347,21 @@ MISTAKES = (
         "fedbilevel resume",
         before=forget_measurements,
     ),
-    after_run("no such figure", "compare runs/done --figure los", "los", "accuracy"),
+    after_run("no such figure", "compare runs/done --metric los", "los", "accuracy"),
     after_run("a plan for FedBiO", "plan runs/done", "FedBiO", "LocalBSGVRM"),
 )
 
 
 def answer(mistake: Mistake, done: Path) -> dict[str, object]:
-    """Make a mistake in a folder of its own; return exit code and answer."""
+    """Make a mistake in a directory of its own; return exit code and answer."""
     import shutil
 
     from fedbilevel.__main__ import main
 
     out, err = io.StringIO(), io.StringIO()
     here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
         for name, text in mistake.files.items():
             Path(name).write_text(text)
         if "done.toml" in mistake.files:
@@ -380,12 +382,12 @@ def answer(mistake: Mistake, done: Path) -> dict[str, object]:
 def program() -> None:
     from fedbilevel.__main__ import main
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "done.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "done.toml"
         file.write_text(DONE)
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["run", str(file), "--json"]) == 0
-        done = Path(folder) / "runs" / "done"
+        done = Path(directory) / "runs" / "done"
         for mistake in MISTAKES:
             print(json.dumps(answer(mistake, done)), flush=True)
 

@@ -29,7 +29,7 @@ EXPERIMENT = """
 rounds = 3
 seed = 5
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "own.py"
 [algorithm]
 name = "FedBiO"
@@ -41,9 +41,9 @@ every = 10
 """
 
 
-def written(folder: Path) -> Path:
+def written(directory: Path) -> Path:
     """Return the file of the experiment, after writing it and its problem."""
-    (folder / "own.py").write_text(PROBLEM)
-    file = folder / "seeds.toml"
+    (directory / "own.py").write_text(PROBLEM)
+    file = directory / "seeds.toml"
     file.write_text(EXPERIMENT)
     return file

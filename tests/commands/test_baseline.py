@@ -18,7 +18,7 @@ from fedbilevel.engines import block
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import read_baseline, train_baseline
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.run import carry_out, work_of
+from fedbilevel.experiments.run import prepare_run, run_experiment
 from fedbilevel.tracking.records import read_records
 
 pytestmark = [pytest.mark.single_precision, pytest.mark.slow]
@@ -51,8 +51,8 @@ FILE = """
 rounds = 6
 seed = 3
 participants = 2
-weigh_by_size = true
-problem = {name = "Own", file = "scale.py"}
+weight_by_size = true
+problem = {name = "CustomProblem", file = "scale.py"}
 [algorithm]
 name = "FedBiO"
 learning_rate = 0.1
@@ -73,8 +73,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     experiment = read_experiment(desk / "scale.toml")
-    work = work_of(experiment)
-    *_, last = carry_out(experiment, desk / "run", False, lambda experiment: work)
+    work = prepare_run(experiment)
+    *_, last = run_experiment(experiment, desk / "run", False, lambda experiment: work)
     programs: Any = block._rounds
     before = programs._cache_size()
     *_, step = train_baseline(experiment, work, desk / "run")
@@ -121,7 +121,7 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "7", '{"rounds": 6}'])
 def test_a_damaged_file_is_no_baseline_and_a_damaged_line_no_record(tmp_path, text):
-    for name in ("baseline.json", "measured.jsonl"):
+    for name in ("baseline.json", "metrics.jsonl"):
         (tmp_path / name).write_text(text)
     assert read_baseline(tmp_path) is None
     assert list(read_records(tmp_path)) == []
@@ -167,7 +167,7 @@ def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
     assert "fedbilevel resume runs/scale" in shown.err
     assert "after 6 rounds:" in shown.out
     assert "without tuning" not in shown.out
-    assert Path("runs/scale/learnt.npz").exists()
+    assert Path("runs/scale/solution.npz").exists()
     assert not Path("runs/scale/baseline.json").exists()
     assert main(["resume", "runs/scale"]) == 0
     assert "without tuning" in capsys.readouterr().out

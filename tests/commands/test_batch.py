@@ -17,14 +17,14 @@ from fedbilevel import FedBiO
 from fedbilevel.commands import batch, worker
 from fedbilevel.commands.batch import processes_for, run_batch
 from fedbilevel.commands.batch_progress import BatchProgress
-from fedbilevel.commands.crew import Crew
 from fedbilevel.commands.job import Job
+from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.run_directory.failures import (
     Failure,
     read_failure,
     write_failure,
 )
-from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import asked_of, keep
 from fedbilevel.experiments.schema import Experiment, Sharded
 
@@ -36,9 +36,9 @@ import json, os, signal, sys, time
 RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
           "exchanges": 4, "bytes_down": 1, "bytes_up": 1, "figures": {"loss": 0.5}}
 for line in sys.stdin:
-    folder = json.loads(line)
-    name = os.path.basename(folder)
-    with open(folder + "/process", "w") as file:
+    directory = json.loads(line)
+    name = os.path.basename(directory)
+    with open(directory + "/process", "w") as file:
         file.write(str(os.getpid()))
     code = 0
     if name.startswith("killed"):
@@ -48,7 +48,7 @@ for line in sys.stdin:
         code = 2
     elif name.startswith("failed"):
         print("fedbilevel resume: no uploads", file=sys.stderr)
-        with open(folder + "/failure.json", "w") as file:
+        with open(directory + "/failure.json", "w") as file:
             json.dump({"rounds": 2, "reason": "no uploads"}, file)
         code = 2
     elif name.startswith("endless"):
@@ -61,7 +61,7 @@ for line in sys.stdin:
     else:
         print(json.dumps({"outcome": "good"}), flush=True)
         print("device 1 was left out", file=sys.stderr)
-        with open(folder + "/measured.jsonl", "w") as file:
+        with open(directory + "/metrics.jsonl", "w") as file:
             file.write(json.dumps(RECORD) + "\n")
         print(json.dumps(RECORD), flush=True)
     sys.stderr.flush()
@@ -74,13 +74,13 @@ def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PROGRAM", PROGRAM)
 
 
-def job(folder: Path, name: str, *, replaces: bool = False, file: str = "") -> Job:
+def job(directory: Path, name: str, *, replaces: bool = False, file: str = "") -> Job:
     experiment = Experiment(FedBiO(0.1), rounds=4)
-    return Job(Path(f"{file or name}.toml"), experiment, folder / name, replaces)
+    return Job(Path(f"{file or name}.toml"), experiment, directory / name, replaces)
 
 
 def process_of(one: Job) -> int:
-    return int((one.folder / "process").read_text())
+    return int((one.directory / "process").read_text())
 
 
 def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
@@ -88,11 +88,11 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     jobs = [job(tmp_path, name) for name in names]
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
-    assert {folder.name: reason for folder, reason in errors.items()} == {
+    assert {directory.name: reason for directory, reason in errors.items()} == {
         "killed": "its process ended: SIGKILL; if memory ran out, give fewer --jobs",
         "refused": "no data\nput them there",
     }
-    assert [one.folder.name for one in jobs if one.has_result] == [
+    assert [one.directory.name for one in jobs if one.has_result] == [
         "fine-1",
         "failed",
         "fine-2",
@@ -109,19 +109,21 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
 def test_workers_begin_with_different_files(tmp_path):
     names = ["endless-a0", "endless-a1", "endless-b0", "endless-b1"]
     jobs = [job(tmp_path, name, file=name[:-1]) for name in names]
-    with closing(Crew(jobs, 2, BatchProgress(4))) as crew:
+    with closing(WorkerPool(jobs, 2, BatchProgress(4))) as crew:
         crew.fill()
-        begun = [one.folder.name for one in jobs if one.folder.exists()]
+        begun = [one.directory.name for one in jobs if one.directory.exists()]
         assert begun == ["endless-a0", "endless-b0"]  # two programs to be compiled
 
 
 def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, capsys):
     jobs = [job(tmp_path, f"endless-{n}") for n in range(3)]
-    interrupt_when(lambda: all((one.folder / "process").exists() for one in jobs[:2]))
+    interrupt_when(
+        lambda: all((one.directory / "process").exists() for one in jobs[:2])
+    )
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 130
     assert errors == {}
-    assert not jobs[2].folder.exists()
+    assert not jobs[2].directory.exists()
     said = capsys.readouterr().err
     assert "stopping after this round" in said
     assert "stopped; 0 of 3 runs are done, the same command resumes the others" in said
@@ -132,10 +134,10 @@ def test_whatever_ends_the_command_ends_its_workers(tmp_path, monkeypatch):
     jobs = [job(tmp_path, "endless-1"), job(tmp_path, "endless-2")]
 
     def hear(crew) -> None:
-        if all((one.folder / "process").exists() for one in jobs):
+        if all((one.directory / "process").exists() for one in jobs):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Crew, "hear", hear)
+    monkeypatch.setattr(WorkerPool, "hear", hear)
     with pytest.raises(KeyboardInterrupt):
         run_batch(jobs, 2, quiet=True)
     assert not any(alive(process_of(one)) for one in jobs)
@@ -143,21 +145,21 @@ def test_whatever_ends_the_command_ends_its_workers(tmp_path, monkeypatch):
 
 def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
     jobs = [job(tmp_path, "fine-1"), job(tmp_path, "fine-2")]
-    with claimed(jobs[0].folder):
+    with run_lock(jobs[0].directory):
         code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
-    assert "another process is running" in errors[jobs[0].folder]
+    assert "another process is running" in errors[jobs[0].directory]
     assert jobs[1].has_result
 
 
 def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
     old = job(tmp_path, "fine", replaces=True)
-    keep(Experiment(FedBiO(0.7)), old.folder)
-    write_failure(old.folder, Failure(2, "no uploads"))
+    keep(Experiment(FedBiO(0.7)), old.directory)
+    write_failure(old.directory, Failure(2, "no uploads"))
     run_batch([old, job(tmp_path, "fine-2")], 2, quiet=True)
-    assert f"the run in {old.folder} is replaced" in capsys.readouterr().err
-    assert read_failure(old.folder) is None
-    assert asked_of(old.folder) == old.experiment
+    assert f"the run in {old.directory} is replaced" in capsys.readouterr().err
+    assert read_failure(old.directory) is None
+    assert asked_of(old.directory) == old.experiment
 
 
 def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monkeypatch):

@@ -24,22 +24,22 @@ ROUNDS = (0, 5, 10)
 
 
 def run_in(
-    folder: Path,
+    directory: Path,
     losses: list[float],
     seed: int = 0,
     failure: Failure | None = None,
     algorithm: FedBiO | SimFBO = FedBiO(0.1),
 ) -> str:
     """Write what a run leaves in its directory; return the directory."""
-    keep(Experiment(algorithm, rounds=ROUNDS[-1], seed=seed), folder)
-    with Journal(folder, first=0) as journal:
+    keep(Experiment(algorithm, rounds=ROUNDS[-1], seed=seed), directory)
+    with Journal(directory, first=0) as journal:
         for rounds, loss in zip(ROUNDS, losses, strict=False):
             costs = Costs(upper_samples=rounds, exchanges=2 * rounds, bytes_up=rounds)
             figures = {"loss": loss, "accuracy": 0.5}
             journal.write(Record(rounds, float(rounds), costs, figures))
     if failure is not None:
-        write_failure(folder, failure)
-    return str(folder)
+        write_failure(directory, failure)
+    return str(directory)
 
 
 class Answer(NamedTuple):
@@ -51,8 +51,8 @@ class Answer(NamedTuple):
     drawn: str
 
 
-def compare(folder: Path, *arguments: str) -> Answer:
-    out, err, picture = io.StringIO(), io.StringIO(), folder / "out.svg"
+def compare(directory: Path, *arguments: str) -> Answer:
+    out, err, picture = io.StringIO(), io.StringIO(), directory / "out.svg"
     # Text of the picture as text, not as outlines; one panel is drawn sooner than 4.
     with (
         redirect_stdout(out),
@@ -118,7 +118,7 @@ def test_failed_seeds_are_in_the_json(seeds, tmp_path):
     assert found[2]["failure"] == {"rounds": 5, "reason": "no uploads"}
     assert "figures" not in found[2]
     assert [found[n]["figures"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
-    assert found[2]["folder"] == seeds[2]
+    assert found[2]["directory"] == seeds[2]
 
 
 def test_the_figure_counts_failed_seeds_and_says_what_the_band_is(answer):
@@ -163,7 +163,7 @@ def test_a_comparison_without_failures_has_no_column_for_them(seeds, tmp_path):
     ("options", "parts"),
     [
         (["--against", "byte"], ["'byte' is not known", "did you mean bytes?"]),
-        (["--figure", "loss", "--figure", "los"], ["no figure 'los'", "accuracy"]),
+        (["--metric", "loss", "--metric", "los"], ["no figure 'los'", "accuracy"]),
         (["--jobs", "0"], ["--jobs", "at least 1"]),
     ],
 )
@@ -176,57 +176,61 @@ def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
 
 
 def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path):
-    folders = [run_in(tmp_path / f"a{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)]
+    directories = [
+        run_in(tmp_path / f"a{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)
+    ]
     losses = [0.6, 0.8]
-    for folder, loss in zip(folders, losses, strict=True):
+    for directory, loss in zip(directories, losses, strict=True):
         record = Record(ROUNDS[-1], 2.0, Costs(exchanges=20), {"loss": loss})
-        (Path(folder) / "baseline.json").write_text(record.line)
-    header, tuned, untuned, *_ = compare(tmp_path, *folders).out.splitlines()
+        (Path(directory) / "baseline.json").write_text(record.line)
+    header, tuned, untuned, *_ = compare(tmp_path, *directories).out.splitlines()
     at = cells(header).index("validation loss")
     assert cells(tuned)[at].startswith("0.3 ±")
     assert cells(untuned)[0] == "without tuning"
     assert cells(untuned)[at] == "0.7 ± 0.1"
-    (found,) = json.loads(compare(tmp_path, *folders, "--json").out).values()
+    (found,) = json.loads(compare(tmp_path, *directories, "--json").out).values()
     assert [one["baseline"]["figures"]["loss"] for one in found] == losses
-    (Path(folders[0]) / "baseline.json").unlink()
-    assert "without tuning" not in compare(tmp_path, *folders).out
+    (Path(directories[0]) / "baseline.json").unlink()
+    assert "without tuning" not in compare(tmp_path, *directories).out
 
 
 def test_a_run_that_was_never_finite_is_a_failed_seed(tmp_path):
-    folders = [
+    directories = [
         run_in(tmp_path / "a", [1.0, 0.7, 0.31]),
         run_in(tmp_path / "a-seed-1", [inf, inf, inf], seed=1),
         run_in(tmp_path / "a-seed-2", [1.0, 0.8, 0.42], seed=2),
     ]
-    answer = compare(tmp_path, *folders)
+    answer = compare(tmp_path, *directories)
     assert answer.code == 0
     assert "1 (seed 1)" in answer.out
 
 
 def test_a_run_counts_once_whatever_it_is_called(tmp_path):
-    folder = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
-    (tmp_path / "link").symlink_to(folder)
-    answer = compare(tmp_path, folder, str(tmp_path / "link"), f"{tmp_path}/./a")
+    directory = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
+    (tmp_path / "link").symlink_to(directory)
+    answer = compare(tmp_path, directory, str(tmp_path / "link"), f"{tmp_path}/./a")
     header, row, *_ = answer.out.splitlines()
     assert dict(zip(cells(header), cells(row), strict=True))["seeds"] == "1"
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    warned = compare(tmp_path, folder, str(copy)).err
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    warned = compare(tmp_path, directory, str(copy)).err
     assert "several runs with seed 0: the same run counts more than once" in warned
 
 
 @pytest.mark.parametrize("damage", [b"[1,2]\n", b"\xff\xfe\n", b"3\n", b'{"rounds": 1'])
 def test_damaged_lines_of_a_run_are_left_out(tmp_path, damage):
-    folder = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
-    with (tmp_path / "a" / "measured.jsonl").open("ab") as file:
+    directory = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
+    with (tmp_path / "a" / "metrics.jsonl").open("ab") as file:
         file.write(damage)
-    assert "0.31" in compare(tmp_path, folder).out
+    assert "0.31" in compare(tmp_path, directory).out
 
 
 def test_seeds_without_a_common_round_are_named(tmp_path):
-    folders = [run_in(tmp_path / f"a-{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)]
-    file = tmp_path / "a-1" / "measured.jsonl"
+    directories = [
+        run_in(tmp_path / f"a-{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)
+    ]
+    file = tmp_path / "a-1" / "metrics.jsonl"
     file.write_text(file.read_text().replace('"rounds": ', '"rounds": 2'))
-    answer = compare(tmp_path, *folders)
+    answer = compare(tmp_path, *directories)
     assert answer.code == 0
     assert "have no measured round in common" in answer.err
 

@@ -36,7 +36,7 @@ def task():
 EXPERIMENT = """
 rounds = 1
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "small.py"
 [algorithm]
 name = "FedBiO"
@@ -47,14 +47,14 @@ BOWL = "jnp.mean(batch) * y**2 / 2 - x * y"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(EXPERIMENT)
     return tmp_path
 
 
-def test_negative_curvature_is_named_at_the_end_of_a_run(folder, capsys):
-    (folder / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", WELLS))
+def test_negative_curvature_is_named_at_the_end_of_a_run(directory, capsys):
+    (directory / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", WELLS))
     assert main(["run", "small.toml", "--json"]) == 0
     capsys.readouterr()
     assert main(["diagnose", "runs/small"]) == 0
@@ -65,9 +65,9 @@ def test_negative_curvature_is_named_at_the_end_of_a_run(folder, capsys):
 
 
 def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
-    folder, capsys, monkeypatch
+    directory, capsys, monkeypatch
 ):
-    (folder / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", BOWL))
+    (directory / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", BOWL))
     assert main(["diagnose", "small.toml", "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""

@@ -36,7 +36,7 @@ def task():
 EXPERIMENT = """
 rounds = 20
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "problem.py"
 [algorithm]
 name = "FedBiO"
@@ -77,7 +77,7 @@ def test_a_run_that_diverges_names_its_step_and_exits_3(here, capsys):
         "diverged: the validation loss" in Path("runs/scalar/report.html").read_text()
     )
     # Another run in its place has nothing of it.
-    command = ["scalar.toml", "--folder", "runs/good", "--json"]
+    command = ["scalar.toml", "--directory", "runs/good", "--json"]
     assert run.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines
@@ -107,5 +107,5 @@ def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(here, capsys):
     ) in said
     assert "device 3 diverges by itself: learning_rate · lower_rate = 0.1 " in said
     assert "exceeds 2 / L = 0.05" in said
-    last = Path("runs/scalar/measured.jsonl").read_text().splitlines()[-1]
+    last = Path("runs/scalar/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["exclusions"]["devices"] == [[3, 20, 20]]

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.single_precision
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run that fails."""
-    folder = tmp_path_factory.mktemp("failed")
-    file = written(folder)
-    run = folder / "runs" / "failing"
-    options = ["--seed", str(FAILING), "--folder", str(run), "--json"]
+    directory = tmp_path_factory.mktemp("failed")
+    file = written(directory)
+    run = directory / "runs" / "failing"
+    options = ["--seed", str(FAILING), "--directory", str(run), "--json"]
     assert main(["run", str(file), *options]) != 0
     return run
 
@@ -28,7 +28,7 @@ def test_the_reason_is_kept_with_the_run(failed):
     failure = read_failure(failed)
     assert failure is not None
     assert "round 1, exchange 0: the uploads of all 1 devices" in failure.reason
-    records = (failed / "measured.jsonl").read_text().splitlines()
+    records = (failed / "metrics.jsonl").read_text().splitlines()
     assert failure.rounds == json.loads(records[-1])["rounds"]
 
 

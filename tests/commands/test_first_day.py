@@ -10,8 +10,8 @@ import pytest
 
 from fedbilevel import Costs, FedBiO
 from fedbilevel.__main__ import main
-from fedbilevel.commands.following import headline
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.commands.run_monitor import headline
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.pictures.report import report
 from fedbilevel.tracking.records import Record
 
@@ -70,14 +70,14 @@ def test_the_doctor_looks_for_nvflare(monkeypatch, capsys):
 
 
 def test_a_scaffold_says_that_a_loss_is_a_mean(tmp_path):
-    main(["new", "ridge", "--folder", str(tmp_path)])
+    main(["new", "ridge", "--directory", str(tmp_path)])
     words = "A loss must be the mean over the examples of its batch"
     assert words in (tmp_path / "ridge.py").read_text()
 
 
 @pytest.mark.single_precision
 def test_a_scaffolds_test_explains_a_loss_that_is_not_convex(tmp_path, monkeypatch):
-    main(["new", "bumpy", "--folder", str(tmp_path)])
+    main(["new", "bumpy", "--directory", str(tmp_path)])
     file = tmp_path / "bumpy.py"
     convex = "error + 0.5 * jnp.sum(jnp.exp(x) * y**2)"
     assert convex in file.read_text()
@@ -95,10 +95,10 @@ def test_a_scaffolds_test_explains_a_loss_that_is_not_convex(tmp_path, monkeypat
 def test_a_custom_problem_gives_its_name_to_headline_and_report(tmp_path):
     file = tmp_path / "fairness.py"
     file.write_text('"""Equal errors in all groups."""')
-    experiment = Experiment(FedBiO(0.1), problem=Own(file))
-    folder = tmp_path / "first"
-    assert headline(experiment, folder) == f"fairness by FedBiO, in {folder}"
-    page = report(folder, experiment, [Record(0, 0.1, Costs(), {"loss": 1.0})], [])
+    experiment = Experiment(FedBiO(0.1), problem=CustomProblem(file))
+    directory = tmp_path / "first"
+    assert headline(experiment, directory) == f"fairness by FedBiO, in {directory}"
+    page = report(directory, experiment, [Record(0, 0.1, Costs(), {"loss": 1.0})], [])
     assert "<title>first: fairness by FedBiO</title>" in page
     ready = headline(Experiment(FedBiO(0.1)), Path("runs/first"))
     assert ready == "Regularisation by FedBiO, in runs/first"

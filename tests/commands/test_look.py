@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbilevel import LocalBSGM, NeumannSeries, plan_of
+from fedbilevel import LocalBSGM, NeumannSeries, plan_from
 from fedbilevel.commands.plan import planned_experiment
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.theory.plans import plan_for_accuracy
 from tests.algorithms.table import by_day
 from tests.commands.typing_in import ENVIRONMENT, QUICK, as_for_users, fedbilevel
@@ -55,7 +55,7 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
     fedbilevel(tmp_path, f"new first --ready {problem}")
     small = "--rounds 2 --evaluation.every 1"
     if problem != "quadratic_task":
-        small += " --data.training 200 --data.validation 100"
+        small += " --data.train-size 200 --data.validation-size 100"
     if problem == "regularisation":
         small += " --algorithm.hypergradient.terms 1"  # quicker to compile
     # In these the loss rises at first, from that of y = 0: code 3 says so.
@@ -79,7 +79,7 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
 def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     (tmp_path / "rival.toml").write_text(QUICK.replace("0.1", "0.3"))
-    words = "compare quick.toml rival.toml --seeds 2 --jobs 1 --figure accuracy --json"
+    words = "compare quick.toml rival.toml --seeds 2 --jobs 1 --metric accuracy --json"
     first = fedbilevel(tmp_path, words)
     found = json.loads(first.stdout)
     assert {label: len(seeds) for label, seeds in found.items()} == {
@@ -106,7 +106,7 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     )
     fedbilevel(tmp_path, "run anchor.toml --evaluation.stationarity")
     # ε is the mean over what was measured, of both distances from stationarity.
-    rows = (tmp_path / "runs/anchor/measured.jsonl").read_text().splitlines()
+    rows = (tmp_path / "runs/anchor/metrics.jsonl").read_text().splitlines()
     figures = [json.loads(row)["figures"] for row in rows]
     reached = sum(f["hypergradient"] + f["lower_error"] for f in figures) / len(rows)
     accuracy = reached / 2
@@ -121,7 +121,7 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
         local_steps=4,
         batch_size=4,
     )
-    anchor = plan_of(algorithm, devices=4, steps=16, accuracy=reached)
+    anchor = plan_from(algorithm, devices=4, steps=16, accuracy=reached)
     plan = plan_for_accuracy(anchor, devices=8, accuracy=accuracy, contraction=0.9)
     assert said["predicted"]["rounds"] == plan.rounds
     planned = read_experiment(tmp_path / "more.toml")
@@ -137,7 +137,7 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
 
 @pytest.mark.nightly
 def test_devices_that_differ_are_found_out(tmp_path):
-    alike = QUICK.replace("training = 64", "training = 400")
+    alike = QUICK.replace("train_size = 64", "train_size = 400")
     (tmp_path / "alike.toml").write_text(alike)
     # With 100 examples a device the distance is 0.27, as dense solves confirm.
     done = fedbilevel(tmp_path, "diagnose alike.toml --tolerance 0.5 --json")
@@ -195,7 +195,7 @@ def test_the_doctor_tells_what_is_there(tmp_path):
 def test_seeds_are_compared_after_the_same_rounds(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     fedbilevel(tmp_path, "compare quick.toml --seeds 2 --jobs 1")
-    records = tmp_path / "runs" / "quick-seed-1" / "measured.jsonl"
+    records = tmp_path / "runs" / "quick-seed-1" / "metrics.jsonl"
     lines = records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines[:-1]))  # as if it had been left after 8 rounds
     done = fedbilevel(tmp_path, "compare runs/quick runs/quick-seed-1 --json")
@@ -217,7 +217,7 @@ def test_a_report_names_no_tracker(tmp_path):
 def test_a_run_that_diverged_is_still_drawn(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     fedbilevel(tmp_path, "run quick.toml")
-    file = tmp_path / "runs" / "quick" / "learnt.npz"
+    file = tmp_path / "runs" / "quick" / "solution.npz"
     np.savez(file, x=np.full(64, np.nan), y=np.zeros((10, 64)))
     done = fedbilevel(tmp_path, "plot runs/quick --json")
     assert "diverged" in done.stderr
@@ -233,11 +233,11 @@ def test_a_planned_experiment_has_the_plans_devices(participants):
     )
     asked = Experiment(algorithm, participants=participants)
     devices = asked.participants or 8
-    anchor = plan_of(algorithm, devices=devices, steps=160, accuracy=1.0)
+    anchor = plan_from(algorithm, devices=devices, steps=160, accuracy=1.0)
     plan = plan_for_accuracy(anchor, devices=2 * devices, accuracy=1.0, contraction=0.9)
     made = planned_experiment(asked, algorithm, plan, enrolled=8)
     assert (made.participants or made.partition.devices) == 2 * devices
     assert made.partition.devices >= 2 * devices
-    own = replace(asked, problem=Own(Path("own.py")), participants=None)
+    own = replace(asked, problem=CustomProblem(Path("own.py")), participants=None)
     with pytest.raises(ValueError, match="brings 3; change that first"):
         planned_experiment(own, algorithm, plan, enrolled=3)

@@ -20,8 +20,8 @@ learning_rate = 0.1
 """
 
 
-def written(folder: Path, name: str = "a", text: str = TEXT) -> Path:
-    file = folder / f"{name}.toml"
+def written(directory: Path, name: str = "a", text: str = TEXT) -> Path:
+    file = directory / f"{name}.toml"
     file.write_text(text)
     return file
 
@@ -30,21 +30,21 @@ def make(file: Path, seeds: int, rounds: int = 4) -> list[Path]:
     """Write what runs of a file leave; return their directories."""
     jobs = jobs_of(file, seeds)
     for job in jobs:
-        keep(job.experiment, job.folder)
-        with Journal(job.folder, first=0) as journal:
+        keep(job.experiment, job.directory)
+        with Journal(job.directory, first=0) as journal:
             journal.write(Record(rounds, 0.1, Costs(), {"loss": 1.0}))
-    return [job.folder for job in jobs]
+    return [job.directory for job in jobs]
 
 
 def missing(file: Path, seeds: int, force: bool = False) -> list[tuple[str, bool]]:
     jobs = missing_of(jobs_of(file, seeds), force)
-    return [(job.folder.name, job.replaces) for job in jobs]
+    return [(job.directory.name, job.replaces) for job in jobs]
 
 
 def test_runs_that_are_finished_or_failed_are_not_made_again(tmp_path):
     file = written(tmp_path)
-    folders = make(file, 3)
-    write_failure(folders[1], Failure(2, "no uploads"))
+    directories = make(file, 3)
+    write_failure(directories[1], Failure(2, "no uploads"))
     assert missing(file, 4) == [("a-seed-3", False)]
     assert missing(file, 4, force=True) == [("a-seed-1", True), ("a-seed-3", False)]
 
@@ -72,7 +72,7 @@ def test_an_edited_file_is_refused_with_both_values_and_the_cure(tmp_path):
 def test_an_edited_problem_is_noticed(tmp_path):
     own = tmp_path / "own.py"
     own.write_text("rate = 0.1")
-    text = f'{TEXT}[problem]\nname = "Own"\nfile = "own.py"\n'
+    text = f'{TEXT}[problem]\nname = "CustomProblem"\nfile = "own.py"\n'
     file = written(tmp_path, text=text)
     make(file, 1)
     assert missing(file, 1) == []
@@ -93,14 +93,14 @@ def test_the_directory_of_another_file_is_never_replaced(tmp_path):
     make(written(tmp_path, "a-seed-1"), 1)
     with pytest.raises(ValueError, match=r"run directory of .*a-seed-1\.toml"):
         missing(written(tmp_path, "a"), 2, force=True)
-    pointing = f'folder = "runs/a-seed-1"\n{TEXT}'
+    pointing = f'directory = "runs/a-seed-1"\n{TEXT}'
     with pytest.raises(ValueError, match=r"run directory of .*a-seed-1\.toml"):
         missing(written(tmp_path, "b", pointing), 1, force=True)
 
 
 def test_two_files_cannot_ask_for_different_runs_in_one_directory(tmp_path):
-    first = written(tmp_path, "a", f'folder = "here"\n{TEXT}')
-    second = written(tmp_path, "b", f'folder = "here"\n{TEXT}'.replace("0.1", "0.2"))
+    first = written(tmp_path, "a", f'directory = "here"\n{TEXT}')
+    second = written(tmp_path, "b", f'directory = "here"\n{TEXT}'.replace("0.1", "0.2"))
     jobs = jobs_of(first, 1) + jobs_of(second, 1)
     with pytest.raises(ValueError, match=r"learning_rate 0\.1 → 0\.2"):
         missing_of(jobs, force=True)
@@ -108,24 +108,24 @@ def test_two_files_cannot_ask_for_different_runs_in_one_directory(tmp_path):
 
 
 def test_discarding_a_run_leaves_what_is_not_of_a_run(tmp_path):
-    (folder,) = make(written(tmp_path), 1)
-    (folder / "checkpoints" / "round_2").mkdir(parents=True)
-    (folder / "notes.txt").write_text("mine")
-    write_failure(folder, Failure(2, "no uploads"))
-    discard(folder)
-    left = {file.name for file in folder.iterdir()}
+    (directory,) = make(written(tmp_path), 1)
+    (directory / "checkpoints" / "round_2").mkdir(parents=True)
+    (directory / "notes.txt").write_text("mine")
+    write_failure(directory, Failure(2, "no uploads"))
+    discard(directory)
+    left = {file.name for file in directory.iterdir()}
     assert left - {".lock"} == {"notes.txt"}
 
 
 def test_a_directory_that_is_no_run_and_a_run_across_sites_are_not_discarded(tmp_path):
     (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no folder of a run"):
+    with pytest.raises(ValueError, match="no directory of a run"):
         discard(tmp_path / "mine")
     assert (tmp_path / "mine" / "checkpoints").exists()
-    (folder,) = make(written(tmp_path), 1)
-    before = shutil.copytree(folder, tmp_path / "before")
-    (folder / RUN).write_text("1234")
+    (directory,) = make(written(tmp_path), 1)
+    before = shutil.copytree(directory, tmp_path / "before")
+    (directory / RUN).write_text("1234")
     with pytest.raises(ValueError, match="run across sites"):
-        discard(folder)
+        discard(directory)
     for file in before.iterdir():
-        assert (folder / file.name).read_bytes() == file.read_bytes()
+        assert (directory / file.name).read_bytes() == file.read_bytes()

@@ -22,18 +22,18 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
-def measured(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "measured.jsonl").read_text()
+def measured(directory: Path) -> list[dict[str, Any]]:
+    text = (directory / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with quick.toml and its run."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "quick.toml").write_text(QUICK)
-    fedbilevel(folder, "run quick.toml")
-    return folder
+    """A directory with quick.toml and its run."""
+    directory = tmp_path_factory.mktemp("finished")
+    (directory / "quick.toml").write_text(QUICK)
+    fedbilevel(directory, "run quick.toml")
+    return directory
 
 
 def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
@@ -42,12 +42,12 @@ def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
     assert "round 12 of 12" in done.stderr
     assert "\x1b" not in done.stderr + done.stdout
     assert "fedbilevel plot runs/quick" in done.stdout
-    folder = tmp_path / "runs" / "quick"
-    records = measured(folder)
+    directory = tmp_path / "runs" / "quick"
+    records = measured(directory)
     assert [one["rounds"] for one in records] == [0, 4, 8, 12]
     assert records[0]["upper_samples"] == 0
     assert records[-1]["figures"]["loss"] < records[0]["figures"]["loss"]
-    with np.load(folder / "learnt.npz") as learnt:
+    with np.load(directory / "solution.npz") as learnt:
         assert {name: learnt[name].shape for name in learnt} == {
             "x": (64,),
             "y": (10, 64),
@@ -61,7 +61,7 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     *rows, last = [json.loads(one) for one in done.stdout.splitlines()]
     assert [row["rounds"] for row in rows] == [4, 8, 12]
     assert last["baseline"]["rounds"] == 12
-    kept = (finished / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
+    kept = (finished / "runs" / "quick" / "metrics.jsonl").read_text().splitlines()
     assert [row["figures"] for row in rows] == [
         json.loads(one)["figures"] for one in kept[1:]
     ]
@@ -96,12 +96,12 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
         assert "go on with: fedbilevel resume runs/long" in errors
     assert begun.returncode == 130
     fedbilevel(tmp_path, "resume runs/long")
-    fedbilevel(tmp_path, "run long.toml --folder runs/whole")
+    fedbilevel(tmp_path, "run long.toml --directory runs/whole")
     both = []
     for name in ("long", "whole"):
-        folder = tmp_path / "runs" / name
-        rows = measured(folder)
-        with np.load(folder / "learnt.npz") as learnt:
+        directory = tmp_path / "runs" / name
+        rows = measured(directory)
+        with np.load(directory / "solution.npz") as learnt:
             both.append(([row["figures"] for row in rows], learnt["x"], learnt["y"]))
     assert len(both[0][0]) == 121
     for resumed, whole in zip(*both, strict=True):
@@ -111,7 +111,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
 def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
     fedbilevel(tmp_path, "resume runs/quick --rounds 14")
-    rows = (tmp_path / "runs" / "quick" / "measured.jsonl").read_text().splitlines()
+    rows = (tmp_path / "runs" / "quick" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["rounds"] for row in rows] == [0, 4, 8, 12, 14]
 
 
@@ -161,7 +161,7 @@ def test_what_a_resumption_asks_for_is_kept_with_the_run(finished, tmp_path):
     # Once it is finished, resuming it changes nothing.
     fedbilevel(tmp_path, "resume runs/quick")
     assert measured(tmp_path / "runs" / "quick") == before
-    words = "compare runs/quick --figure hypergradient --json"
+    words = "compare runs/quick --metric hypergradient --json"
     assert fedbilevel(tmp_path, words).stdout
 
 
@@ -179,10 +179,10 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
         begun.stdout.read()
     # SIGTERM leaves a checkpoint as Ctrl-C does.
     assert begun.returncode == 143
-    folder = tmp_path / "runs" / "long"
-    assert read_experiment(folder / "experiment.toml").seed == 0
-    left = measured(folder)[-1]["rounds"]
-    assert (folder / "checkpoints" / f"round_{left}").is_dir()
+    directory = tmp_path / "runs" / "long"
+    assert read_experiment(directory / "experiment.toml").seed == 0
+    left = measured(directory)[-1]["rounds"]
+    assert (directory / "checkpoints" / f"round_{left}").is_dir()
 
 
 def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):

@@ -31,7 +31,7 @@ def task():
 EXPERIMENT = """
 rounds = 2
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "own.py"
 [algorithm]
 name = "FedBiO"
@@ -65,7 +65,7 @@ def test_a_loss_that_is_infinite_on_any_device_ends_the_command(here, capsys):
 def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(here, capsys):
     Path("own.py").write_text(PROBLEM.replace("UPPER", "loss(x, y, batch)"))
     assert command_line.main(["run", "start.toml", "--json"]) == 0
-    assert (here / "runs/start/measured.jsonl").read_text().count("NaN") == 3
+    assert (here / "runs/start/metrics.jsonl").read_text().count("NaN") == 3
     capsys.readouterr()
     assert command_line.main(["run", "start.toml", "--rounds", "3"]) == 2
     said = capsys.readouterr().err

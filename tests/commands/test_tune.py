@@ -25,12 +25,12 @@ SEARCH = "tune quick.toml --trials 9 --seeds 2"
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with quick.toml and a whole search of its settings."""
-    folder = tmp_path_factory.mktemp("searched")
-    (folder / "quick.toml").write_text(QUICK)
-    done = fedbilevel(folder, SEARCH)
-    (folder / "said.txt").write_text(done.stdout + done.stderr)
-    return folder
+    """A directory with quick.toml and a whole search of its settings."""
+    directory = tmp_path_factory.mktemp("searched")
+    (directory / "quick.toml").write_text(QUICK)
+    done = fedbilevel(directory, SEARCH)
+    (directory / "said.txt").write_text(done.stdout + done.stderr)
+    return directory
 
 
 def scores_in(file: Path) -> int:
@@ -99,7 +99,7 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
     *_, last, _ = map(json.loads, done.stdout.splitlines())
     assert last["rounds"] == 12
     assert last["figures"]["loss"] == pytest.approx(again["values"][0], rel=1e-5)
-    assert (tuned / "best" / "measured.jsonl").exists()
+    assert (tuned / "best" / "metrics.jsonl").exists()
     asked = read_experiment(searched / "quick.toml")
     best = read_experiment(tuned / "best.toml")
     assert isinstance(best.algorithm, FedBiO)
@@ -161,7 +161,7 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
     problem = tmp_path / "steep.py"
     problem.write_text(STEEP)
     (tmp_path / "steep.toml").write_text(
-        'rounds = 3\n[problem]\nname = "Own"\nfile = "steep.py"\n'
+        'rounds = 3\n[problem]\nname = "CustomProblem"\nfile = "steep.py"\n'
         '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
     )
     done = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
@@ -174,7 +174,7 @@ def test_a_search_of_another_custom_problem_is_refused(tmp_path):
     problem = tmp_path / "mild.py"
     problem.write_text(STEEP.replace("jnp.inf", "0.0"))
     (tmp_path / "mild.toml").write_text(
-        'rounds = 3\n[problem]\nname = "Own"\nfile = "mild.py"\n'
+        'rounds = 3\n[problem]\nname = "CustomProblem"\nfile = "mild.py"\n'
         '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
     )
     fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")

@@ -21,12 +21,12 @@ SECONDS = 300.0
 """Of a processor: on two idle cores it takes no longer by the clock."""
 
 
-def typed(folder: Path, words: str) -> list[dict[str, Any]]:
+def typed(directory: Path, words: str) -> list[dict[str, Any]]:
     """Type a command as a user does, without the compiler flags of the test suite."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
         [sys.executable, "-m", "fedbilevel", *words.split()],
-        cwd=folder,
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,
@@ -37,8 +37,8 @@ def typed(folder: Path, words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def loss(folder: Path, words: str) -> float:
-    *_, last = (one for one in typed(folder, words) if "figures" in one)
+def loss(directory: Path, words: str) -> float:
+    *_, last = (one for one in typed(directory, words) if "figures" in one)
     assert last["rounds"] == 60
     value: float = last["figures"]["loss"]
     return value

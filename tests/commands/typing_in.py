@@ -1,4 +1,4 @@
-"""The command line as a person uses it, in a folder: in this process, or in a terminal.
+"""The command line as a person uses it, in a directory: in this process, or in a terminal.
 
 An interpreter that imports JAX and compiles a run takes 5 to 10 s of a processor, and
 tests of one process share what they compile. Only what needs a process (signals, pipes,
@@ -30,8 +30,8 @@ ENVIRONMENT = {
 QUICK = """
 rounds = 12
 [data]
-training = 64
-validation = 40
+train_size = 64
+validation_size = 40
 [partition]
 devices = 4
 [algorithm]
@@ -46,12 +46,12 @@ every = 5
 
 
 def fedbilevel(
-    folder: Path, words: str, code: int = 0
+    directory: Path, words: str, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """Carry out a command in this process; fail if it ends with another code."""
     output, errors = io.StringIO(), io.StringIO()
     with (
-        chdir(folder),
+        chdir(directory),
         redirect_stdout(output),
         redirect_stderr(errors),
         as_for_users(),
@@ -79,7 +79,7 @@ def as_for_users() -> Iterator[None]:
         logger.handlers, logger.propagate = handlers, propagate
 
 
-def in_terminal(folder: Path, words: str) -> str:
+def in_terminal(directory: Path, words: str) -> str:
     """Type a command in a terminal; return all that it showed."""
     command = [sys.executable, "-m", "fedbilevel", *words.split()]
-    return b"".join(shown(command, folder, ENVIRONMENT, columns=100)).decode()
+    return b"".join(shown(command, directory, ENVIRONMENT, columns=100)).decode()

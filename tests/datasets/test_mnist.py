@@ -102,7 +102,9 @@ def test_other_rows_are_refused(images, labels, message):
 def test_rows_that_somebody_has_changed_on_the_hub_are_refused(what):
     images, labels = IMAGES.copy(), LABELS.copy()
     (images if what == "images" else labels).flat[0] ^= 1
-    with pytest.raises(ValueError, match=f"mine is not the published {what}: .*folder"):
+    with pytest.raises(
+        ValueError, match=f"mine is not the published {what}: .*directory"
+    ):
         examples_from_rows("mine", rows(images, labels), 3, published(IMAGES, LABELS))
 
 
@@ -120,7 +122,7 @@ def test_the_hub_must_have_all_rows(load, repository, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     # The package's attribute of this name is the function.
     module = sys.modules["fedbilevel.datasets.mnist"]
-    elsewhere = FASHION_MNIST._replace(system_folders=())
+    elsewhere = FASHION_MNIST._replace(system_directories=())
     monkeypatch.setattr(module, "FASHION_MNIST", elsewhere)
     with pytest.raises(ValueError, match=rf"of {repository}, train .* \(60000,"):
         load()

@@ -14,10 +14,10 @@ DATA = Path(__file__).parents[2] / ".data"
 
 
 def fetched(name):
-    folder = DATA / name
-    if not folder.is_dir():
+    directory = DATA / name
+    if not directory.is_dir():
         pytest.skip(f"run: python -m benchmarks.fetch_data {name}")
-    return folder
+    return directory
 
 
 def assert_parts(data, train, test, features):

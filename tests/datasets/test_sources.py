@@ -15,7 +15,7 @@ FILES = tuple(
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """The folders that are searched, in order, and the source that names them."""
+    """The directories that are searched, in order, and the source that names them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDBILEVEL_DATA", str(tmp_path / "mine"))
     system = tmp_path / "system" / "tiny-set", tmp_path / "other" / "tiny-set"
@@ -41,58 +41,58 @@ def hub(monkeypatch):
     return answer
 
 
-def fill(folder, contents, zipped=()):
-    folder.mkdir(parents=True, exist_ok=True)
+def fill(directory, contents, zipped=()):
+    directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         if name in zipped:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+            (directory / f"{name}.gz").write_bytes(gzip.compress(content))
         else:
-            (folder / name).write_bytes(content)
+            (directory / name).write_bytes(content)
 
 
 @pytest.mark.parametrize("zipped", [(), ("a.txt",), ("a.txt", "b.txt")])
 def test_files_are_read_gzipped_or_not(places, tmp_path, zipped):
     source, _ = places
     fill(tmp_path / "own", CONTENT, zipped)
-    assert load(source, dict, folder=tmp_path / "own") == CONTENT
-    assert load(source, dict, folder=str(tmp_path / "own")) == CONTENT
+    assert load(source, dict, directory=tmp_path / "own") == CONTENT
+    assert load(source, dict, directory=str(tmp_path / "own")) == CONTENT
 
 
 @pytest.mark.parametrize("first", range(4))
 def test_places_are_searched_in_order(places, first):
-    source, folders = places
-    for folder in folders[first:]:
-        fill(folder, {"a.txt": b"wrong", "b.txt": b"wrong"})
+    source, directories = places
+    for directory in directories[first:]:
+        fill(directory, {"a.txt": b"wrong", "b.txt": b"wrong"})
     with pytest.raises(ValueError, match=r"is not the published a\.txt") as caught:
         load(source, dict)
-    assert str(caught.value).startswith(str(folders[first] / "a.txt"))
+    assert str(caught.value).startswith(str(directories[first] / "a.txt"))
 
 
 def test_an_incomplete_place_is_passed_over(places):
-    source, folders = places
-    fill(folders[0], {"a.txt": b"first"})
-    fill(folders[2], CONTENT)
+    source, directories = places
+    fill(directories[0], {"a.txt": b"first"})
+    fill(directories[2], CONTENT)
     assert load(source, dict) == CONTENT
 
 
 def test_a_named_folder_is_the_only_place(places, hub):
-    source, folders = places
-    fill(folders[1], CONTENT)
+    source, directories = places
+    fill(directories[1], CONTENT)
     asked = hub({})
     with pytest.raises(FileNotFoundError) as caught:
-        load(source, dict, folder="elsewhere", hub=Hub("some/repository", dict))
-    assert "- elsewhere: no such folder\n" in str(caught.value)
+        load(source, dict, directory="elsewhere", hub=Hub("some/repository", dict))
+    assert "- elsewhere: no such directory\n" in str(caught.value)
     assert ".data/tiny:" not in str(caught.value)
     assert not asked
 
 
 def test_the_hub_is_asked_last(places, hub):
-    source, folders = places
+    source, directories = places
     asked = hub({"a.txt": b"from the hub"})
     from_hub = load(source, dict, hub=Hub("some/repository", dict))
     assert from_hub == {"a.txt": b"from the hub"}
     assert asked == ["some/repository"]
-    fill(folders[3], CONTENT)
+    fill(directories[3], CONTENT)
     assert load(source, dict, hub=Hub("some/repository", dict)) == CONTENT
     assert len(asked) == 1
 
@@ -100,21 +100,21 @@ def test_the_hub_is_asked_last(places, hub):
 def test_missing_everywhere_names_each_place_with_its_reason(
     places, hub, monkeypatch, tmp_path
 ):
-    source, folders = places
+    source, directories = places
     monkeypatch.delenv("FEDBILEVEL_DATA")
-    fill(folders[2], {"a.txt": b"first"})
+    fill(directories[2], {"a.txt": b"first"})
     hub(ConnectionError("no route"))
     with pytest.raises(FileNotFoundError) as caught:
         load(source, dict, hub=Hub("some/repository", dict))
     assert str(caught.value).splitlines() == [
         "the data set tiny was not found.",
         "- $FEDBILEVEL_DATA/tiny: the variable is not set",
-        "- .data/tiny: no such folder",
+        "- .data/tiny: no such directory",
         f"- {tmp_path}/system/tiny-set: lacks b.txt",
-        f"- {tmp_path}/other/tiny-set: no such folder",
+        f"- {tmp_path}/other/tiny-set: no such directory",
         "- some/repository on the Hugging Face hub: ConnectionError: no route",
-        "Its files are a.txt, b.txt, from the npm package tiny: name their folder with "
-        "`folder`, or put them, gzipped or not, into .data/tiny, which "
+        "Its files are a.txt, b.txt, from the npm package tiny: name their directory with "
+        "`directory`, or put them, gzipped or not, into .data/tiny, which "
         "`python -m benchmarks.fetch_data tiny` does in a checkout.",
     ]
     assert isinstance(caught.value.__cause__, ConnectionError)
@@ -139,18 +139,18 @@ def test_rows_of_the_hub_that_are_refused_are_not_called_missing(places, hub):
 
 
 def test_a_wrong_checksum_is_refused_though_another_place_has_the_file(places):
-    source, folders = places
-    fill(folders[0], {"a.txt": b"first", "b.txt": b"third"}, zipped=("b.txt",))
-    fill(folders[1], CONTENT)
+    source, directories = places
+    fill(directories[0], {"a.txt": b"first", "b.txt": b"third"}, zipped=("b.txt",))
+    fill(directories[1], CONTENT)
     with pytest.raises(ValueError, match=r"b\.txt\.gz is not the published b\.txt"):
         load(source, dict)
 
 
 @pytest.mark.parametrize("keep", [3, 20])
 def test_a_damaged_gzip_file_is_named(places, keep):
-    source, folders = places
-    fill(folders[0], CONTENT, zipped=("a.txt",))
-    path = folders[0] / "a.txt.gz"
+    source, directories = places
+    fill(directories[0], CONTENT, zipped=("a.txt",))
+    path = directories[0] / "a.txt.gz"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"a\.txt\.gz is damaged"):
         load(source, dict)

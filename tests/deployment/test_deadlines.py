@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import (
     BEGINNING,
     ENDING,
@@ -12,7 +13,6 @@ from fedbilevel.deployment.deadlines import (
     Progress,
     Stage,
 )
-from fedbilevel.deployment.reach import Reach, UnreachableError
 from tests.deployment.test_suspensions import Clock
 
 DEADLINES = Deadlines(
@@ -71,7 +71,7 @@ def test_a_job_that_never_begins_is_given_up():
 
 def test_a_server_that_is_gone_is_told_of_ever_more_rarely_and_given_up():
     clock = Clock()
-    reach = Reach(100 * 3600.0, clock)
+    reach = Connection(100 * 3600.0, clock)
     notices = []
     while clock.now <= 100 * 3600.0:
         notices.append(reach.missed("no route"))
@@ -85,7 +85,7 @@ def test_a_server_that_is_gone_is_told_of_ever_more_rarely_and_given_up():
 
 def test_an_answer_makes_silence_good():
     clock = Clock()
-    reach = Reach(30.0, clock)
+    reach = Connection(30.0, clock)
     for _ in range(10):
         reach.missed("no route")
         clock.now += 25.0

@@ -3,9 +3,9 @@
 import pytest
 
 from fedbilevel import FedBiO, FedBiOAcc
-from fedbilevel.deployment.serving import _refuse_rare_checkpoints
-from fedbilevel.experiments.federating import model_of
-from fedbilevel.experiments.schema import Experiment, Keeping
+from fedbilevel.deployment.server_computation import _refuse_rare_checkpoints
+from fedbilevel.experiments.federation import model_of
+from fedbilevel.experiments.schema import CheckpointSettings, Experiment
 
 
 @pytest.mark.single_precision
@@ -19,7 +19,7 @@ from fedbilevel.experiments.schema import Experiment, Keeping
     ],
 )
 def test_checkpoints_are_as_frequent_as_sites_remember(algorithm, every, fits):
-    experiment = Experiment(algorithm, checkpoints=Keeping(every=every))
+    experiment = Experiment(algorithm, checkpoints=CheckpointSettings(every=every))
     if fits:
         _refuse_rare_checkpoints(experiment, model_of(experiment))
         return

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.answering import answering
 from fedbilevel.deployment.job_files import arrived, travelling
-from fedbilevel.deployment.reviewed import PROBLEMS, UnreviewedError, digest_of
+from fedbilevel.deployment.local_code import PROBLEMS, UnknownCodeError, digest_of
+from fedbilevel.deployment.site_computation import answering
 from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.schema import Experiment, Federated, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment, Federated
 from fedbilevel.federation import REHEARSAL, Cause, Failure
 from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import prepare
@@ -50,8 +50,10 @@ def kit(tmp_path: Path) -> Path:
 
 def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
     """Write what a job carries; return its configuration."""
-    federation = Federated(sites=("north", "south"), reviewed=is_reviewed)
-    experiment = Experiment(FedBiO(0.1), problem=Own(file), federation=federation)
+    federation = Federated(sites=("north", "south"), local_code=is_reviewed)
+    experiment = Experiment(
+        FedBiO(0.1), problem=CustomProblem(file), federation=federation
+    )
     job.mkdir()
     write_experiment(travelling(experiment), job / EXPERIMENT)
     recipe = FederationRecipe(experiment, run="a1")
@@ -65,7 +67,7 @@ def test_a_job_names_a_reviewed_file_and_brings_none(file, kit, tmp_path):
     digest = review(kit, file)
     job = sent(file, tmp_path / "job", is_reviewed=True)
     found = arrived(job, tmp_path / "custom", kit).problem
-    assert isinstance(found, Own)
+    assert isinstance(found, CustomProblem)
     assert found.file.parent == kit / PROBLEMS
     assert found.file.read_text() == file.read_text()
     # The submitter's file may change; the reviewed one is what runs.
@@ -79,7 +81,7 @@ def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
     monkeypatch.chdir(tmp_path)
     job = sent(file, tmp_path / "job", is_reviewed=True)
     words = rf"hospitals.py with the SHA-256 {digest_of(file)} is not .* can read the"
-    with pytest.raises(UnreviewedError, match=words):
+    with pytest.raises(UnknownCodeError, match=words):
         arrived(job, tmp_path, kit)
     answer = answering("north", tmp_path / "home", job, file.parent, kit, kit)
     said = answer(ENROL)
@@ -95,7 +97,7 @@ def test_a_changed_copy_is_no_longer_a_reviewed_one(file, kit, tmp_path):
     digest = review(kit, file)
     job = sent(file, tmp_path / "job", is_reviewed=True)
     (kit / PROBLEMS / f"{digest}.py").write_text("raise SystemExit")
-    with pytest.raises(UnreviewedError, match="is not among the reviewed ones"):
+    with pytest.raises(UnknownCodeError, match="is not among the reviewed ones"):
         arrived(job, tmp_path, kit)
 
 
@@ -119,13 +121,13 @@ def test_what_a_job_says_is_no_path(digest, file, kit, tmp_path):
     job = sent(file, tmp_path / "job", is_reviewed=True)
     text = (job / EXPERIMENT).read_text()
     (job / EXPERIMENT).write_text(text.replace(digest_of(file), digest))
-    with pytest.raises(UnreviewedError, match="is not among the reviewed ones"):
+    with pytest.raises(UnknownCodeError, match="is not among the reviewed ones"):
         arrived(job, tmp_path, kit)
 
 
 def test_a_file_that_travels_is_taken_from_the_job(file, kit, tmp_path):
     job = sent(file, tmp_path / "job", is_reviewed=False)
-    assert arrived(job, tmp_path / "custom", kit).problem == Own(
+    assert arrived(job, tmp_path / "custom", kit).problem == CustomProblem(
         tmp_path / "custom" / "hospitals.py"
     )
 

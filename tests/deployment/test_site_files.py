@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.answering import answering
 from fedbilevel.deployment.job_files import travelling
+from fedbilevel.deployment.site_computation import answering
 from fedbilevel.deployment.site_files import (
     SALT,
     read_site_files,
@@ -19,8 +19,8 @@ from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import REHEARSAL, Failure, RefusedError, SiteRules
-from fedbilevel.federation.answer_count import COUNT
-from fedbilevel.federation.answered import ANSWERED
+from fedbilevel.federation.exchange_counter import COUNT
+from fedbilevel.federation.task_record import ANSWERED
 from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import CLASSES, prepare
 from fedbilevel.flare.kits import review

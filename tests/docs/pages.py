@@ -1,6 +1,6 @@
 """The code blocks of a page, and a program that carries them out in their order.
 
-`python tests/docs/pages.py PAGE` runs a page in the folder it is started in, as its
+`python tests/docs/pages.py PAGE` runs a page in the directory it is started in, as its
 reader would: Python in one interpreter, commands in a shell, and blocks that begin with
 a comment naming a file (`# ridge.py`) are written to that file. Sessions (`>>>`) must
 print what they say; a piece of an experiment file must be one that can be read.
@@ -119,8 +119,8 @@ def _commands(text: str, prompted: bool) -> Iterator[str]:
             yield line
 
 
-def carry_out(page: Path) -> None:
-    """Do what the page says, in its order, in this folder and interpreter."""
+def run_experiment(page: Path) -> None:
+    """Do what the page says, in its order, in this directory and interpreter."""
     namespace = sys.modules["__main__"].__dict__
     for block in blocks(page.read_text()):
         match block.fate:
@@ -171,5 +171,5 @@ def read_piece(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = ""  # as for a program in this folder
-    carry_out(Path(sys.argv[1]))
+    sys.path[0] = ""  # as for a program in this directory
+    run_experiment(Path(sys.argv[1]))

@@ -28,17 +28,17 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def readers_environment(folder: Path) -> dict[str, str]:
+def readers_environment(directory: Path) -> dict[str, str]:
     """Return the environment of somebody who has installed the package.
 
     It has `fedbilevel` and `python` of this interpreter and the data of this checkout.
     Programs are compiled quickly, for one device as on most machines.
     """
-    shim = folder / "fedbilevel"
-    folder.mkdir()
+    shim = directory / "fedbilevel"
+    directory.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedbilevel "$@"\n')
     shim.chmod(0o755)
-    path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    path = [str(directory), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         "FEDBILEVEL_DATA": str(ROOT / ".data"),
         **os.environ,
@@ -47,10 +47,10 @@ def readers_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def read(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Do in an empty folder what a page says."""
-    environment = readers_environment(folder / "bin")
-    desk = folder / "desk"
+def read(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Do in an empty directory what a page says."""
+    environment = readers_environment(directory / "bin")
+    desk = directory / "desk"
     desk.mkdir()
     if (ROOT / "examples").exists():
         (desk / "examples").symlink_to(ROOT / "examples")

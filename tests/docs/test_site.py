@@ -32,10 +32,10 @@ def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("built") / "html"
-    done = build(ROOT, folder)
+    directory = tmp_path_factory.mktemp("built") / "html"
+    done = build(ROOT, directory)
     assert done.returncode == 0, done.stderr
-    return folder
+    return directory
 
 
 @pytest.fixture

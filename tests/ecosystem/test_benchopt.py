@@ -114,13 +114,13 @@ SETTINGS += ",local_steps=8,eval_freq=64"
 
 @pytest.fixture
 def benchmark(tmp_path):
-    folder = tmp_path / "benchmark"
-    (folder / "datasets").mkdir(parents=True)
-    (folder / "solvers").mkdir()
-    (folder / "objective.py").write_text(OBJECTIVE)
-    (folder / "datasets" / "noisy_features.py").write_text(DATASET)
-    shutil.copy(SOLVER, folder / "solvers")
-    return folder
+    directory = tmp_path / "benchmark"
+    (directory / "datasets").mkdir(parents=True)
+    (directory / "solvers").mkdir()
+    (directory / "objective.py").write_text(OBJECTIVE)
+    (directory / "datasets" / "noisy_features.py").write_text(DATASET)
+    shutil.copy(SOLVER, directory / "solvers")
+    return directory
 
 
 def test_benchopt_runs_the_solver_with_one_device_and_with_several(benchmark):

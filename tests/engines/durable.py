@@ -15,7 +15,7 @@ from tests.engines.processes import join
 ROUNDS = 40
 
 
-def main(folder: Path, result: Path) -> None:
+def main(directory: Path, result: Path) -> None:
     engine: Engine = Simulation(chunk_size=2)
     if "PROCESSES" in os.environ:
         join()
@@ -28,7 +28,7 @@ def main(folder: Path, result: Path) -> None:
         rounds=ROUNDS,
         weights=federation.WEIGHTS,
         engine=engine,
-        checkpoints=Checkpoints(folder, every=2, keep=2),
+        checkpoints=Checkpoints(directory, every=2, keep=2),
     ):
         print(f"round {done.number}", flush=True)
         x, y = np.asarray(done.x), np.asarray(done.y)

@@ -20,7 +20,7 @@ def join() -> int:
     return process
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(directory: Path, names: list[str]) -> None:
     process = join()
     loaded: set[int] = set()
 
@@ -33,7 +33,7 @@ def main(folder: Path, names: list[str]) -> None:
         devices = federation.on_demand(load) if number % 2 else federation.in_memory()
         rounds = federation.trajectory(name, Sharded(), devices=devices)
         if process == 0:
-            np.save(folder / f"{number}.npy", np.array(rounds))
+            np.save(directory / f"{number}.npy", np.array(rounds))
     # In some rounds of a sample this process has no device to load at all.
     for _ in federation.trajectory(
         names[-1],

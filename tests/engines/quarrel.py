@@ -12,7 +12,7 @@ from tests.engines import federation
 from tests.engines.processes import join
 
 
-def main(folder: Path) -> None:
+def main(directory: Path) -> None:
     process = join()
     settings: dict[str, Any] = {
         "problem": quadratic.problem(),
@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
         "y": federation.START[1],
         "engine": Sharded(),
     }
-    checkpoints = Checkpoints(folder, every=2)
+    checkpoints = Checkpoints(directory, every=2)
     *_, last = run(**settings, rounds=4, checkpoints=checkpoints)
     print("end", float(last.x[0]))
 

@@ -245,8 +245,8 @@ def test_without_a_checkpoint_the_run_begins(tmp_path):
     assert [done.number for done in rounds] == [0, 1]
 
 
-def kept(folder: Path) -> list[int]:
-    return sorted(int(path.name.split("_")[1]) for path in folder.glob("round_*"))
+def kept(directory: Path) -> list[int]:
+    return sorted(int(path.name.split("_")[1]) for path in directory.glob("round_*"))
 
 
 @pytest.mark.slow

@@ -21,11 +21,11 @@ JUMPS = 86_400, -10_800, 0
 ROUNDS_BETWEEN = 5
 
 
-def main(offset: Path, folder: Path) -> None:
+def main(offset: Path, directory: Path) -> None:
     """Run, with a checkpoint of every round, while the clock jumps."""
     rounds = run(
         **arguments(rounds=len(JUMPS) * ROUNDS_BETWEEN),
-        checkpoints=Checkpoints(folder, every=1),
+        checkpoints=Checkpoints(directory, every=1),
     )
     for seconds in JUMPS:
         offset.write_text(str(seconds))
@@ -45,10 +45,10 @@ def thread_names() -> Iterator[str]:
 
 def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
     offset, environment = false_clock(tmp_path)
-    folder = tmp_path / "checkpoints"
+    directory = tmp_path / "checkpoints"
     began = time.time()
     done = subprocess.run(
-        [sys.executable, "-m", __name__, offset, folder],
+        [sys.executable, "-m", __name__, offset, directory],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -59,7 +59,7 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
     took = time.time() - began
     for seen, jump in zip(map(float, done.stdout.split()), JUMPS, strict=True):
         assert 0 < seen - began - jump < took  # The clock was off.
-    newest = folder / f"round_{len(JUMPS) * ROUNDS_BETWEEN}"
+    newest = directory / f"round_{len(JUMPS) * ROUNDS_BETWEEN}"
     assert (newest / "commit_success.txt").exists()
 
 

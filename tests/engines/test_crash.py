@@ -17,8 +17,8 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
-def start(folder: Path, result: Path, count: int) -> list[subprocess.Popen[str]]:
-    module = ["tests.engines.durable", str(folder), str(result)]
+def start(directory: Path, result: Path, count: int) -> list[subprocess.Popen[str]]:
+    module = ["tests.engines.durable", str(directory), str(result)]
     return start_processes(count, module)
 
 
@@ -28,11 +28,11 @@ def finish(running: list[subprocess.Popen[str]]) -> None:
         assert process.returncode == 0, said
 
 
-def finish_elsewhere(folder: Path, count: int) -> np.ndarray:
+def finish_elsewhere(directory: Path, count: int) -> np.ndarray:
     """Let another number of processes go on from a copy; return what they end with."""
-    copy = folder.with_name("copy")
-    shutil.copytree(folder, copy)
-    result = folder.with_name("copy.npy")
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    result = directory.with_name("copy.npy")
     finish(start(copy, result, count))
     return np.asarray(np.load(result))
 
@@ -50,15 +50,15 @@ def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
     return seen[0]
 
 
-def newest(folder: Path) -> int:
+def newest(directory: Path) -> int:
     """Return how many rounds the newest checkpoint has done."""
-    found = [path.name.split("_")[1] for path in folder.glob("round_*")]
+    found = [path.name.split("_")[1] for path in directory.glob("round_*")]
     return max([0, *(int(number) for number in found if number.isdigit())])
 
 
-def wait_for_a_write(folder: Path, process: subprocess.Popen[str]) -> None:
+def wait_for_a_write(directory: Path, process: subprocess.Popen[str]) -> None:
     while process.poll() is None:
-        if any(folder.glob("*.orbax-checkpoint-tmp")):
+        if any(directory.glob("*.orbax-checkpoint-tmp")):
             return
         time.sleep(0.0002)
 
@@ -67,27 +67,27 @@ def wait_for_a_write(folder: Path, process: subprocess.Popen[str]) -> None:
 # is held by day to the engines of one process: tests/engines/test_checkpoints.py.
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
-    folder, result = tmp_path / "killed", tmp_path / "killed.npy"
+    directory, result = tmp_path / "killed", tmp_path / "killed.npy"
     generator = np.random.default_rng(3)
     killed = 0
     while killed < kills:
-        (process,) = start(folder, result, 1)
-        before = newest(folder)
+        (process,) = start(directory, result, 1)
+        before = newest(directory)
         # A checkpoint at least, so that the run gets on between two kills.
         first = rounds_seen(process, int(generator.integers(3, 6)))
         assert first == before
         if killed % 2:
             time.sleep(float(generator.uniform(0, 0.02)))
         else:
-            wait_for_a_write(folder, process)
+            wait_for_a_write(directory, process)
         assert process.poll() is None, "the run was over before it could be killed"
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed += 1
-        assert newest(folder) >= before
-    assert newest(folder) > 0
-    in_two = finish_elsewhere(folder, 2) if kills > 1 else None
-    finish(start(folder, result, 1))
+        assert newest(directory) >= before
+    assert newest(directory) > 0
+    in_two = finish_elsewhere(directory, 2) if kills > 1 else None
+    finish(start(directory, result, 1))
     # The uninterrupted run is made in this process: a run's bits are not its process's.
     whole = tmp_path / "whole.npy"
     durable.main(tmp_path / "whole", whole)
@@ -99,11 +99,11 @@ def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("victims", [(1,), (0, 1, 1)], ids=len)
 def test_one_of_two_processes_killed_and_both_restarted(victims, tmp_path):
-    folder, result = tmp_path / "killed", tmp_path / "killed.npy"
+    directory, result = tmp_path / "killed", tmp_path / "killed.npy"
     generator = np.random.default_rng(4)
     for victim in victims:
-        before = newest(folder)
-        running = start(folder, result, 2)
+        before = newest(directory)
+        running = start(directory, result, 2)
         assert rounds_seen(running[victim], int(generator.integers(4, 9))) == before
         running[victim].send_signal(signal.SIGKILL)
         # The other waits for one that will not come: its supervisor ends it too, a
@@ -112,10 +112,10 @@ def test_one_of_two_processes_killed_and_both_restarted(victims, tmp_path):
         for process in running:
             process.kill()
             process.communicate()
-        assert newest(folder) >= before
-    assert newest(folder) > 0
-    in_one = finish_elsewhere(folder, 1)
-    finish(start(folder, result, 2))
+        assert newest(directory) >= before
+    assert newest(directory) > 0
+    in_one = finish_elsewhere(directory, 1)
+    finish(start(directory, result, 2))
     whole = tmp_path / "whole.npy"
     finish(start(tmp_path / "whole", whole, 2))
     np.testing.assert_array_equal(np.load(result), np.load(whole))

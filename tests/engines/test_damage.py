@@ -17,12 +17,12 @@ from tests.engines.test_checkpoints import arguments, assert_same_bits, numbers
 
 @pytest.fixture(scope="module")
 def two_checkpoints(tmp_path_factory) -> tuple[Path, Any]:
-    """Return a folder with checkpoints of 2 and 4 rounds, and the run's end."""
-    folder = tmp_path_factory.mktemp("sound")
+    """Return a directory with checkpoints of 2 and 4 rounds, and the run's end."""
+    directory = tmp_path_factory.mktemp("sound")
     with jax.enable_x64(True):
-        list(run(**arguments(rounds=4), checkpoints=Checkpoints(folder, every=2)))
+        list(run(**arguments(rounds=4), checkpoints=Checkpoints(directory, every=2)))
         *_, expected = run(**arguments(rounds=5))
-        return folder, numbers(expected)
+        return directory, numbers(expected)
 
 
 def damage(path: Path, generator: np.random.Generator, kind: str) -> None:
@@ -41,25 +41,27 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     case, two_checkpoints, tmp_path, caplog
 ):
     sound, expected = two_checkpoints
-    folder = tmp_path / "run"
-    shutil.copytree(sound, folder)
+    directory = tmp_path / "run"
+    shutil.copytree(sound, directory)
     generator = np.random.default_rng(case)
-    files = sorted(path for path in (folder / "round_4").rglob("*") if path.is_file())
+    files = sorted(
+        path for path in (directory / "round_4").rglob("*") if path.is_file()
+    )
     files = [path for path in files if path.stat().st_size]
     victim = files[int(generator.integers(len(files)))]
     damage(victim, generator, "flipped" if case % 2 else "truncated")
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        *_, last = resume(**arguments(rounds=5), checkpoints=Checkpoints(folder, 2))
+        *_, last = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(last), expected)
     # What was damaged is out of the way, and all that stands in its place is sound.
-    assert {path.name for path in folder.glob("round_*")} == {
+    assert {path.name for path in directory.glob("round_*")} == {
         "round_2",
         "round_4",
         "round_5",
     }
-    for one in folder.glob("round_*"):
+    for one in directory.glob("round_*"):
         verified_notes(one)
-    part_of_the_state = victim.relative_to(folder / "round_4").parts[0] in (
+    part_of_the_state = victim.relative_to(directory / "round_4").parts[0] in (
         "state",
         "notes",
         "digests.json",
@@ -69,23 +71,23 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
 
 @pytest.mark.slow
 def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplog):
-    folder = tmp_path / "run"
-    shutil.copytree(two_checkpoints[0], folder)
-    for digests in folder.glob("round_*/digests.json"):
+    directory = tmp_path / "run"
+    shutil.copytree(two_checkpoints[0], directory)
+    for digests in directory.glob("round_*/digests.json"):
         digests.unlink()
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        again = resume(**arguments(rounds=5), checkpoints=Checkpoints(folder, 2))
+        again = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
         assert [done.number for done in again] == [0, 1, 2, 3, 4]
     assert "no checkpoint that can be used" in caplog.messages[-1]
-    (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(folder, 2))
+    (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(end), two_checkpoints[1])
 
 
 def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     two_checkpoints, tmp_path, monkeypatch
 ):
-    folder = tmp_path / "run"
-    shutil.copytree(two_checkpoints[0], folder)
+    directory = tmp_path / "run"
+    shutil.copytree(two_checkpoints[0], directory)
 
     def refuse(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
@@ -93,4 +95,4 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     # Whoever runs the tests as root may read everything.
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be read: .*Permission denied"):
-        resume(**arguments(rounds=5), checkpoints=Checkpoints(folder))
+        resume(**arguments(rounds=5), checkpoints=Checkpoints(directory))

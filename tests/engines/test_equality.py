@@ -55,18 +55,20 @@ def test_every_size_of_chunks_and_mesh_gives_one_trajectory(name):
 @pytest.fixture(scope="module")
 def two_processes(request, tmp_path_factory) -> dict[str, list[np.ndarray]]:
     """Run the algorithms of selected tests in two processes of two devices each."""
-    folder = tmp_path_factory.mktemp("processes")
+    directory = tmp_path_factory.mktemp("processes")
     test = test_two_processes_of_two_shards_give_the_same
     names = [
         item.callspec.params["name"]
         for item in request.session.items
         if getattr(item, "function", None) is test
     ]
-    for process in start_processes(2, ["tests.engines.processes", str(folder), *names]):
+    for process in start_processes(
+        2, ["tests.engines.processes", str(directory), *names]
+    ):
         said, _ = process.communicate(timeout=HANG)
         assert process.returncode == 0, said
     return {
-        name: list(np.load(folder / f"{number}.npy"))
+        name: list(np.load(directory / f"{number}.npy"))
         for number, name in enumerate(names)
     }
 

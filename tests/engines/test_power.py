@@ -17,7 +17,7 @@ Happened = list[tuple[str, str]]
 
 @pytest.fixture
 def happened(monkeypatch, tmp_path) -> Happened:
-    """What is put on the disk, renamed and removed below a folder, in order."""
+    """What is put on the disk, renamed and removed below a directory, in order."""
     events: Happened = []
     below, synchronise = str(tmp_path), os.fsync
 
@@ -42,13 +42,13 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
     file = tmp_path / "notes"
     with replacing(file) as unfinished:
         unfinished.write_text("all")
-    draft, folder = str(tmp_path / "unfinished-notes"), str(tmp_path)
+    draft, directory = str(tmp_path / "unfinished-notes"), str(tmp_path)
     order = [one for one in happened if one[0] != "os.remove"]
     assert order[-4:] == [
         ("on disk", draft),
         ("os.rename", draft),
         ("named", str(file)),
-        ("on disk", folder),
+        ("on disk", directory),
     ]
 
 

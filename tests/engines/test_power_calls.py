@@ -69,7 +69,7 @@ def calls(lines: Sequence[str]) -> Iterator[Call]:
             continue
         paths: list[Path] = []
         for named, opened in PATH.findall(found[2]):
-            # A name may be one in the folder whose descriptor comes before it.
+            # A name may be one in the directory whose descriptor comes before it.
             if named and paths and not named.startswith("/"):
                 paths[-1] /= named
             elif named and paths and found[1] not in RENAMING:
@@ -83,7 +83,7 @@ class Disk:
     """A disk that keeps what was synchronised.
 
     Attributes:
-        pending: files with content, and files and folders with a name, that a loss of
+        pending: files with content, and files and directories with a name, that a loss of
             power would take away.
     """
 

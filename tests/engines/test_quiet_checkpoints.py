@@ -31,6 +31,9 @@ def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
             checkpoints=Checkpoints(tmp_path, every=1),
         )
     )
-    assert {folder.name for folder in tmp_path.iterdir()} == {"round_1", "round_2"}
+    assert {directory.name for directory in tmp_path.iterdir()} == {
+        "round_1",
+        "round_2",
+    }
     said = [one.getMessage() for one in caplog.records if one.name == "absl"]
     assert said == []

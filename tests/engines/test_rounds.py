@@ -28,7 +28,7 @@ from fedbilevel import (
 from fedbilevel.algorithms import momentum
 from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines import debug
-from fedbilevel.engines.device_work import work_of_device
+from fedbilevel.engines.device_work import run_device
 from fedbilevel.mathematics import tree
 from tests import quadratic
 from tests.algorithms.table import TwoExchanges, at_night
@@ -83,7 +83,7 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
     draw = StoredExamples.draw
 
     def watched_work(phase, downlink, *rest, **how):
-        done = work_of_device(phase, downlink, *rest, **how)
+        done = run_device(phase, downlink, *rest, **how)
         seen["up"] += tree.number_of_bytes(done.upload)
         seen["down"] += tree.number_of_bytes(downlink)
         return done
@@ -96,7 +96,7 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
             seen["samples"] += sum(len(jax.tree.leaves(batch)[0]) for batch in batches)
         return batches
 
-    monkeypatch.setattr(debug, "work_of_device", watched_work)
+    monkeypatch.setattr(debug, "run_device", watched_work)
     monkeypatch.setattr(StoredExamples, "draw", watched_draw)
     *_, last = start_run(algorithm, rounds=2, engine=DebugSimulation())
     assert last.costs.bytes_down == seen["down"]

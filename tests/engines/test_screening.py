@@ -257,8 +257,8 @@ def test_a_sweep_shows_a_run_that_would_have_stopped():
         seeds=[0],
         measure=lambda server: server.x,
     )
-    assert np.isfinite(done.measured[0]).all()
-    assert np.isnan(done.measured[1, 0, -1]).all()
+    assert np.isfinite(done.measurements[0]).all()
+    assert np.isnan(done.measurements[1, 0, -1]).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

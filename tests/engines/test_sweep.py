@@ -44,7 +44,7 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
             quadratic.problem(), algorithm, devices(), *START, seed=seed, **common
         ):
             for mine, other in zip(
-                done.measured, (finished.x, finished.y), strict=True
+                done.measurements, (finished.x, finished.y), strict=True
             ):
                 np.testing.assert_allclose(
                     mine[i, i, finished.number], other, rtol=0, atol=1e-10
@@ -97,7 +97,7 @@ done = sweep(
 )
 for i, algorithm in enumerate(settings):
     *_, last = run(problem, algorithm, *rest, rounds=3, seed=i)
-    print(float(np.abs(np.asarray(last.x) - done.measured[i, i, -1]).max()))
+    print(float(np.abs(np.asarray(last.x) - done.measurements[i, i, -1]).max()))
 """
 
 

@@ -20,8 +20,8 @@ FILE = """
 algorithm = "auto"
 rounds = 12
 [data]
-training = 64
-validation = 40
+train_size = 64
+validation_size = 40
 [partition]
 devices = 4
 [evaluation]
@@ -29,8 +29,8 @@ every = 4
 """
 
 
-def read(text: str, folder: Path) -> Experiment:
-    file = folder / "asked.toml"
+def read(text: str, directory: Path) -> Experiment:
+    file = directory / "asked.toml"
     file.write_text(text)
     return read_experiment(file)
 
@@ -114,10 +114,10 @@ def test_federate_goes_on_with_more_rounds_at_the_rates_of_the_run(
     pytest.importorskip("nvflare")
     followed: list[Experiment] = []
 
-    def follow(experiment, folder, *others):
+    def follow(experiment, directory, *others):
         followed.append(experiment)
-        keep(experiment, folder)
-        with Journal(folder, first=0) as journal:
+        keep(experiment, directory)
+        with Journal(directory, first=0) as journal:
             journal.write(Record(0, 0.0, Costs(), {}))
         return 1
 

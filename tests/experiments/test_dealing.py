@@ -10,17 +10,19 @@ from fedbilevel.experiments.split_data import split_data
 
 def test_every_example_is_dealt_once():
     split, wrong, _ = split_data(
-        Data(training=100, validation=50, noise=0.5), Partition(devices=7)
+        Data(train_size=100, validation_size=50, label_noise=0.5), Partition(devices=7)
     )
     for parts, count in ((split.training_rows, 100), (split.validation_rows, 50)):
         assert len(parts) == 7
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(count))
-    clean, *_ = split_data(Data(training=100, validation=50), Partition(devices=7))
+    clean, *_ = split_data(
+        Data(train_size=100, validation_size=50), Partition(devices=7)
+    )
     np.testing.assert_array_equal(wrong, split.training.labels != clean.training.labels)
 
 
 def test_a_long_tail_is_of_training_alone():
-    split, *_ = split_data(Data(tail=20.0), Partition())
+    split, *_ = split_data(Data(imbalance=20.0), Partition())
     counts = np.bincount(split.training.labels)
     assert counts.max() >= 15 * counts.min()
     assert np.bincount(split.validation.labels).min() > 20
@@ -30,7 +32,7 @@ def test_a_long_tail_is_of_training_alone():
 def test_natural_devices_are_the_groups_of_the_data():
     source = datasets.adult()
     split, *_ = split_data(
-        Data("adult", training=3000, validation=1000), Partition(natural=True)
+        Data("adult", train_size=3000, validation_size=1000), Partition(natural=True)
     )
     assert len(split.training_rows) == len(source.group_names)
     order = np.random.default_rng(0).permutation(len(source.train.labels))[:4000]

@@ -1,4 +1,4 @@
-"""An experiment file over a data set in the hub's layout, beside it in a folder."""
+"""An experiment file over a data set in the hub's layout, beside it in a directory."""
 
 import json
 
@@ -25,7 +25,7 @@ batch_size = 4
 name = "hub"
 path = "small-digits"
 label = "digit"
-validation = 60
+validation_size = 60
 
 [partition]
 devices = 3
@@ -34,8 +34,8 @@ HUB = Data("hub", path="a/b", features=("u", "v"), label="w", splits=("one", "tw
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return a folder with an experiment file and scikit-learn's digits as images."""
+def directory(tmp_path, monkeypatch):
+    """Return a directory with an experiment file and scikit-learn's digits as images."""
     import datasets as hf
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -52,16 +52,16 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(folder, monkeypatch):
+def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(directory, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = fedbilevel(folder, f"run {folder / 'first.toml'} --json")
+    done = fedbilevel(directory, f"run {directory / 'first.toml'} --json")
     *_, last, baseline = map(json.loads, done.stdout.splitlines())
     assert baseline["baseline"]["rounds"] == 2
     assert last["rounds"] == 2
     assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
     # The run's own copy is read from anywhere, so it has the whole path.
-    copy = read_experiment(folder / "runs" / "first" / "experiment.toml")
-    assert copy.data.path == str(folder / "small-digits")
+    copy = read_experiment(directory / "runs" / "first" / "experiment.toml")
+    assert copy.data.path == str(directory / "small-digits")
     split, *_ = split_data(copy.data, copy.partition)
     assert len(split.training_rows) == 3
     assert split.training.features.shape == (240, 64)
@@ -97,7 +97,9 @@ def test_a_wrong_combination_is_refused_in_a_sentence(old, new, message, tmp_pat
     assert message in str(caught.value)
 
 
-def test_more_examples_than_the_hubs_set_has_are_refused_with_its_path(folder):
-    data = Data("hub", path=str(folder / "small-digits"), label="digit", training=1000)
+def test_more_examples_than_the_hubs_set_has_are_refused_with_its_path(directory):
+    data = Data(
+        "hub", path=str(directory / "small-digits"), label="digit", train_size=1000
+    )
     with pytest.raises(ValueError, match="small-digits has 300"):
         split_data(data, Partition(devices=2))

@@ -3,8 +3,8 @@
 import pytest
 
 from fedbilevel import FedBiO, LocalBSGM, NeumannSeries
-from fedbilevel.experiments.files.kinds import word_of
 from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.type_options import word_of
 from fedbilevel.experiments.schema import (
     Auto,
     Experiment,
@@ -22,7 +22,7 @@ NEEDED = {
     "--algorithm.hypergradient.scale 1",
     "FedNest": "--algorithm.series.terms 3 --algorithm.series.scale 1",
     "LFedNest": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
-    "Own": "--problem.file own.py",
+    "CustomProblem": "--problem.file own.py",
 }
 
 

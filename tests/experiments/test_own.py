@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedbilevel.experiments.custom_problem import own_task
+from fedbilevel.experiments.custom_problem import custom_task
 from tests.commands.seeds import PROBLEM
 
 DRAWN = PROBLEM.replace("def task():", "rng = np.random.default_rng(0)\ndef task():")
@@ -13,10 +13,10 @@ def test_a_file_gives_the_same_task_until_it_is_edited(tmp_path):
     # The same losses are compiled once, for all runs of a comparison.
     file = tmp_path / "own.py"
     file.write_text(PROBLEM)
-    first = own_task(file).problem
-    assert own_task(file).problem == first
+    first = custom_task(file).problem
+    assert custom_task(file).problem == first
     file.write_text(PROBLEM.replace("0.01", "0.02"))
-    edited = own_task(file).problem
+    edited = custom_task(file).problem
     assert edited != first
     assert edited.upper_loss(1.0, 0.0, np.zeros(2)) == 0.02
 
@@ -25,6 +25,6 @@ def test_a_generator_of_the_file_gives_every_run_the_same_examples(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(DRAWN)
     first, second = (
-        own_task(file).devices.cohort(np.array([0])).lower.arrays for _ in range(2)
+        custom_task(file).devices.cohort(np.array([0])).lower.arrays for _ in range(2)
     )
     np.testing.assert_array_equal(first, second)

@@ -10,7 +10,7 @@ from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
 from fedbilevel.experiments.files.write import settings_of, write_experiment
-from fedbilevel.experiments.schema import Experiment, Own, Tracking
+from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.problems import Regularisation
 
 SOUND = """
@@ -26,18 +26,18 @@ terms = 5
 scale = 0.3
 
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "ridge.py"
 """
 ASKED = Experiment(
     LocalBSGM(CubeRootDecay(0.5), NeumannSeries(5, 0.3)),
-    problem=Own(Path("ridge.py")),
+    problem=CustomProblem(Path("ridge.py")),
     rounds=7,
 )
 
 
-def read(text: str, folder: Path) -> Experiment:
-    file = folder / "asked.toml"
+def read(text: str, directory: Path) -> Experiment:
+    file = directory / "asked.toml"
     file.write_text(text)
     return read_experiment(file)
 
@@ -79,7 +79,11 @@ def test_a_table_that_can_be_of_one_kind_only_is_written_without_its_name(tmp_pa
             "[tracking]\nmlflow = 1\n[problem]",
             "line 14: tracking.mlflow: text",
         ),
-        ('name = "Own"', 'name = "Ridge"', "problem is 'Ridge', which is not known"),
+        (
+            'name = "CustomProblem"',
+            'name = "Ridge"',
+            "problem is 'Ridge', which is not known",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_its_cure(old, new, message, tmp_path):

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from fedbilevel import FedBiO, Simulation, UniformSample, run
-from fedbilevel.experiments.build import task_of
-from fedbilevel.experiments.run import carry_out
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.build import build_task
+from fedbilevel.experiments.run import run_experiment
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import (
+    CheckpointSettings,
+    CustomProblem,
     Data,
     Evaluation,
     Experiment,
-    Keeping,
-    Own,
     Partition,
 )
 from fedbilevel.metrics import newton_reference, stationarity
@@ -27,16 +27,16 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     experiment = Experiment(
         FedBiO(0.1, batch_size=4),
         problem=LossTuning(),
-        data=Data(training=90, validation=60),
+        data=Data(train_size=90, validation_size=60),
         partition=Partition(devices=4, concentration=0.3),
         rounds=3,
         seed=5,
         participants=2,
-        weigh_by_size=True,
+        weight_by_size=True,
         evaluation=Evaluation(every=2, stationarity=True),
     )
-    *_, last = carry_out(experiment, tmp_path, goes_on=False)
-    task = task_of(experiment)
+    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    task = build_task(experiment)
     sizes = task.devices.lower_sizes
     assert len(set(sizes.tolist())) > 1
     *_, by_hand = run(
@@ -52,8 +52,8 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     )
     np.testing.assert_array_equal(last.done.y, by_hand.y)
     # The class weights of the upper loss are those of the weighted devices.
-    alike = Experiment(**{**vars(experiment), "weigh_by_size": False})
-    assert task.problem.upper_loss != task_of(alike).problem.upper_loss
+    alike = Experiment(**{**vars(experiment), "weight_by_size": False})
+    assert task.problem.upper_loss != build_task(alike).problem.upper_loss
     records = list(read_records(tmp_path))
     assert [record.rounds for record in records] == [0, 2, 3]
     assert records[-1].costs == by_hand.costs
@@ -73,7 +73,7 @@ def test_records_are_the_same_with_rounds_in_one_call_and_without(
         rounds=11,
         participants=3,
         evaluation=Evaluation(every=5),
-        checkpoints=Keeping(every=4),
+        checkpoints=CheckpointSettings(every=4),
     )
     lengths = []
     together = Simulation.rounds
@@ -83,15 +83,15 @@ def test_records_are_the_same_with_rounds_in_one_call_and_without(
         return together(self, job, first, state, participants)
 
     monkeypatch.setattr(Simulation, "rounds", watched)
-    steps = list(carry_out(experiment, tmp_path / "together", goes_on=False))
+    steps = list(run_experiment(experiment, tmp_path / "together", goes_on=False))
     assert sum(lengths) == 11
     assert max(lengths) > 1
     assert [one.done.number for one in steps if one.record is not None] == [4, 9, 10]
     monkeypatch.setattr(Simulation, "rounds_at_once", lambda self, job: 0)
-    *_, last = carry_out(experiment, tmp_path / "alone", goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path / "alone", goes_on=False)
     found = [
-        [record._replace(seconds=0.0) for record in read_records(tmp_path / folder)]
-        for folder in ("together", "alone")
+        [record._replace(seconds=0.0) for record in read_records(tmp_path / directory)]
+        for directory in ("together", "alone")
     ]
     assert [record.rounds for record in found[0]] == [0, 5, 10, 11]
     assert found[0] == found[1]
@@ -106,9 +106,9 @@ def test_a_metric_that_is_no_number_is_named(tmp_path):
         "    task = quadratic_task(random_quadratic(devices=2))\n"
         "    return task._replace(metrics={'both': lambda x, y: x})\n"
     )
-    experiment = Experiment(FedBiO(0.1), problem=Own(own), rounds=2)
+    experiment = Experiment(FedBiO(0.1), problem=CustomProblem(own), rounds=2)
     with pytest.raises(ValueError, match="the metric both returned an array of shape"):
-        list(carry_out(experiment, tmp_path / "run", goes_on=False))
+        list(run_experiment(experiment, tmp_path / "run", goes_on=False))
 
 
 @pytest.mark.single_precision
@@ -116,9 +116,9 @@ def test_a_run_that_was_killed_after_its_last_record_still_leaves_what_it_learnt
     tmp_path,
 ):
     experiment = Experiment(FedBiO(0.1), partition=Partition(devices=2), rounds=2)
-    *_, last = carry_out(experiment, tmp_path, goes_on=False)
-    (tmp_path / LEARNT).unlink()
-    *_, again = carry_out(experiment, tmp_path, goes_on=True)
+    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    (tmp_path / SOLUTION).unlink()
+    *_, again = run_experiment(experiment, tmp_path, goes_on=True)
     np.testing.assert_array_equal(again.done.x, last.done.x)
-    with np.load(tmp_path / LEARNT) as learnt:
+    with np.load(tmp_path / SOLUTION) as learnt:
         np.testing.assert_array_equal(learnt["x"], last.done.x)

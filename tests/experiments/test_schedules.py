@@ -33,8 +33,8 @@ NESTED = optax_schedule(
 )
 
 
-def read(text: str, folder: Path) -> Experiment:
-    file = folder / "asked.toml"
+def read(text: str, directory: Path) -> Experiment:
+    file = directory / "asked.toml"
     file.write_text(text)
     return read_experiment(file)
 

@@ -20,8 +20,8 @@ learning_rate = 0.1
 """
 
 
-def read(text: str, folder: Path) -> Experiment:
-    file = folder / "asked.toml"
+def read(text: str, directory: Path) -> Experiment:
+    file = directory / "asked.toml"
     file.write_text(text)
     return read_experiment(file)
 

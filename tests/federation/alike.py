@@ -33,8 +33,8 @@ def algorithm(name: str) -> FederatedAlgorithm:
     return ALGORITHMS[name]()
 
 
-def sites(name: str, folder: Path | None = None) -> dict[str, Site]:
-    return sites_holding(held(), PROBLEM, algorithm(name), folder)
+def sites(name: str, directory: Path | None = None) -> dict[str, Site]:
+    return sites_holding(held(), PROBLEM, algorithm(name), directory)
 
 
 class Told(NamedTuple):
@@ -78,7 +78,7 @@ class ByHand:
             for number in (round_number, place, device):
                 key = jax.random.fold_in(key, number)
             told[device] = Told(
-                *work_of(phase)(
+                *prepare_run(phase)(
                     downlink,
                     self._private[device],
                     data(device),
@@ -115,7 +115,7 @@ def data(device: int) -> Any:
 
 
 @cache
-def work_of(phase: Phase) -> Callable[..., Any]:
+def prepare_run(phase: Phase) -> Callable[..., Any]:
     fold = jax.random.fold_in
 
     @jax.jit

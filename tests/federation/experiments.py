@@ -47,17 +47,17 @@ batch_size = 2
 
 
 def written(
-    folder: Path, algorithm: str, settings: str, sites: Sequence[str] = SITES
+    directory: Path, algorithm: str, settings: str, sites: Sequence[str] = SITES
 ) -> Path:
     """Write an experiment file, and beside it the small problem; return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(pulled.__file__, folder / "pulled.py")
-    file = folder / f"{algorithm}.toml"
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy(pulled.__file__, directory / "pulled.py")
+    file = directory / f"{algorithm}.toml"
     file.write_text(
         f"""federation.sites = {list(sites)}
 {settings}
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "pulled.py"
 [algorithm]
 name = "{algorithm}"
@@ -95,7 +95,7 @@ class Command(NamedTuple):
 
 @contextmanager
 def federating(file: Path, *options: str, **environment: str) -> Iterator[Command]:
-    """Type the command in the folder of a file; it does not outlive the block."""
+    """Type the command in the directory of a file; it does not outlive the block."""
     said = file.with_suffix(".said")
     with (
         said.open("w") as errors,
@@ -115,5 +115,5 @@ def federating(file: Path, *options: str, **environment: str) -> Iterator[Comman
 
 
 def home_in(kit: Path, run: str) -> Path:
-    """Return the folder of a run in a kit, whoever submitted it, if it is there yet."""
+    """Return the directory of a run in a kit, whoever submitted it, if it is there yet."""
     return next(kit.glob(f"fedbilevel/*/{run}"), kit / "none")

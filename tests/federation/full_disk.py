@@ -36,15 +36,15 @@ def arguments(kept: Path) -> dict[str, Any]:
     }
 
 
-def checkpoints(folder: Path) -> Checkpoints:
-    return Checkpoints(folder, every=2, keep=ROUNDS)
+def checkpoints(directory: Path) -> Checkpoints:
+    return Checkpoints(directory, every=2, keep=ROUNDS)
 
 
-def main(folder: Path, kept: Path, last: int) -> None:
+def main(directory: Path, kept: Path, last: int) -> None:
     """Resume; after so many rounds, if any, no file may grow beyond a limit."""
     jax.config.update("jax_enable_x64", True)
     try:
-        for done in resume(**arguments(kept), checkpoints=checkpoints(folder)):
+        for done in resume(**arguments(kept), checkpoints=checkpoints(directory)):
             print("round", done.number, flush=True)
             if done.number + 1 == last:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from fedbilevel import run
-from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.flare.provisioning import Kits
 from fedbilevel.flare.rehearsals import pids
@@ -24,20 +24,20 @@ class Live(NamedTuple):
 
     Attributes:
         command: that follows it.
-        folder: of the run.
+        directory: of the run.
         kits: of the server and the sites.
         pace: the file that makes rounds slow.
     """
 
     command: Command
-    folder: Path
+    directory: Path
     kits: Kits
     pace: Path
 
     @property
     def home(self) -> Path:
-        """The folder of the run at the server."""
-        return home_in(self.kits.server, (self.folder / "run").read_text())
+        """The directory of the run at the server."""
+        return home_in(self.kits.server, (self.directory / "run").read_text())
 
     @property
     def jobs(self) -> int:
@@ -84,15 +84,15 @@ class Live(NamedTuple):
         computation.kill()
 
 
-def assert_ends_as_simulated(folder: Path, counted: Sequence[Sequence[int]]) -> None:
+def assert_ends_as_simulated(directory: Path, counted: Sequence[Sequence[int]]) -> None:
     """Hold a finished run to a simulation in which the same devices took part.
 
     Args:
-        folder: of the run.
+        directory: of the run.
         counted: the devices whose uploads counted, for every round.
     """
-    experiment = read_experiment(folder / "experiment.toml")
-    task = task_of(experiment)
+    experiment = read_experiment(directory / "experiment.toml")
+    task = build_task(experiment)
     *_, last = run(
         task.problem,
         experiment.federated_algorithm,
@@ -102,7 +102,7 @@ def assert_ends_as_simulated(folder: Path, counted: Sequence[Sequence[int]]) -> 
         rounds=experiment.rounds,
         participation=Present(tuple(map(tuple, counted))),
     )
-    found = np.load(folder / "learnt.npz")
+    found = np.load(directory / "solution.npz")
     np.testing.assert_allclose(found["x"], last.x, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found["y"], last.y, rtol=0, atol=1e-10)
 

@@ -17,7 +17,7 @@ from fedbilevel import FedBiO, FederatedAlgorithm
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import REHEARSAL, RefusedError, Site, SiteRules
-from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.wire_format import packed
 from fedbilevel.problems import LabelledRows, Split, hyper_cleaning, regularisation
@@ -80,7 +80,7 @@ class Victim:
     ) -> None:
         self.problem, self.algorithm, self.rules = problem, algorithm, rules
         self.questions = self.answered = self.runs = 0
-        self.answers = AnswerCount()
+        self.answers = ExchangeCounter()
         self.reason = ""
         self._site: Site | None = None
         server, _ = algorithm.init(problem.problem, problem.x, problem.y)

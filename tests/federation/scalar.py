@@ -118,7 +118,7 @@ def carried_out(
     liars: Collection[str] = (),
     by_size: bool = False,
     quorum: int = 1,
-    patience: float | None = None,
+    straggler_factor: float | None = None,
 ) -> Outcome:
     """Run the federation with all sites, of which some claim too much."""
     enrolments = {
@@ -128,7 +128,7 @@ def carried_out(
         for who, site in sites().items()
     }
     enrolled = EnrolledDevices(enrolments, form=HELD)
-    asked = Experiment(ALGORITHM.inner, weigh_by_size=by_size, size_limit=SIZE_LIMIT)
+    asked = Experiment(ALGORITHM.inner, weight_by_size=by_size, size_limit=SIZE_LIMIT)
     weights = weights_of(asked, enrolled)
     records: list[Exchange] = []
     engine = Federation(
@@ -137,7 +137,7 @@ def carried_out(
         run=name,
         timeout=TIMEOUT,
         quorum=quorum,
-        patience=patience,
+        straggler_factor=straggler_factor,
         note=records.append,
     )
     given: dict[str, Any] = {"weights": weights, "limits": limits, "engine": engine}

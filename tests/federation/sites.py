@@ -73,7 +73,7 @@ def sites_holding(
     held: Sequence[LocalExamples],
     problem: BilevelProblem,
     algorithm: FederatedAlgorithm,
-    folder: Path | None = None,
+    directory: Path | None = None,
 ) -> dict[str, Site]:
     """Return sites that share what is compiled, called site-0 and so on."""
     return {
@@ -83,7 +83,7 @@ def sites_holding(
             algorithm,
             examples,
             *START,
-            folder=None if folder is None else folder / f"site-{number}",
+            directory=None if directory is None else directory / f"site-{number}",
             rules=REHEARSAL,
         )
         for number, examples in enumerate(held)

@@ -196,7 +196,7 @@ def with_patience(
         run="a",
         timeout=60.0,
         quorum=quorum,
-        patience=3.0,
+        straggler_factor=3.0,
         note=records.append,
     )
     what = PROBLEM, algorithm(name), enrolled(among)
@@ -358,8 +358,8 @@ def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked():
 
 
 def test_patience_below_one_is_refused():
-    with pytest.raises(ValueError, match="patience must be at least 1"):
-        federation(sites(NAME), patience=0.5)
+    with pytest.raises(ValueError, match="straggler_factor must be at least 1"):
+        federation(sites(NAME), straggler_factor=0.5)
 
 
 def test_too_few_chosen_devices_are_no_quorum():

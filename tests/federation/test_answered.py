@@ -10,16 +10,16 @@ import pytest
 
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation import RefusedError, SiteRules
-from fedbilevel.federation.answer_count import COUNT, AnswerCount
-from fedbilevel.federation.answered import ANSWERED, AnsweredTasks
+from fedbilevel.federation.exchange_counter import COUNT, ExchangeCounter
+from fedbilevel.federation.task_record import ANSWERED, TaskRecord
 
 MOST = 40
 
 
-def tasks_of(runs: Path, name: str, most_rollbacks: int = 20) -> AnsweredTasks:
+def tasks_of(runs: Path, name: str, most_rollbacks: int = 20) -> TaskRecord:
     """Return the tasks of a run, as a job of its own sees them."""
     allowed = SiteRules(most_exchanges=MOST, most_rollbacks=most_rollbacks)
-    return AnsweredTasks(allowed, runs / "owner" / name, AnswerCount(runs))
+    return TaskRecord(allowed, runs / "owner" / name, ExchangeCounter(runs))
 
 
 def answer_all(runs: Path, name: str) -> int:
@@ -114,7 +114,7 @@ def test_an_operator_reads_what_was_answered(tmp_path):
 
 def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
     tasks = tasks_of(tmp_path, "first")
-    (tmp_path / "owner").write_text("no folder")
+    (tmp_path / "owner").write_text("no directory")
     with pytest.raises(RefusedError, match="cannot note what it answers"):
         tasks.admit(Moment(0, 0), "aa")
     assert (tmp_path / COUNT).read_text() == "first 0 0\n"

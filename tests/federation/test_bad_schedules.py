@@ -82,7 +82,7 @@ class Schedule(NamedTuple):
         by_size: whether sites count by what they claim, up to the limit of sizes.
         distance: the distance limit.
         quorum: of uploads.
-        patience: of an exchange that has its quorum.
+        straggler_factor: of an exchange that has its quorum.
         pace: seconds of an honest answer.
     """
 
@@ -91,7 +91,7 @@ class Schedule(NamedTuple):
     by_size: bool
     distance: float
     quorum: int
-    patience: float | None
+    straggler_factor: float | None
     pace: float
 
     @classmethod
@@ -123,14 +123,14 @@ class Schedule(NamedTuple):
     def seconds(self) -> float:
         """The most that an exchange may take.
 
-        With patience, a multiple of what honest sites take, if these are a quorum. If
+        With straggler_factor, a multiple of what honest sites take, if these are a quorum. If
         they are not, sites that were being skipped are asked after the others.
         """
         if self.quorum > len(NAMES) - len(self.plans):
             return 2 * TIMEOUT
-        if self.patience is None:
+        if self.straggler_factor is None:
             return TIMEOUT
-        return max(backoff.SHORTEST, self.patience * self.pace)
+        return max(backoff.SHORTEST, self.straggler_factor * self.pace)
 
 
 def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
@@ -147,7 +147,7 @@ def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
         liars=schedule.liars,
         by_size=schedule.by_size,
         quorum=schedule.quorum,
-        patience=schedule.patience,
+        straggler_factor=schedule.straggler_factor,
     )
     seen.update(deed for deeds in transport.deeds for deed in deeds.values())
     seen["claims too much"] += len(schedule.liars)

@@ -66,15 +66,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 @contextmanager
 def run(
-    federation: Federation, folder: Path, deeds: dict[str, str], *options: str
+    federation: Federation, directory: Path, deeds: dict[str, str], *options: str
 ) -> Iterator[Live]:
     federation.deeds.write_text(json.dumps(deeds))
-    file = written(folder, "LocalBSGM", SETTINGS)
+    file = written(directory, "LocalBSGM", SETTINGS)
     kit = "--federation.kit", str(federation.kits.lead)
     with federating(file, *kit, *options) as command:
         yield Live(
             command,
-            folder / "runs" / "LocalBSGM-federated",
+            directory / "runs" / "LocalBSGM-federated",
             federation.kits,
             federation.pace,
         )
@@ -90,11 +90,11 @@ def ends(live: Live) -> None:
 def finished(live: Live) -> list[dict[str, Any]]:
     """Wait for a run's end, hold it to a simulation, and return its exchanges."""
     ends(live)
-    lines = (live.folder / "exchanges.jsonl").read_text().splitlines()
+    lines = (live.directory / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
     counted = [[SITES.index(name) for name in one["counted"]] for one in exchanges]
     assert len(exchanges) == ROUNDS
-    assert_ends_as_simulated(live.folder, counted)
+    assert_ends_as_simulated(live.directory, counted)
     return exchanges
 
 
@@ -111,7 +111,7 @@ def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
     assert ENDED not in live.command.said
     left_out = [one["left_out"].get("west") for one in exchanges]
     assert "its worker process ended" in left_out
-    found = json.loads((live.folder / "left_out.json").read_text())
+    found = json.loads((live.directory / "left_out.json").read_text())
     assert found["west"]["reason"] == "its worker process ended"
 
 
@@ -136,7 +136,7 @@ def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
     federation, tmp_path
 ):
     # On a machine at load 25 honest sites took more than 120 s.
-    options = "--federation.enrolment", "300"
+    options = "--federation.enrolment_timeout-timeout", "300"
     with run(
         federation, tmp_path, {"west": "hang at the first task"}, *options
     ) as live:
@@ -187,9 +187,9 @@ def test_a_huge_reply_is_refused_before_room_is_set_aside(federation, tmp_path, 
 def test_a_server_that_is_gone_is_told_of_and_given_up(federation, tmp_path):
     """The last test: it leaves no server."""
     federation.pace.write_text("0.5")
-    options = "--federation.reachable", "40", "--rounds", "1000"
+    options = "--federation.connection-timeout", "40", "--rounds", "1000"
     with run(federation, tmp_path, {}, *options) as live:
-        live.command.until(lambda: bool(list(read_records(live.folder))))
+        live.command.until(lambda: bool(list(read_records(live.directory))))
         stop(federation.kits.server)
         assert live.command.process.wait(HANG) == 2
     *_, told, last = live.command.said.splitlines()

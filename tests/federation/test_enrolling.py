@@ -37,10 +37,16 @@ class Told(NamedTuple):
         raise AssertionError("nobody is asked for more")
 
 
-def job(folder: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
+def job(directory: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
     """Enrol sites that answer so; return all, and who is left out of the job."""
     return enrol(
-        Told(replies), SITES, HELD, folder, seconds=9.0, at_least=quorum, quorum=quorum
+        Told(replies),
+        SITES,
+        HELD,
+        directory,
+        seconds=9.0,
+        at_least=quorum,
+        quorum=quorum,
     )
 
 

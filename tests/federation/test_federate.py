@@ -31,9 +31,9 @@ rounds = {ROUNDS}
 [problem]
 name = "Cleaning"
 [data]
-training = 400
-validation = 200
-noise = 0.3
+train_size = 400
+validation_size = 200
+label_noise = 0.3
 [partition]
 devices = 4
 [algorithm]
@@ -52,7 +52,7 @@ WRONG = f"""
 rounds = 3
 federation.sites = {SITES}
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "wrong.py"
 [algorithm]
 name = "FedBiO"
@@ -80,7 +80,7 @@ class Told(NamedTuple):
     """What became of the commands.
 
     Attributes:
-        folder: of the run.
+        directory: of the run.
         interrupted: what the command said that was interrupted.
         code: with which it ended.
         left: processes that it left.
@@ -89,7 +89,7 @@ class Told(NamedTuple):
         mistaken: what another said then, about sites that hold something else.
     """
 
-    folder: Path
+    directory: Path
     interrupted: str
     code: int
     left: list[int]
@@ -105,23 +105,23 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     clean.write_text(CLEAN)
     wrong.write_text(WRONG)
     (home / "wrong.py").write_text(LOSSES + MODEL)
-    folder = home / "runs" / "clean-federated"
-    kits = provisioned(folder / "kits", SITES)
+    directory = home / "runs" / "clean-federated"
+    kits = provisioned(directory / "kits", SITES)
     try:
         with federating(clean) as first:
-            first.until(lambda: bool(list(read_records(folder))))
+            first.until(lambda: bool(list(read_records(directory))))
             first.process.send_signal(signal.SIGINT)
             code = first.process.wait(timeout=HANG)
-        left, before = processes_of(kits), lines(folder)
+        left, before = processes_of(kits), lines(directory)
         interrupted = first.said
         with federating(clean) as second:
             assert second.process.wait(timeout=HANG) == 0, second.said
         with (
-            rehearsal(folder / "kits", SITES),
+            rehearsal(directory / "kits", SITES),
             federating(wrong, "--federation.kit", str(kits.lead)) as third,
         ):
             assert third.process.wait(timeout=HANG) == 2, third.said
-        yield Told(folder, interrupted, code, left, before, second.said, third.said)
+        yield Told(directory, interrupted, code, left, before, second.said, third.said)
     finally:
         stop(kits.server, *kits.sites.values())
 
@@ -130,12 +130,12 @@ def processes_of(kits: Kits) -> list[int]:
     return [pid for kit in (kits.server, *kits.sites.values()) for pid in pids(kit)]
 
 
-def lines(folder: Path) -> list[str]:
-    return (folder / "exchanges.jsonl").read_text().splitlines()
+def lines(directory: Path) -> list[str]:
+    return (directory / "exchanges.jsonl").read_text().splitlines()
 
 
-def last_of(folder: Path) -> Record:
-    *_, last = read_records(folder)
+def last_of(directory: Path) -> Record:
+    *_, last = read_records(directory)
     return last
 
 
@@ -151,7 +151,7 @@ def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
 @pytest.mark.nightly
 def test_the_same_command_goes_on_from_there(told):
     assert 0 < len(told.before) < ROUNDS
-    after = lines(told.folder)
+    after = lines(told.directory)
     # A round that is made again takes another time.
     assert after[: len(told.before)] == told.before
     assert len(after) == ROUNDS
@@ -171,7 +171,7 @@ def test_it_tells_how_far_it_is(told):
 
 @pytest.mark.nightly
 def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
-    shutil.copy(told.folder.parents[1] / "clean.toml", tmp_path)
+    shutil.copy(told.directory.parents[1] / "clean.toml", tmp_path)
     subprocess.run(
         [sys.executable, "-m", "fedbilevel", "run", "clean.toml"],
         check=True,
@@ -180,7 +180,8 @@ def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
         capture_output=True,
     )
     found, wanted = (
-        last_of(folder) for folder in (told.folder, tmp_path / "runs" / "clean")
+        last_of(directory)
+        for directory in (told.directory, tmp_path / "runs" / "clean")
     )
     assert found.rounds == wanted.rounds == ROUNDS
     assert found.costs == wanted.costs
@@ -217,21 +218,21 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
 
 @pytest.mark.nightly
 def test_a_finished_run_is_not_begun_again(told, capsys):
-    file = told.folder.parents[1] / "clean.toml"
+    file = told.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
     assert "clean-federated is finished; --rounds" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
 def test_other_settings_are_another_run(told, capsys):
-    file = told.folder.parents[1] / "clean.toml"
+    file = told.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
     assert "was begun with another seed; give" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
 def test_a_federated_run_is_not_resumed_as_a_simulation(told, capsys):
-    assert main(["resume", str(told.folder)]) == 2
+    assert main(["resume", str(told.directory)]) == 2
     assert "is one across sites; go on with it" in capsys.readouterr().err
 
 

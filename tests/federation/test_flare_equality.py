@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.run import carry_out
+from fedbilevel.experiments.run import run_experiment
 from fedbilevel.flare.provisioning import Kits
 from fedbilevel.flare.rehearsals import pids, rehearsal
 from fedbilevel.tracking.records import read_records
@@ -41,12 +41,12 @@ class Done(NamedTuple):
     """Runs that came to their end.
 
     Attributes:
-        folders: by algorithm.
+        directories: by algorithm.
         said: on standard error, by algorithm.
         growth: of the processes of the longest run.
     """
 
-    folders: dict[str, Path]
+    directories: dict[str, Path]
     said: dict[str, str]
     growth: Growth
 
@@ -82,7 +82,7 @@ def carried_out(home: Path, kits: Kits) -> Done:
             home / name,
             name,
             f"rounds = {rounds}\nevaluation.every = 1\n"
-            f"weigh_by_size = {str(name == 'LocalBSGVRM').lower()}\n"
+            f"weight_by_size = {str(name == 'LocalBSGVRM').lower()}\n"
             "size_limit = 1000\n" + (ADAM if name == "FedNest" else ""),
         )
         for name, rounds in ROUNDS.items()
@@ -97,15 +97,15 @@ def carried_out(home: Path, kits: Kits) -> Done:
         growth = watched(kits, files["LocalBSGM"].parent, commands["LocalBSGM"])
         for name, command in commands.items():
             assert command.process.wait(timeout=HANG) == 0, (name, command.said)
-    folders = {name: folder_of(file.parent) for name, file in files.items()}
+    directories = {name: directory_of(file.parent) for name, file in files.items()}
     said = {name: command.said for name, command in commands.items()}
-    return Done(folders, said, growth)
+    return Done(directories, said, growth)
 
 
-def folder_of(home: Path) -> Path:
-    """Return the folder of the run in a folder."""
-    (folder,) = (home / "runs").iterdir()
-    return folder
+def directory_of(home: Path) -> Path:
+    """Return the directory of the run in a directory."""
+    (directory,) = (home / "runs").iterdir()
+    return directory
 
 
 def watched(kits: Kits, home: Path, command: Command) -> Growth:
@@ -152,21 +152,21 @@ def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("algorithm", ROUNDS)
 def test_every_round_of_a_job_is_that_of_the_simulation(done, algorithm, tmp_path):
-    folder = done.folders[algorithm]
-    experiment = read_experiment(folder / "experiment.toml")
-    with closing(carry_out(experiment, tmp_path, goes_on=False)) as steps:
+    directory = done.directories[algorithm]
+    experiment = read_experiment(directory / "experiment.toml")
+    with closing(run_experiment(experiment, tmp_path, goes_on=False)) as steps:
         for _ in steps:
             pass
-    for found, wanted in zip(measured(folder), measured(tmp_path), strict=True):
+    for found, wanted in zip(measured(directory), measured(tmp_path), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
-    found, wanted = (np.load(one / "learnt.npz") for one in (folder, tmp_path))
+    found, wanted = (np.load(one / "solution.npz") for one in (directory, tmp_path))
     assert set(found) == {"x", "y"}
     for name in found:
         np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-10)
 
 
-def measured(folder: Path) -> list[tuple[float, float]]:
-    records = read_records(folder)
+def measured(directory: Path) -> list[tuple[float, float]]:
+    records = read_records(directory)
     return [(one.figures["x"], one.figures["y"]) for one in records]
 
 
@@ -175,7 +175,7 @@ def measured(folder: Path) -> list[tuple[float, float]]:
     [("LocalBSGM", 1), ("LocalBSGVRM", 1), ("FedNest", 9), ("auto", 1)],
 )
 def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
-    lines = (done.folders[algorithm] / "exchanges.jsonl").read_text().splitlines()
+    lines = (done.directories[algorithm] / "exchanges.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     assert len(found) == exchanges * ROUNDS[algorithm]
     assert all(one["counted"] == list(SITES) for one in found)

@@ -53,19 +53,19 @@ def clock(home: Path) -> tuple[Path, dict[str, str]]:
 @pytest.fixture(scope="module")
 def live(home: Path, clock: tuple[Path, dict[str, str]]) -> Iterator[Live]:
     file = written(home, "LocalBSGM", SETTINGS)
-    folder = home / "runs" / "LocalBSGM-federated"
+    directory = home / "runs" / "LocalBSGM-federated"
     pace = home / "pace"
     pace.write_text("0.5")
     ours = {pulled.PACE: str(pace), **clock[1]}
-    kits = provisioned(folder / "kits", SITES)
+    kits = provisioned(directory / "kits", SITES)
     with pytest.MonkeyPatch.context() as environment:
         # Of sites that are started from here too.
         for name, value in {**ENVIRONMENT, **ours}.items():
             environment.setenv(name, value)
         try:
             with federating(file, **ours) as command:
-                made = Live(command, folder, kits, pace)
-                command.until(lambda: (folder / "run").exists())
+                made = Live(command, directory, kits, pace)
+                command.until(lambda: (directory / "run").exists())
                 command.until(lambda: len(made.exchanges()) > 6)
                 yield made
         finally:
@@ -168,7 +168,7 @@ def test_a_clock_that_jumps_changes_nothing(live, clock):
 def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     live.pace.unlink()
     live.command.until_its_end()
-    lines = (live.folder / "exchanges.jsonl").read_text().splitlines()
+    lines = (live.directory / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
     # Who is said to have been late has been waited for.
     late = [one for one in exchanges if LATE in one["left_out"].values()]
@@ -178,14 +178,16 @@ def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     assert len(counted) == ROUNDS
     # Rarely fewer: noise may take an honest upload further than the distance limit.
     assert {3, 4} <= set(map(len, counted))
-    assert_ends_as_simulated(live.folder, counted)
+    assert_ends_as_simulated(live.directory, counted)
 
 
 def test_records_at_the_end_are_the_servers(live):
     """Though jobs went back to checkpoints, after rounds that were told already."""
-    here, there = (one / "measured.jsonl" for one in (live.folder, live.home))
+    here, there = (one / "metrics.jsonl" for one in (live.directory, live.home))
     assert here.read_text() == there.read_text()
-    assert [one.rounds for one in read_records(live.folder)] == list(range(ROUNDS + 1))
+    assert [one.rounds for one in read_records(live.directory)] == list(
+        range(ROUNDS + 1)
+    )
 
 
 def test_no_process_is_left(live):

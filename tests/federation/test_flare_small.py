@@ -67,10 +67,10 @@ def live(kits: Kits) -> Iterator[Live]:
     # On a busy machine a computation takes longer to begin anew than 60 seconds.
     settings += "federation.timeout = 300.0"
     file = written(home, "LocalBSGM", settings, SITES)
-    folder = home / "runs" / "LocalBSGM-federated"
+    directory = home / "runs" / "LocalBSGM-federated"
     with federating(file, "--federation.kit", str(kits.lead)) as command:
-        live = Live(command, folder, kits, home / "pace")
-        command.until(lambda: (folder / "run").exists())
+        live = Live(command, directory, kits, home / "pace")
+        command.until(lambda: (directory / "run").exists())
         command.until(lambda: bool(live.exchanges()))
         # Again where the machine was too busy to ask it for something meanwhile.
         while not killed(live.exchanges()):
@@ -103,33 +103,34 @@ def killed(exchanges: list[dict[str, Any]]) -> bool:
 
 
 def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
-    assert killed(exchanges(live.folder))
+    assert killed(exchanges(live.directory))
     assert "the job ended before its last round" not in live.command.said
 
 
 def test_a_site_whose_worker_exits_is_named_and_ends_no_job(live):
-    reasons = [one["left_out"].get("south", "") for one in exchanges(live.folder)]
+    reasons = [one["left_out"].get("south", "") for one in exchanges(live.directory)]
     assert "its worker process ended" in reasons
-    left_out = json.loads((live.folder / "left_out.json").read_text())
+    left_out = json.loads((live.directory / "left_out.json").read_text())
     assert left_out["south"]["times"] == 1
     assert "the job ended before its last round" not in live.command.said
 
 
 def test_records_at_the_end_are_the_servers(live):
-    here, there = (one / "measured.jsonl" for one in (live.folder, live.home))
+    here, there = (one / "metrics.jsonl" for one in (live.directory, live.home))
     assert here.read_text() == there.read_text()
 
 
 def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     counted = [
-        [SITES.index(site) for site in one["counted"]] for one in exchanges(live.folder)
+        [SITES.index(site) for site in one["counted"]]
+        for one in exchanges(live.directory)
     ]
     assert len(counted) == ROUNDS
-    assert_ends_as_simulated(live.folder, counted)
+    assert_ends_as_simulated(live.directory, counted)
 
 
-def exchanges(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "exchanges.jsonl").read_text().splitlines()
+def exchanges(directory: Path) -> list[dict[str, Any]]:
+    lines = (directory / "exchanges.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -70,7 +70,7 @@ def attempt(kit: Path, name: str, change: str = "") -> Iterator[None]:
     """A site's process, started as its kit would, under a name."""
     program = [sys.executable, "-u", "-c", PROGRAM.format(change=change)]
     settings = ["secure_train=true", f"uid={name}", "org=rehearsal"]
-    settings.append("config_folder=config")
+    settings.append("config_directory=config")
     arguments = ["-m", str(kit), "-s", "fed_client.json", "--set", *settings]
     with (kit / "console.txt").open("wb") as console:
         process = subprocess.Popen(
@@ -88,9 +88,9 @@ def said(kit: Path) -> str:
     return log.read_text() if log.exists() else ""
 
 
-def show_another_authority(intruder: Path, folder: Path) -> None:
+def show_another_authority(intruder: Path, directory: Path) -> None:
     """Take the certificate of the same name from a federation of one's own."""
-    other = provisioned(folder, SITES).sites["site-2"] / "startup"
+    other = provisioned(directory, SITES).sites["site-2"] / "startup"
     for name in ("client.crt", "client.key"):
         shutil.copy(other / name, intruder / "startup" / name)
     # A site looks at its own certificate first. This one trusts both authorities, so

@@ -9,7 +9,7 @@ import pytest
 
 from fedbilevel import Limits
 from fedbilevel.engines.limits import reach_of
-from fedbilevel.experiments.federating import DISTANCE_LIMIT
+from fedbilevel.experiments.federation import DISTANCE_LIMIT
 from tests.federation.bad_schedules import NORM_LIMIT, BadSites, Plan
 from tests.federation.scalar import (
     NAMES,

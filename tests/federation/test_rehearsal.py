@@ -27,8 +27,8 @@ SITES = ["site-1", "site-2"]
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
-    folder = tmp_path_factory.mktemp("federation")
-    with rehearsal(folder, SITES) as kits:
+    directory = tmp_path_factory.mktemp("federation")
+    with rehearsal(directory, SITES) as kits:
         yield kits
     left = [process for kit in all_of(kits) for process in pids(kit)]
     assert left == []
@@ -98,7 +98,7 @@ def test_who_was_let_in_before_is_refused_only_after_a_while(kits, monkeypatch):
             one.connected()
 
 
-def write_job_that_names(component: str, folder: Path) -> Path:
+def write_job_that_names(component: str, directory: Path) -> Path:
     """A job without code of its own, with a component that no kit allows."""
     named = [{"id": "_own", "path": component, "args": {}}]
     collab = "nvflare.collab.runtime"
@@ -117,13 +117,13 @@ def write_job_that_names(component: str, folder: Path) -> Path:
         "components": named,
     }
     meta = {"name": "job", "min_clients": 2, "deploy_map": {"app": ["@ALL"]}}
-    configuration = folder / "job" / "app" / "config"
+    configuration = directory / "job" / "app" / "config"
     configuration.mkdir(parents=True)
-    (folder / "job" / "meta.json").write_text(json.dumps(meta))
+    (directory / "job" / "meta.json").write_text(json.dumps(meta))
     for name, content in (("server", server), ("client", site)):
         file = configuration / f"config_fed_{name}.json"
         file.write_text(json.dumps({"format_version": 2} | content))
-    return folder / "job"
+    return directory / "job"
 
 
 @pytest.mark.nightly

@@ -22,7 +22,7 @@ from fedbilevel.federation import (
     Reply,
     Site,
 )
-from fedbilevel.federation.device_state import MOST, KeptStates
+from fedbilevel.federation.device_state import MOST, DeviceStates
 from tests.algorithms.table import at_night
 from tests.engines.federation import START
 from tests.federation import full_disk
@@ -47,10 +47,10 @@ EVERYONE = tuple(NAMES.index(name) for name in PRESENT)
 
 
 def arguments(
-    name: str, folder: Path, rounds: int = ROUNDS, **settings: Any
+    name: str, directory: Path, rounds: int = ROUNDS, **settings: Any
 ) -> dict[str, Any]:
     """Return a run of sites and a server that know nothing but what is on disk."""
-    among = sites(name, folder / "kept")
+    among = sites(name, directory / "kept")
     return {
         "problem": PROBLEM,
         "algorithm": algorithm(name),
@@ -60,7 +60,7 @@ def arguments(
         "rounds": rounds,
         "weights": WEIGHTS,
         "engine": federation(among, run="durable", **settings),
-        "checkpoints": Checkpoints(folder / "checkpoints", every=2),
+        "checkpoints": Checkpoints(directory / "checkpoints", every=2),
     }
 
 
@@ -80,8 +80,8 @@ def assert_close(found: Any, wanted: Any) -> None:
     )
 
 
-def leave(name: str, folder: Path, stop: int) -> None:
-    for done in run(**arguments(name, folder)):
+def leave(name: str, directory: Path, stop: int) -> None:
+    for done in run(**arguments(name, directory)):
         if done.number + 1 == stop:
             return
 
@@ -184,14 +184,14 @@ def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
     first = {"y": np.zeros(2)}
-    kept = KeptStates(first, tmp_path if on_disk else None)
+    kept = DeviceStates(first, tmp_path if on_disk else None)
     # On, back to a checkpoint and on, and from the beginning.
     numbers = [*range(150), *range(100, 300), *range(290, 310), *range(80)]
     for number in numbers:
         kept.put("a", Moment(number, 1), {"y": np.full(2, float(number))})
         assert len(list(tmp_path.glob("a/*"))) <= MOST
         assert len(kept._states) <= MOST
-    again = KeptStates(first, tmp_path) if on_disk else kept
+    again = DeviceStates(first, tmp_path) if on_disk else kept
     for number in range(80 - MOST, 80):
         assert again.get("a", Moment(number, 1))["y"][0] == number
     for run_name, after in (
@@ -258,20 +258,20 @@ def test_what_devices_keep_and_send_holds_no_example(tmp_path):
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A real file system of 70 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=70k", "tmpfs", str(folder)]
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=70k", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only an administrator may mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
 
 
-def ends(folder: Path, kept: Path, last: int = 0) -> list[str]:
+def ends(directory: Path, kept: Path, last: int = 0) -> list[str]:
     """Let a process write there; return what it printed."""
     command = [sys.executable, "-m", "tests.federation.full_disk"]
     done = subprocess.run(
-        [*command, str(folder), str(kept), str(last)],
+        [*command, str(directory), str(kept), str(last)],
         capture_output=True,
         text=True,
         timeout=HANG,
@@ -281,11 +281,11 @@ def ends(folder: Path, kept: Path, last: int = 0) -> list[str]:
     return done.stdout.splitlines()
 
 
-def check_what_is_left(folder: Path, kept: Path, said: str, cause: str) -> None:
-    whole = [path for path in folder.glob("round_*") if "tmp" not in path.name]
+def check_what_is_left(directory: Path, kept: Path, said: str, cause: str) -> None:
+    whole = [path for path in directory.glob("round_*") if "tmp" not in path.name]
     newest = max(int(path.name.removeprefix("round_")) for path in whole)
     assert said == (
-        f"ended: a checkpoint could not be written to {folder}: {cause}; put that "
+        f"ended: a checkpoint could not be written to {directory}: {cause}; put that "
         "right and call resume, which goes on from the newest that is whole, of "
         f"{newest} rounds."
     )
@@ -309,14 +309,14 @@ def check_what_is_left(folder: Path, kept: Path, said: str, cause: str) -> None:
 def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
     small_disk, tmp_path
 ):
-    folder, kept = small_disk / "run", tmp_path / "kept"
-    *_, said = ends(folder, kept)
-    check_what_is_left(folder, kept, said, "No space left on device")
+    directory, kept = small_disk / "run", tmp_path / "kept"
+    *_, said = ends(directory, kept)
+    check_what_is_left(directory, kept, said, "No space left on device")
 
 
 @pytest.mark.process
 def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
-    folder, kept = tmp_path / "run", tmp_path / "kept"
+    directory, kept = tmp_path / "run", tmp_path / "kept"
     # Whoever writes the checkpoint of 4 rounds has waited for that of 2.
-    *_, said = ends(folder, kept, last=5)
-    check_what_is_left(folder, kept, said, "File too large")
+    *_, said = ends(directory, kept, last=5)
+    check_what_is_left(directory, kept, said, "File too large")

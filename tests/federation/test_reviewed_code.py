@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel.deployment.reviewed import digest_of
+from fedbilevel.deployment.local_code import digest_of
 from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.kits import review
 from fedbilevel.flare.provisioning import Kits, provisioned
@@ -41,7 +41,7 @@ def ended(file: Path, kits: Kits) -> tuple[int, str]:
 
 
 def test_a_reviewed_file_runs_and_others_do_not(kits, tmp_path):
-    settings = "rounds = 3\nfederation.reviewed = true"
+    settings = "rounds = 3\nfederation.local_code = true"
     file = written(tmp_path / "first", "LocalBSGM", settings)
     problem = file.parent / "pulled.py"
     *most, last = kits.sites.values()
@@ -55,7 +55,7 @@ def test_a_reviewed_file_runs_and_others_do_not(kits, tmp_path):
     file = written(tmp_path / "second", "LocalBSGM", settings)
     code, said = ended(file, kits)
     assert code in (0, 3), said
-    assert (file.parent / "runs" / "LocalBSGM-federated" / "learnt.npz").exists()
+    assert (file.parent / "runs" / "LocalBSGM-federated" / "solution.npz").exists()
 
 
 def test_a_job_that_brings_code_is_not_deployed(kits, tmp_path):
@@ -63,4 +63,4 @@ def test_a_job_that_brings_code_is_not_deployed(kits, tmp_path):
     file = written(tmp_path, "LocalBSGM", settings)
     code, said = ended(file, kits)
     assert code == 2, said
-    assert not (tmp_path / "runs" / "LocalBSGM-federated" / "learnt.npz").exists()
+    assert not (tmp_path / "runs" / "LocalBSGM-federated" / "solution.npz").exists()

@@ -22,9 +22,9 @@ from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import RefusedError, Site, SiteRules
-from fedbilevel.federation.answered import ANSWERED
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.shared_entries import require_shared_entries
+from fedbilevel.federation.task_record import ANSWERED
 from fedbilevel.federation.wire_format import packed
 from fedbilevel.metrics.survey import Survey
 
@@ -158,13 +158,13 @@ def test_derivatives_that_are_nowhere_finite_are_refused():
 
 
 def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):
-    one = site(folder=tmp_path)
+    one = site(directory=tmp_path)
     first = one.answer(task())
     assert one.answer(task()) == first
     one.answer(task(1))
     assert one.answer(task()) == first
     # After a restart, too.
-    again = site(folder=tmp_path)
+    again = site(directory=tmp_path)
     assert again.answer(task()) == first
     # What is drawn follows from all of the task.
     others = [task(2), task(2, seed=1), task(2, x=4.0)]
@@ -191,15 +191,15 @@ def _moved(answer):
 def test_the_same_message_with_other_settings_is_another_task(other, tmp_path):
     """The mean of 129 draws, less that of the same 128, would be one example."""
     rules = SiteRules(most_rollbacks=0)
-    site(rules=rules, folder=tmp_path).answer(task())
-    changed = site(rules=rules, folder=tmp_path, **other)
+    site(rules=rules, directory=tmp_path).answer(task())
+    changed = site(rules=rules, directory=tmp_path, **other)
     with pytest.raises(RefusedError, match="or other settings than the site"):
         changed.answer(task())
     # Where it is allowed it counts, and draws other samples.
     rules = SiteRules(most_exchanges=2)
-    site(rules=rules, folder=tmp_path, **other).answer(task())
+    site(rules=rules, directory=tmp_path, **other).answer(task())
     with pytest.raises(RefusedError, match="answers 2 exchanges"):
-        site(rules=rules, folder=tmp_path).answer(task())
+        site(rules=rules, directory=tmp_path).answer(task())
 
 
 def test_another_batch_draws_other_samples():
@@ -235,7 +235,7 @@ def test_another_downlink_for_an_answered_exchange_is_refused():
 
 def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_rollbacks=2)
-    one = site(rules=rules, folder=tmp_path)
+    one = site(rules=rules, directory=tmp_path)
     for number in range(5):
         one.answer(task(number))
     # An honest server resumed at round 2 asks the same, then something else.
@@ -243,7 +243,7 @@ def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_pat
         one.answer(task(number))
     one.answer(task(3, x=4.0))
     one.answer(task(4, x=4.0))
-    one = site(rules=rules, folder=tmp_path)
+    one = site(rules=rules, directory=tmp_path)
     one.answer(task(1, x=5.0))
     for other in (task(1, x=6.0), task(0, x=5.0)):
         with pytest.raises(RefusedError, match="go back 2 times"):
@@ -255,8 +255,8 @@ def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_pat
 def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_exchanges=3)
     for number in range(3):
-        site(rules=rules, folder=tmp_path).answer(task(number))
-    one = site(rules=rules, folder=tmp_path)
+        site(rules=rules, directory=tmp_path).answer(task(number))
+    one = site(rules=rules, directory=tmp_path)
     with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
         one.answer(task(3))
     one.answer(task(2))
@@ -264,8 +264,8 @@ def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_another_run_finds_the_same_bound(tmp_path, in_memory):
-    folder = None if in_memory else tmp_path
-    one = site(rules=SiteRules(most_exchanges=3), folder=folder)
+    directory = None if in_memory else tmp_path
+    one = site(rules=SiteRules(most_exchanges=3), directory=directory)
     for number, run in enumerate(["first", "second", "first"]):
         one.answer(task(number, run=run))
     for run in ("first", "second", "third"):
@@ -274,32 +274,32 @@ def test_another_run_finds_the_same_bound(tmp_path, in_memory):
 
 
 def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
-    site(folder=tmp_path).answer(task())
+    site(directory=tmp_path).answer(task())
     file = tmp_path / "first" / ANSWERED
     whole = file.read_text()
     file.write_text(whole + "1 0 abc")
-    one = site(folder=tmp_path)
+    one = site(directory=tmp_path)
     one.answer(task(1))
     assert file.read_text().startswith(whole + "1 0 ")
     assert len(file.read_text().splitlines()) == 2
-    assert site(folder=tmp_path).answer(task(1)) == one.answer(task(1))
+    assert site(directory=tmp_path).answer(task(1)) == one.answer(task(1))
 
 
 def test_a_damaged_list_is_no_clean_slate(tmp_path):
-    site(folder=tmp_path).answer(task())
+    site(directory=tmp_path).answer(task())
     (tmp_path / "first" / ANSWERED).write_text("nonsense\n")
     with pytest.raises(RefusedError, match=r"line 1 of the list .* is damaged"):
-        site(folder=tmp_path).answer(task())
+        site(directory=tmp_path).answer(task())
 
 
 def test_what_cannot_be_noted_is_not_answered(tmp_path):
-    (tmp_path / "first").write_text("no folder")
+    (tmp_path / "first").write_text("no directory")
     with pytest.raises(RefusedError, match="cannot note what it answers"):
-        site(folder=tmp_path).answer(task())
+        site(directory=tmp_path).answer(task())
 
 
 def test_half_a_line_is_taken_back(tmp_path):
-    one = site(folder=tmp_path)
+    one = site(directory=tmp_path)
     one.answer(task())
     file = tmp_path / "first" / ANSWERED
     before = file.read_text()

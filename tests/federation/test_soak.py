@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import run
-from fedbilevel.deployment.gc_control import EVERY, Garbage
+from fedbilevel.deployment.gc_control import EVERY, GarbageCollector
 from tests.engines.federation import START
 from tests.federation.alike import PROBLEM, WEIGHTS, algorithm, sites
 from tests.federation.sites import enrolled, federation
@@ -51,7 +51,7 @@ class Message:
 
 
 def test_messages_that_refer_to_themselves_are_collected_every_few_exchanges():
-    garbage = Garbage()
+    garbage = GarbageCollector()
     gc.disable()
     try:
         left = [weakref.ref(Message()) for _ in range(EVERY)]

@@ -363,8 +363,8 @@ def test_a_process_that_the_computation_starts_does_not_hold_the_connection(
 
 
 def _descriptors(pid: int) -> set[str]:
-    folder = Path(f"/proc/{pid}/fd")
-    return {os.readlink(path) for path in folder.iterdir() if path.is_symlink()}
+    directory = Path(f"/proc/{pid}/fd")
+    return {os.readlink(path) for path in directory.iterdir() if path.is_symlink()}
 
 
 def test_arguments_and_partial_functions_reach_the_child(tmp_path):

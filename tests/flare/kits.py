@@ -1,4 +1,4 @@
-"""The folder of a site as nvflare provisions it, as far as the package reads it."""
+"""The directory of a site as nvflare provisions it, as far as the package reads it."""
 
 import json
 from pathlib import Path

@@ -60,7 +60,7 @@ class ScriptedServer(Administrator):
         words = {**dict.fromkeys(sorted(self._sites), "OK"), **self._job.refusals}
         return ["server: OK", *(f"{site}: {said}" for site, said in words.items())]
 
-    def submit(self, folder: Path) -> str:
+    def submit(self, directory: Path) -> str:
         self.submitted, self._answered = self.submitted + 1, 0
         return str(self.submitted)
 
@@ -82,14 +82,14 @@ class ScriptedServer(Administrator):
         self.aborted.append(job)
         self._answered = self._job.answers
 
-    def results(self, job: str, folder: Path) -> Path:
+    def results(self, job: str, directory: Path) -> Path:
         if self._job.files is None:
             raise ConnectionError("the server did not answer")
-        left = folder / RESULTS
+        left = directory / RESULTS
         left.mkdir()
         for name, text in self._job.files.items():
             (left / name).write_text(text)
         with Journal(left, first=0) as journal:
             for one in self._job.records:
                 journal.write(one)
-        return folder
+        return directory

@@ -7,6 +7,6 @@ from fedbilevel.flare.provisioning import provisioned
 
 @pytest.mark.parametrize("name", ["a b", "a\tb", "a\u00a0b"])
 def test_a_space_in_the_path_is_told_at_once(name, tmp_path):
-    with pytest.raises(ValueError, match=r"has a space in it, .* give a --folder"):
+    with pytest.raises(ValueError, match=r"has a space in it, .* give a --directory"):
         provisioned(tmp_path / name, ["site-1"])
     assert not [*tmp_path.iterdir()]

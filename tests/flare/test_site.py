@@ -12,7 +12,7 @@ from nvflare.fuel.f3.streaming.stream_types import StreamFuture
 
 from fedbilevel.federation import RefusedError
 from fedbilevel.flare.collab_site import CollabSite
-from fedbilevel.flare.run_directory import home_of
+from fedbilevel.flare.run_directory import run_directory_of
 
 
 @pytest.mark.parametrize("method", ["enrol", "answer"])
@@ -40,8 +40,8 @@ def test_a_message_that_comes_is_not_written_out_as_text():
 
 @pytest.fixture
 def workspace(tmp_path):
-    for folder in ("startup", "local", "job-1", "job-2"):
-        (tmp_path / folder).mkdir()
+    for directory in ("startup", "local", "job-1", "job-2"):
+        (tmp_path / directory).mkdir()
     for job, name in (("job-1", "lead@north.org"), ("job-2", "lead@south.org")):
         meta = json.dumps({"submitter_name": name})
         (tmp_path / job / "meta.json").write_text(meta)
@@ -49,7 +49,9 @@ def workspace(tmp_path):
 
 
 def test_a_run_belongs_to_whoever_submitted_it(workspace, tmp_path):
-    first, second = (home_of("a1", workspace, job) for job in ("job-1", "job-2"))
+    first, second = (
+        run_directory_of("a1", workspace, job) for job in ("job-1", "job-2")
+    )
     assert first != second
     assert first.name == second.name == "a1"
     assert first.is_relative_to(tmp_path / "fedbilevel")
@@ -58,4 +60,4 @@ def test_a_run_belongs_to_whoever_submitted_it(workspace, tmp_path):
 @pytest.mark.parametrize("name", ["../local", "/etc", "a/b", "", ".", "é"])
 def test_a_run_is_kept_nowhere_else(workspace, name):
     with pytest.raises(ValueError, match="a run cannot be called"):
-        home_of(name, workspace, "job-1")
+        run_directory_of(name, workspace, "job-1")

@@ -8,8 +8,8 @@ import pytest
 
 from fedbilevel import Costs, FedBiO
 from fedbilevel.deployment.job_files import travelling
-from fedbilevel.deployment.reporting import Reports
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.deployment.server_report import ServerReport
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment, Federated, Partition
 from fedbilevel.flare import supervision as module
 from fedbilevel.flare.administrator import Administrator
@@ -26,18 +26,18 @@ def supervision(tmp_path: Path) -> Supervision:
     file = tmp_path / "kit" / "startup" / "fed_admin.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"admin": {"username": "lead@north.org"}}))
-    experiment = Experiment(FedBiO(0.1), federation=Federated(reachable=2.0))
-    folder = tmp_path / "run"
-    folder.mkdir()
-    return Supervision(experiment, "a1", folder, Administrator(tmp_path / "kit"))
+    experiment = Experiment(FedBiO(0.1), federation=Federated(connection_timeout=2.0))
+    directory = tmp_path / "run"
+    directory.mkdir()
+    return Supervision(experiment, "a1", directory, Administrator(tmp_path / "kit"))
 
 
 def records(*losses: float) -> list[Record]:
     return [Record(n, 0.1, Costs(), {"loss": one}) for n, one in enumerate(losses)]
 
 
-def written(folder: Path, found: list[Record]) -> None:
-    with Journal(folder, first=0) as journal:
+def written(directory: Path, found: list[Record]) -> None:
+    with Journal(directory, first=0) as journal:
         for one in found:
             journal.write(one)
 
@@ -55,21 +55,21 @@ def test_a_server_that_never_answers_ends_the_command(supervision):
 def test_records_at_the_end_are_the_servers_whatever_was_here(
     supervision, tmp_path, here
 ):
-    folder = tmp_path / "run"
-    written(folder, records(*here))
+    directory = tmp_path / "run"
+    written(directory, records(*here))
     true = records(3.0, 2.0, 1.0, 0.5)
-    with Journal(folder, first=100) as journal:
+    with Journal(directory, first=100) as journal:
         for news in supervision._replaced(true):
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
                 journal.write(record)
-    assert list(read_records(folder)) == true
+    assert list(read_records(directory)) == true
 
 
 def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
     written(tmp_path, records(3.0, 2.0, 1.0))
-    reports = Reports(tmp_path, set, dict)
+    reports = ServerReport(tmp_path, set, dict)
     assert reports.answer({"after": -1})["records"] == []
     reports.begin(first=1)
     found = reports.answer({"after": 0})
@@ -79,7 +79,11 @@ def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
 
 def test_all_deadlines_travel_with_a_job():
     asked = Federated(
-        timeout=1.0, enrolment=2.0, measurement=3.0, reachable=4.0, kit=Path("kit")
+        timeout=1.0,
+        enrolment_timeout=2.0,
+        evaluation_timeout=3.0,
+        connection_timeout=4.0,
+        kit=Path("kit"),
     )
     found = travelling(Experiment(FedBiO(0.1), federation=asked)).federation
     assert replace(found, sites=None, kit=asked.kit) == asked
@@ -93,7 +97,7 @@ def test_the_first_record_is_told_again_after_a_restart(supervision, tmp_path):
 
 
 def supervised(
-    folder: Path, jobs: list[Job], monkeypatch, rounds: int = 3, **settings
+    directory: Path, jobs: list[Job], monkeypatch, rounds: int = 3, **settings
 ) -> tuple[ScriptedServer, list[str]]:
     """Let jobs carry a run to its end; return the server, and what was said."""
     monkeypatch.setattr(module, "POLL", 0.0)
@@ -107,8 +111,8 @@ def supervised(
     )
     server = ScriptedServer(SITES, jobs)
     said: list[str] = []
-    with Journal(folder, first=0) as journal:
-        for news in Supervision(experiment, "a1", folder, server).news():
+    with Journal(directory, first=0) as journal:
+        for news in Supervision(experiment, "a1", directory, server).news():
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
@@ -119,19 +123,19 @@ def supervised(
 
 
 def test_what_an_earlier_job_has_learnt_is_not_the_result(tmp_path, monkeypatch):
-    stopped = Job(records(3.0, 2.0), files={LEARNT: "after one round"})
+    stopped = Job(records(3.0, 2.0), files={SOLUTION: "after one round"})
     whole = records(3.0, 2.0, 1.0, 0.5)
     # All rounds are measured, but what was learnt is lost on its way.
-    lost, last = Job(whole, files=None), Job(whole, files={LEARNT: "after all"})
+    lost, last = Job(whole, files=None), Job(whole, files={SOLUTION: "after all"})
     server, _ = supervised(tmp_path, [stopped, lost, last], monkeypatch)
     assert server.submitted == 3
-    assert (tmp_path / LEARNT).read_text() == "after all"
+    assert (tmp_path / SOLUTION).read_text() == "after all"
 
 
 def test_a_site_that_takes_no_job_is_left_out_with_its_reason(tmp_path, monkeypatch):
     whole = records(3.0, 2.0, 1.0, 0.5)
     refused = {"west": "not authorized"}
-    last = Job(whole, files={LEARNT: "all"}, refusals=refused)
+    last = Job(whole, files={SOLUTION: "all"}, refusals=refused)
     server, said = supervised(tmp_path, [last], monkeypatch)
     assert server.submitted == 1
     (told,) = [one for one in said if one.startswith("west: ")]
@@ -152,6 +156,6 @@ def test_a_job_that_too_few_sites_take_ends_the_run_with_their_sentences(
 def test_a_site_that_did_not_answer_is_asked_again(tmp_path, monkeypatch):
     silent = dict.fromkeys(["east", "west"], "no reply (deployment timeout)")
     first = Job(refusals=silent, answers=0, status="FINISHED:FAILED_TO_RUN")
-    last = Job(records(3.0, 2.0, 1.0, 0.5), files={LEARNT: "all"})
+    last = Job(records(3.0, 2.0, 1.0, 0.5), files={SOLUTION: "all"})
     server, _ = supervised(tmp_path, [first, last], monkeypatch)
     assert server.submitted == 2

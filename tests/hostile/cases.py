@@ -106,7 +106,11 @@ def choices() -> list[Case]:
         return Case(f"participation that returns {what}", call, words)
 
     return [
-        *each("participation", [None, "all", 3, fb.UniformSample], "give Everyone()"),
+        *each(
+            "participation",
+            [None, "all", 3, fb.UniformSample],
+            "give FullParticipation()",
+        ),
         case("a list", [0], ACCEPTED),
         case("a stranger", np.array([5]), "devices are numbered 0 to 1"),
         case("somebody twice", np.array([0, 0]), "a device was chosen twice"),
@@ -386,13 +390,13 @@ def questions() -> list[Case]:
         Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1, but"),
         Case("tune 0 times", partial(tuned, rounds=2, trials=0), "at least 1 trial"),
         Case("tune without seeds", partial(tuned, rounds=2, seeds=[]), "0 seeds"),
-        checkpoints(folder=None),
-        checkpoints(folder=3),
-        checkpoints(folder=""),
-        checkpoints(folder="a", every=0),
-        checkpoints(folder="a", every=1.5),
-        checkpoints(folder="a", keep=0),
-        checkpoints(folder="a", best="loss"),
+        checkpoints(directory=None),
+        checkpoints(directory=3),
+        checkpoints(directory=""),
+        checkpoints(directory="a", every=0),
+        checkpoints(directory="a", every=1.5),
+        checkpoints(directory="a", keep=0),
+        checkpoints(directory="a", best="loss"),
         Case("diagnose nowhere", partial(diagnose, *what[:2], nan, 0.0), "begin at"),
         Case(
             "a reference of one weight",

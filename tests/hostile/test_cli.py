@@ -47,9 +47,9 @@ FILES = {
     "an infinite rate": (FEDBIO.replace("0.1", "inf"), "a finite number"),
     "a switch that is a word": (f'{FEDBIO}private_lower = "no"', "true or false is"),
     "an unknown problem": (f'{AUTO}[problem]\nname = "x"', "which is not known"),
-    "no file": (f'{AUTO}[problem]\nname = "Own"', "problem.file is missing"),
+    "no file": (f'{AUTO}[problem]\nname = "CustomProblem"', "problem.file is missing"),
     "a file that is not there": (
-        f'{AUTO}[problem]\nname = "Own"\nfile = "nope.py"',
+        f'{AUTO}[problem]\nname = "CustomProblem"\nfile = "nope.py"',
         "problem.file: there is no",
     ),
     "a layer of a trillion": (
@@ -74,14 +74,23 @@ FILES = {
     "too many participants": (f"{AUTO}participants = 999", "ask for 1 to 8"),
     "a limit below zero": (f"{AUTO}norm_limit = -1", "give a number, above 0"),
     "no size": (f"{AUTO}size_limit = 0", "whole number, at least 1"),
-    "a folder that is a number": (f"{AUTO}folder = 3", "of a file or folder is needed"),
-    "a folder without a name": (f'{AUTO}folder = ""', "of a file or folder is needed"),
+    "a directory that is a number": (
+        f"{AUTO}directory = 3",
+        "of a file or directory is needed",
+    ),
+    "a directory without a name": (
+        f'{AUTO}directory = ""',
+        "of a file or directory is needed",
+    ),
     "no checkpoint": (
         f"{AUTO}checkpoints.every = 0",
         "whole number, at least 1",
     ),
     "no timeout": (f"{AUTO}federation.timeout = 0", "give a number, above 0"),
-    "no patience": (f"{AUTO}federation.patience = 0.5", "give a number, at least 1"),
+    "no patience": (
+        f"{AUTO}federation.straggler_factor = 0.5",
+        "give a number, at least 1",
+    ),
     "a site twice": (f'{AUTO}federation.sites = ["a", "a"]', "none twice"),
     "an unknown optimiser": (
         f'server_optimiser = {{name = "x"}}\n{FEDBIO}',
@@ -90,12 +99,18 @@ FILES = {
 }
 WORDS = {
     "a file that is not there": (("run", "nope.toml"), "cannot be read: No such file"),
-    "a folder for a file": (("run", "."), "cannot be read: Is a directory"),
-    "a file for a folder": (("run", "a.toml", "--folder", "a.toml"), "cannot be used"),
-    "a folder nobody can make": (("run", "a.toml", "--folder", "/proc/x"), "cannot be"),
+    "a directory for a file": (("run", "."), "cannot be read: Is a directory"),
+    "a file for a directory": (
+        ("run", "a.toml", "--directory", "a.toml"),
+        "cannot be used",
+    ),
+    "a directory nobody can make": (
+        ("run", "a.toml", "--directory", "/proc/x"),
+        "cannot be",
+    ),
     "an unknown kind": (("run", "a.toml", "algorithm:Nope"), "there are Auto"),
-    "no run": (("resume", "nope"), "is no folder of a run"),
-    "a file for a run": (("plot", "a.toml"), "is no folder of a run"),
+    "no run": (("resume", "nope"), "is no directory of a run"),
+    "a file for a run": (("plot", "a.toml"), "is no directory of a run"),
     "no file to compare": (("compare", "nope"), "cannot be read"),
     "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
     "nothing to tune": (("tune", "nope.toml"), "cannot be read"),

@@ -1,4 +1,4 @@
-"""Runs that lose their folder, their disk or their patience end in a sentence."""
+"""Runs that lose their directory, their disk or their patience end in a sentence."""
 
 import errno
 import io
@@ -16,15 +16,15 @@ from fedbilevel import CheckpointError, Checkpoints, Costs, FedBiO, run
 from fedbilevel.__main__ import main
 from fedbilevel.atomic_write import replacing
 from fedbilevel.commands.live import live
-from fedbilevel.experiments.run import carry_out
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.run import run_experiment
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.keeping import Evaluation, Keeping
+from fedbilevel.experiments.schema.outputs import CheckpointSettings, Evaluation
 from fedbilevel.terminal import printable_streams
 from fedbilevel.tracking.records import RECORDS, Journal, MovedError, Record
 from tests import quadratic
 from tests.engines import federation
-from tests.hostile.folders import EXPERIMENT, PROBLEM
+from tests.hostile.directories import EXPERIMENT, PROBLEM
 
 
 @pytest.mark.slow
@@ -33,24 +33,24 @@ from tests.hostile.folders import EXPERIMENT, PROBLEM
 def test_a_run_whose_folder_is_moved_away_writes_nothing_in_its_place(
     recreated, tmp_path
 ):
-    folder, away = tmp_path / "first", tmp_path / "away"
+    directory, away = tmp_path / "first", tmp_path / "away"
     experiment = Experiment(
         FedBiO(0.1),
         rounds=6,
         evaluation=Evaluation(every=2, baseline=False),
-        checkpoints=Keeping(every=6),
+        checkpoints=CheckpointSettings(every=6),
     )
-    steps = carry_out(experiment, folder, goes_on=False)
+    steps = run_experiment(experiment, directory, goes_on=False)
     next(steps)
-    folder.rename(away)
+    directory.rename(away)
     if recreated:
-        shutil.copytree(away, folder)
-        (folder / LEARNT).write_text("another run's")
-    before = sorted(folder.rglob("*"))
+        shutil.copytree(away, directory)
+        (directory / SOLUTION).write_text("another run's")
+    before = sorted(directory.rglob("*"))
     with pytest.raises((MovedError, CheckpointError), match="was moved or replaced"):
         list(steps)
-    assert sorted(folder.rglob("*")) == before
-    assert not recreated or (folder / LEARNT).read_text() == "another run's"
+    assert sorted(directory.rglob("*")) == before
+    assert not recreated or (directory / SOLUTION).read_text() == "another run's"
     assert len((away / RECORDS).read_text().splitlines()) == 1
 
 

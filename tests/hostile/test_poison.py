@@ -7,7 +7,7 @@ import pytest
 from fedbilevel import BilevelProblem, FedBiO, ShroFBO, Upload
 from fedbilevel.engines.mean import merge, stacked_mean
 from fedbilevel.experiments.build import weights_of
-from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation.streaming_mean import RunningMean
 
@@ -55,11 +55,11 @@ class Claiming:
 
 
 def test_a_site_that_lies_about_its_size_counts_for_no_more_than_allowed():
-    asked = Experiment(FedBiO(0.1), weigh_by_size=True, size_limit=40)
+    asked = Experiment(FedBiO(0.1), weight_by_size=True, size_limit=40)
     np.testing.assert_array_equal(weights_of(asked, Claiming()), [20, 40, 30])
 
 
 def test_a_federation_that_counts_by_size_asks_for_a_limit():
     with pytest.raises(ValueError, match="give size_limit"):
-        sites_of(Experiment(FedBiO(0.1), weigh_by_size=True))
-    assert sites_of(Experiment(FedBiO(0.1), weigh_by_size=True, size_limit=40))
+        sites_of(Experiment(FedBiO(0.1), weight_by_size=True))
+    assert sites_of(Experiment(FedBiO(0.1), weight_by_size=True, size_limit=40))

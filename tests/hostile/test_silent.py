@@ -17,11 +17,11 @@ from fedbilevel import (
 )
 from fedbilevel.__main__ import main
 from fedbilevel.atomic_write import replacing
-from fedbilevel.experiments.custom_problem import own_task
-from fedbilevel.experiments.run import carry_out
+from fedbilevel.experiments.custom_problem import custom_task
+from fedbilevel.experiments.run import run_experiment
 from fedbilevel.experiments.run_directory.layout import CHECKPOINTS
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.keeping import Keeping
+from fedbilevel.experiments.schema.outputs import CheckpointSettings
 from fedbilevel.tracking.records import RECORDS
 
 
@@ -72,7 +72,7 @@ def test_whole_numbers_that_would_wrap_are_refused(number):
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "..", ".hidden", ""])
 def test_a_new_experiment_is_written_where_it_was_asked_for(name, tmp_path, capsys):
     inside = tmp_path / "inside"
-    code = main(["new", name, "--ready", "cleaning", "--folder", str(inside)])
+    code = main(["new", name, "--ready", "cleaning", "--directory", str(inside)])
     assert code == 2
     assert "is no name of a file; give a word" in capsys.readouterr().err
     assert not [*tmp_path.rglob("*.toml")]
@@ -85,10 +85,10 @@ def test_a_problem_that_ends_the_program_is_named(ends, tmp_path):
     file = tmp_path / "ends.py"
     file.write_text(f"import sys\n\n{ends}\n")
     with pytest.raises(ValueError, match=r"ends.py, line 3 ends the program"):
-        own_task(file)
+        custom_task(file)
     file.write_text(f"import sys\n\ndef task():\n    {ends}\n")
     with pytest.raises(ValueError, match=r"ends.py, line 4 ends the program"):
-        own_task(file)
+        custom_task(file)
     assert sys.path[0] != str(tmp_path)
 
 
@@ -109,11 +109,11 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
     experiment = Experiment(
         FedBiO(0.1),
         rounds=4,
-        checkpoints=Keeping(every=2),
+        checkpoints=CheckpointSettings(every=2),
     )
-    list(carry_out(experiment, tmp_path, goes_on=False))
+    list(run_experiment(experiment, tmp_path, goes_on=False))
     records = (tmp_path / RECORDS).read_text()
     shutil.rmtree(tmp_path / CHECKPOINTS)
     with pytest.raises(ValueError, match="its checkpoints are gone"):
-        list(carry_out(experiment, tmp_path, goes_on=True))
+        list(run_experiment(experiment, tmp_path, goes_on=True))
     assert (tmp_path / RECORDS).read_text() == records

@@ -79,7 +79,7 @@ def test_the_closed_form_is_that_of_the_algorithm(number):
         seeds=range(80),
         measure=lambda server: server.x**2,
     )
-    means = np.asarray(done.measured)[0, :, 5:].mean(axis=1)
+    means = np.asarray(done.measurements)[0, :, 5:].mean(axis=1)
     error = means.std(ddof=1) / np.sqrt(len(means))
     exact = long_run(alpha * eta**number, rho * eta, devices, reduced=number == 2)
     assert error < 0.02 * exact

@@ -102,10 +102,10 @@ sgd = plugged:shortened
 """
 
 
-def write_package(folder: Path) -> None:
-    """Write the package as pip would install it into a folder of the path."""
-    (folder / "plugged.py").write_text(MODULE)
-    about = folder / "plugged-1.0.dist-info"
+def write_package(directory: Path) -> None:
+    """Write the package as pip would install it into a directory of the path."""
+    (directory / "plugged.py").write_text(MODULE)
+    about = directory / "plugged-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: plugged\nVersion: 1.0"

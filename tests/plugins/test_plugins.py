@@ -20,8 +20,8 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 FILE = """rounds = 3
-data.training = 60
-data.validation = 30
+data.train_size = 60
+data.validation_size = 30
 partition.devices = 3
 algorithm = {{ name = "{algorithm}", learning_rate = 0.1, local_steps = 2 }}
 problem = {{ name = "{problem}", strength = 0.2 }}
@@ -32,13 +32,13 @@ from pathlib import Path
 import jax
 import numpy as np
 from fedbilevel import run
-from fedbilevel.experiments import read_experiment, task_of
+from fedbilevel.experiments import read_experiment, build_task
 from fedbilevel.federation import (
     REHEARSAL, EnrolledDevices, Federation, InProcess, Site
 )
 
 experiment = read_experiment(Path("asked.toml"))
-problem, devices, x, y = (task := task_of(experiment))[:4]
+problem, devices, x, y = (task := build_task(experiment))[:4]
 algorithm = experiment.federated_algorithm
 held = [devices.local(place) for place in range(3)]
 sites = {
@@ -59,7 +59,7 @@ np.testing.assert_allclose(*weights, rtol=0, atol=1e-6)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     (tmp_path / "installed").mkdir()
     write_package(tmp_path / "installed")
     (tmp_path / "asked.toml").write_text(
@@ -68,13 +68,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(
-        [str(folder / "installed"), os.environ.get("PYTHONPATH", "")]
+        [str(directory / "installed"), os.environ.get("PYTHONPATH", "")]
     )
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -82,18 +82,18 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_of(folder: Path, *options: str) -> str:
-    done = python(folder, "-m", "fedbilevel", "run", "asked.toml", *options)
+def run_of(directory: Path, *options: str) -> str:
+    done = python(directory, "-m", "fedbilevel", "run", "asked.toml", *options)
     assert done.returncode == 0, done.stderr
     assert "is left out: AttributeError" in done.stderr
     assert "'FedBiO' has a name that is taken" in done.stderr
     assert "server optimiser 'sgd' has a name that is taken" in done.stderr
-    (asked,) = folder.glob("runs/*/experiment.toml")
+    (asked,) = directory.glob("runs/*/experiment.toml")
     return asked.read_text("utf-8")
 
 
-def test_a_file_names_them_and_options_change_their_settings(folder):
-    kept = run_of(folder, "--algorithm.drag", "7", "--problem.strength", "0.3")
+def test_a_file_names_them_and_options_change_their_settings(directory):
+    kept = run_of(directory, "--algorithm.drag", "7", "--problem.strength", "0.3")
     assert 'name = "Plain"' in kept
     assert "drag = 7.0" in kept
     assert 'name = "Penalised"' in kept
@@ -134,12 +134,12 @@ def test_a_module_that_cannot_be_used_is_an_error_of_the_file(
         kind_of("algorithm", f"{name}:P")
 
 
-def test_a_file_names_them_by_their_place(folder, monkeypatch, capsys):
+def test_a_file_names_them_by_their_place(directory, monkeypatch, capsys):
     # The module alone: what is plugged in is looked up once a process.
-    (folder / "alone").mkdir()
-    (folder / "alone" / "plugged.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(folder / "alone")
-    asked, again = folder / "asked.toml", folder / "again.toml"
+    (directory / "alone").mkdir()
+    (directory / "alone" / "plugged.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(directory / "alone")
+    asked, again = directory / "asked.toml", directory / "again.toml"
     asked.write_text(
         FILE.format(
             algorithm="plugged:Plain",
@@ -164,6 +164,6 @@ def test_a_file_names_them_by_their_place(folder, monkeypatch, capsys):
     assert "Plain needs drag above 0, but it is -1.0." in capsys.readouterr().err
 
 
-def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(folder):
-    done = python(folder, "-c", FEDERATION)
+def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(directory):
+    done = python(directory, "-c", FEDERATION)
     assert done.returncode == 0, done.stderr

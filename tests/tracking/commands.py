@@ -13,8 +13,8 @@ rounds = 2000
 name = "Regularisation"
 
 [data]
-training = 80
-validation = 40
+train_size = 80
+validation_size = 40
 
 [partition]
 devices = 2

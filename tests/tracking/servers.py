@@ -25,9 +25,9 @@ ENVIRONMENT = {
 class Server:
     """`mlflow server` on a port of its own, with all its processes in one group."""
 
-    def __init__(self, folder: Path, like: "Server | None" = None) -> None:
+    def __init__(self, directory: Path, like: "Server | None" = None) -> None:
         """Start one; making a database takes seconds, and one can be copied."""
-        self.database = folder / "mlflow.db"
+        self.database = directory / "mlflow.db"
         if like is not None:
             shutil.copy(like.database, self.database)
         with socket.socket() as free:
@@ -36,12 +36,12 @@ class Server:
         self.uri = f"http://127.0.0.1:{port}"
         words = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         words += ["--backend-store-uri", f"sqlite:///{self.database}"]
-        words += ["--artifacts-destination", str(folder / "artifacts")]
-        with (folder / "server.log").open("w") as log:
+        words += ["--artifacts-destination", str(directory / "artifacts")]
+        with (directory / "server.log").open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow", "server", *words],
                 env={**os.environ, **ENVIRONMENT},
-                cwd=folder,
+                cwd=directory,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from fedbilevel import Costs
-from fedbilevel.tracking import MLflow, Record, driving, read_records, tracked
+from fedbilevel.tracking import MLflow, Record, delivery, read_records, tracked
 from fedbilevel.tracking.protocol import numbers
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import TIMEOUT, Server
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 class Left(NamedTuple):
-    folder: Path
+    directory: Path
     status: str
     before: list[Record]
     after: list[Record]
@@ -36,7 +36,7 @@ class Left(NamedTuple):
 def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     file = tmp_path_factory.mktemp("run") / "asked.toml"
     file.write_text(FILE)
-    folder = file.parent / "runs" / "asked"
+    directory = file.parent / "runs" / "asked"
     running = start("run", str(file), "--json", "--tracking.mlflow", server.uri)
     assert running.stdout is not None
     for line in running.stdout:
@@ -45,19 +45,19 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
             break
     _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 130, errors
-    before = list(read_records(folder))
+    before = list(read_records(directory))
     client = server.client()
-    status = client.get_run((folder / "mlflow_run").read_text()).info.status
+    status = client.get_run((directory / "mlflow_run").read_text()).info.status
     # As if the machine had died soon after its first checkpoint: rounds are run again.
-    kept = (folder / "checkpoints").glob("round_*")
+    kept = (directory / "checkpoints").glob("round_*")
     _, *later = sorted(kept, key=lambda one: int(one.name.removeprefix("round_")))
     for checkpoint in later:
         shutil.rmtree(checkpoint)
     end = before[-1].rounds + 3
-    again = start("resume", str(folder), "--json", "--rounds", str(end))
+    again = start("resume", str(directory), "--json", "--rounds", str(end))
     _, errors = again.communicate(timeout=HANG)
     assert again.returncode == 0, errors
-    return Left(folder, status, before, list(read_records(folder)))
+    return Left(directory, status, before, list(read_records(directory)))
 
 
 def test_the_run_was_left_and_went_on(left):
@@ -74,15 +74,15 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
         if one.info.run_name == "asked"
     ]
     assert [one.info.run_id for one in named] == [
-        (left.folder / "mlflow_run").read_text()
+        (left.directory / "mlflow_run").read_text()
     ]
     assert left.status == "KILLED"
     assert named[0].info.status == "FINISHED"
-    written = tomllib.loads((left.folder / "experiment.toml").read_text())
+    written = tomllib.loads((left.directory / "experiment.toml").read_text())
     params = named[0].data.params
     assert params["algorithm.name"] == "FedBiO"
     assert params["algorithm.learning_rate"] == "0.1"
-    # MLflow keeps the parameters that a run began with; its folder knows the newest.
+    # MLflow keeps the parameters that a run began with; its directory knows the newest.
     assert params["rounds"] == "2000"
     assert written["rounds"] == left.after[-1].rounds
     assert not [name for name in params if name.startswith("tracking")]
@@ -102,7 +102,7 @@ def test_tensorboard_shows_every_round_once(left):
     )
 
     events = event_accumulator.EventAccumulator(
-        str(left.folder), size_guidance={"scalars": 0}
+        str(left.directory), size_guidance={"scalars": 0}
     )
     events.Reload()
     for name in numbers(left.after[0]):
@@ -118,8 +118,8 @@ def test_tensorboard_shows_every_round_once(left):
 
 
 def test_wandb_has_both_parts_under_one_id(left):
-    files = sorted((left.folder / "wandb").glob("offline-run-*/run-*.wandb"))
-    name = (left.folder / "wandb_run").read_text()
+    files = sorted((left.directory / "wandb").glob("offline-run-*/run-*.wandb"))
+    name = (left.directory / "wandb_run").read_text()
     assert [file.name for file in files] == [f"run-{name}.wandb"] * 2
     first, second = map(wandb_history, files)
     assert [one["rounds"] for one in first] == [one.rounds for one in left.before]
@@ -164,7 +164,7 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
 def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     server, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(driving, "PAUSE", HANG)
+    monkeypatch.setattr(delivery, "PAUSE", HANG)
     sent: list[Record] = []
     really_send = MLflow.record
 

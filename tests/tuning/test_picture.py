@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from fedbilevel import FedBiO, Trial, Tuned
+from fedbilevel import FedBiO, Trial, TuningResult
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 
@@ -16,5 +16,5 @@ def test_a_given_rate_of_0_is_left_out_of_its_panel(score):
         Trial(number, 0, {"upper_rate": rate, "lower_rate": 1.0 + number}, {10: (one,)})
         for number, (rate, one) in enumerate(values)
     )
-    found = Tuned(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
+    found = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
     assert "<svg" in svg_of(tuning_picture(found))

@@ -20,7 +20,7 @@ from fedbilevel import (
     search_space,
     with_server_optimiser,
 )
-from fedbilevel.algorithms.soundings import Soundings
+from fedbilevel.algorithms.probes import Probes
 
 SERIES = NeumannSeries(5, 0.25)
 
@@ -146,5 +146,5 @@ def test_a_fixed_x_is_searched_around_1():
 
 
 def test_an_algorithm_without_rates_is_refused():
-    with pytest.raises(ValueError, match=r"Soundings has no rate .* give a Space"):
-        search_space(Soundings(), curvature=1.0, steps=1)
+    with pytest.raises(ValueError, match=r"Probes has no rate .* give a Space"):
+        search_space(Probes(), curvature=1.0, steps=1)

@@ -186,7 +186,9 @@ def _ceiling(mixing: tuple[tree.Scalar, tree.Scalar], power: int) -> tree.Scalar
     return jnp.maximum(*mixing) ** (-1 / power)  # a grid of settings, or a traced one
 
 
-def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) -> Plan:
+def plan_from(
+    algorithm: Algorithm, *, devices: int, steps: int, accuracy: float
+) -> Plan:
     """Return what was run and what it reached, for the planner to start from.
 
     Args:
@@ -204,7 +206,7 @@ def plan_of(algorithm: Algorithm, *, devices: int, steps: int, accuracy: float) 
         >>> from fedbilevel import LocalBSGM, NeumannSeries
         >>> from fedbilevel.theory import plan_for_accuracy
         >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
-        >>> anchor = plan_of(tried, devices=4, steps=1000, accuracy=0.02)
+        >>> anchor = plan_from(tried, devices=4, steps=1000, accuracy=0.02)
         >>> plan = plan_for_accuracy(
         ...     anchor, devices=8, accuracy=0.02, contraction=0.8
         ... )
@@ -232,7 +234,7 @@ def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
         >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
-        >>> with_plan(tried, plan_of(tried, devices=4, steps=9, accuracy=1.0)) == tried
+        >>> with_plan(tried, plan_from(tried, devices=4, steps=9, accuracy=1.0)) == tried
         True
     """
     old: Any = algorithm

@@ -17,7 +17,7 @@ from fedbilevel.experiments.schema import Experiment
 def follow_baseline(
     experiment: Experiment,
     work: Work,
-    folder: Path,
+    directory: Path,
     *,
     as_json: bool = False,
     quiet: bool = False,
@@ -30,7 +30,7 @@ def follow_baseline(
     Args:
         experiment: that was run.
         work: of the run.
-        folder: of the run.
+        directory: of the run.
         as_json: whether to print the baseline's record as JSON instead.
         quiet: whether to print nothing at all.
 
@@ -40,7 +40,7 @@ def follow_baseline(
     """
     rounds = experiment.rounds
     with (
-        closing(train_baseline(experiment, work, folder)) as steps,
+        closing(train_baseline(experiment, work, directory)) as steps,
         interruption() as interrupted,
         progress(
             "the same without tuning, to compare with: x stays at its start",
@@ -63,7 +63,7 @@ def follow_baseline(
         print(
             f"the run is finished; its baseline without tuning was stopped after "
             f"{step.done.number + 1} of {rounds} rounds. Train it with: "
-            f"fedbilevel resume {quote(str(folder))}",
+            f"fedbilevel resume {quote(str(directory))}",
             file=sys.stderr,
         )
     elif as_json:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.commands.batch_progress import batch_progress
-from fedbilevel.commands.crew import Crew
-from fedbilevel.commands.following import follow
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.job import Job
+from fedbilevel.commands.run_monitor import follow
+from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.schema import Sharded
 from fedbilevel.memory import memory_limit
 
@@ -75,7 +75,7 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
         code, errors = _one_after_another(jobs, quiet)
     else:
         code, errors = _side_by_side(jobs, processes, quiet)
-    missing = [job.folder for job in jobs if not job.has_result]
+    missing = [job.directory for job in jobs if not job.has_result]
     if code and missing:
         print(
             f"stopped; {len(jobs) - len(missing)} of {len(jobs)} runs are done, the "
@@ -83,7 +83,9 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
             file=sys.stderr,
         )
         return Ending(code, {})
-    return Ending(0, {folder: errors.get(folder, UNKNOWN) for folder in missing})
+    return Ending(
+        0, {directory: errors.get(directory, UNKNOWN) for directory in missing}
+    )
 
 
 def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
@@ -91,11 +93,11 @@ def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
     for job in jobs:
         try:
             job.begin()
-            end = follow(job.experiment, job.folder, goes_on=True, quiet=quiet)
+            end = follow(job.experiment, job.directory, goes_on=True, quiet=quiet)
         except Exception as error:
             if os.environ.get("FEDBILEVEL_DEBUG") and not job.has_result:
                 raise
-            errors[job.folder] = str(error) or type(error).__name__
+            errors[job.directory] = str(error) or type(error).__name__
             continue
         if end.code:
             return Ending(end.code, errors)
@@ -106,7 +108,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
     with (
         interruption() as interrupted,
         batch_progress(len(jobs), quiet) as progress,
-        closing(Crew(jobs, processes, progress)) as crew,
+        closing(WorkerPool(jobs, processes, progress)) as crew,
     ):
         crew.fill()
         while crew.busy:

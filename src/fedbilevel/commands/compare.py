@@ -45,20 +45,24 @@ def main(arguments: Sequence[str]) -> int:
     )
     if code:
         return code
-    for folder, reason in errors.items():
-        print(f"{folder} could not be run: {reason}", file=sys.stderr)
-    folders = [
-        one if isinstance(one, Path) else one.folder for those in asked for one in those
+    for directory, reason in errors.items():
+        print(f"{directory} could not be run: {reason}", file=sys.stderr)
+    directories = [
+        one if isinstance(one, Path) else one.directory
+        for those in asked
+        for one in those
     ]
     # A directory that is named twice is one run.
-    different = {folder.resolve(): folder for folder in folders}.values()
-    runs = [read_seed_run(folder) for folder in different if folder not in errors]
+    different = {directory.resolve(): directory for directory in directories}.values()
+    runs = [
+        read_seed_run(directory) for directory in different if directory not in errors
+    ]
     if not runs:
         raise ValueError("there is nothing to compare: no run could be made.")
     groups = grouped(runs)
     for warning in warnings(groups):
         print(warning, file=sys.stderr)
-    figures = _figures(groups, given.figure)
+    figures = _figures(groups, given.metric)
     axes = given.against or AXES
     curves(groups, figures, axes).savefig(given.out)
     if given.json:
@@ -83,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "runs", metavar="RUN", nargs="+", type=Path, help="a directory or a file"
     )
     parser.add_argument(
-        "--figure",
+        "--metric",
         action="append",
         metavar="METRIC",
         help="a metric to draw, once for each row of panels: loss, training_loss, a "

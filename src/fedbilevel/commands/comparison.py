@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from statistics import mean, stdev
 
-from fedbilevel.commands.words import aligned, short
+from fedbilevel.commands.formatting import aligned, short
 from fedbilevel.experiments.groups import Group
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -67,7 +67,7 @@ def as_json(groups: Sequence[Group]) -> str:
         found[group.label] = [
             {
                 "seed": run.experiment.seed,
-                "folder": str(run.folder),
+                "directory": str(run.directory),
                 "failure": run.failure._asdict() if run.failure else None,
                 "baseline": json.loads(run.baseline.line) if run.baseline else None,
                 **({} if run.failure else json.loads(next(ends).line)),
@@ -89,10 +89,10 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
             rounds = run.experiment.rounds
             if run.failure is not None:
                 seed = run.experiment.seed
-                yield f"{run.folder} (seed {seed}) failed, {run.failure}"
+                yield f"{run.directory} (seed {seed}) failed, {run.failure}"
             elif run.records[-1].rounds < rounds:
                 done = run.records[-1].rounds
-                yield f"{run.folder} stopped after {done} of {rounds} rounds"
+                yield f"{run.directory} stopped after {done} of {rounds} rounds"
         seeds = Counter(run.experiment.seed for run in group.runs)
         twice = [str(seed) for seed, count in seeds.items() if count > 1]
         if twice:
@@ -104,7 +104,8 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
             yield f"the seeds of {group.label} have no measured round in common"
     asked = [group.runs[0].experiment for group in groups]
     tasks = {
-        repr((one.problem, one.data, one.partition, one.weigh_by_size)) for one in asked
+        repr((one.problem, one.data, one.partition, one.weight_by_size))
+        for one in asked
     }
     if len(tasks) > 1:
         yield (

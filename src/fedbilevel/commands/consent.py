@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.experiments.consent import allow_problem, is_known_problem
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +21,11 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="execute the problem's file that FOLDER names without asking",
+        help="execute the problem's file that DIRECTORY names without asking",
     )
 
 
-def consent(experiment: Experiment, folder: Path, trust: bool) -> None:
+def consent(experiment: Experiment, directory: Path, trust: bool) -> None:
     """Ask before the problem's file of a run directory is executed the first time.
 
     Whoever sends a run directory chooses which file it names. A file that this user has
@@ -34,7 +34,7 @@ def consent(experiment: Experiment, folder: Path, trust: bool) -> None:
 
     Args:
         experiment: of the run.
-        folder: of the run.
+        directory: of the run.
         trust: whether the user has consented on the command line.
 
     Raises:
@@ -45,10 +45,10 @@ def consent(experiment: Experiment, folder: Path, trust: bool) -> None:
         >>> consent(Experiment(FedBiO(0.1)), Path("runs/first"), trust=False)
     """
     if not trust and not is_known_problem(experiment):
-        assert isinstance(experiment.problem, Own), "others are always known"
+        assert isinstance(experiment.problem, CustomProblem), "others are always known"
         file = experiment.problem.file
         words = (
-            f"the run in {folder} names the problem file {file}, which would be "
+            f"the run in {directory} names the problem file {file}, which would be "
             "executed, and which you have neither run nor allowed as it is"
         )
         if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):

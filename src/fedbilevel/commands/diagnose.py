@@ -9,11 +9,11 @@ from typing import Any
 
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
-from fedbilevel.experiments.build import task_of, weights_of
+from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.runs import asked_of
-from fedbilevel.experiments.run_directory.solution import Learnt, read_learnt
+from fedbilevel.experiments.run_directory.solution import Solution, read_solution
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
 from fedbilevel.metrics.obstacles import Cause
 from fedbilevel.metrics.survey import Survey
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> int:
         consent(experiment, given.run, given.trust)
     else:
         remember_problem(experiment)
-    task = task_of(experiment)
-    point = read_learnt(given.run, task) if finished else Learnt(task.x, task.y)
+    task = build_task(experiment)
+    point = read_solution(given.run, task) if finished else Solution(task.x, task.y)
     with diagnosis_progress(quiet=given.json) as report:
         found = diagnose(
             task.problem,
@@ -87,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         description="LocalBSGM, LocalBSGVRM and LFedNest follow the mean of the "
         "devices' own hypergradients. Measure how far that is from the global one, at "
         "the start of an experiment (by its file) or at the end of a run (by its "
-        "folder). Every device uses all of its examples.",
+        "directory). Every device uses all of its examples.",
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a file or a folder")
+    parser.add_argument("run", metavar="RUN", type=Path, help="a file or a directory")
     parser.add_argument(
         "--tolerance",
         type=float,

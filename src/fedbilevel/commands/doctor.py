@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from fedbilevel.commands.words import aligned
+from fedbilevel.commands.formatting import aligned
 from fedbilevel.datasets.adult import ADULT
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS

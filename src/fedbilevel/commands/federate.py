@@ -11,30 +11,30 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import conclude, headline
+from fedbilevel.commands.arguments import asked
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
+from fedbilevel.commands.run_monitor import conclude, headline
+from fedbilevel.experiments.auto_rounds import with_initial_rounds
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.differences import differences
-from fedbilevel.experiments.federating import model_of, sites_of
+from fedbilevel.experiments.federation import model_of, sites_of
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import settings_of
-from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.run import trackers_of
 from fedbilevel.experiments.run_directory.layout import (
     EXCHANGES,
     EXPERIMENT,
-    LEARNT,
     RUN,
+    SOLUTION,
 )
-from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep, placed
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.tracking.driving import tracked
+from fedbilevel.tracking.delivery import tracked
 from fedbilevel.tracking.records import Journal, read_records
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ CHANGEABLE = (
     "checkpoints.",
     "federation.timeout",
     "federation.quorum",
-    "federation.patience",
-    "federation.enrolment",
-    "federation.measurement",
-    "federation.reachable",
+    "federation.straggler_factor",
+    "federation.enrolment_timeout",
+    "federation.evaluation_timeout",
+    "federation.connection_timeout",
     "federation.attempts",
 )
 """Settings that a run may be given anew when it goes on."""
@@ -73,53 +73,55 @@ def main(arguments: Sequence[str]) -> int:
     # Only now, so that --help needs no NVIDIA FLARE. An error names what to install.
     import_module("fedbilevel.flare")
     asked_for = located(asked_for, Path.cwd())
-    experiment, folder = placed(asked_for, file, "-federated")
-    experiment = _as_begun(experiment, folder)
-    if finished(experiment, folder) and (folder / LEARNT).exists():
+    experiment, directory = placed(asked_for, file, "-federated")
+    experiment = _as_begun(experiment, directory)
+    if finished(experiment, directory) and (directory / SOLUTION).exists():
         print(
-            f"the run in {folder} is finished; --rounds with more than "
-            f"{experiment.rounds} goes on, another --folder begins anew.",
+            f"the run in {directory} is finished; --rounds with more than "
+            f"{experiment.rounds} goes on, another --directory begins anew.",
             file=sys.stderr,
         )
-        return conclude(folder, as_json=given.as_json, devices=sites_of(experiment))
-    if isinstance(experiment.problem, Own):
+        return conclude(directory, as_json=given.as_json, devices=sites_of(experiment))
+    if isinstance(experiment.problem, CustomProblem):
         remember_problem(experiment)
         # The server makes it anew; a mistake in its file is told before one starts.
         model_of(experiment)
     sites = sites_of(experiment)
-    with claimed(folder), _administrator(experiment, folder) as administrator:
-        code = _follow(experiment, folder, administrator, given.as_json)
-    return code or conclude(folder, as_json=given.as_json, devices=sites)
+    with run_lock(directory), _administrator(experiment, directory) as administrator:
+        code = _follow(experiment, directory, administrator, given.as_json)
+    return code or conclude(directory, as_json=given.as_json, devices=sites)
 
 
-def _as_begun(experiment: Experiment, folder: Path) -> Experiment:
-    """Return an experiment with the rates of the run in its folder, if there is one.
+def _as_begun(experiment: Experiment, directory: Path) -> Experiment:
+    """Return an experiment with the rates of the run in its directory, if there is one.
 
     Raises:
         ValueError: if that run was asked something else.
     """
-    if not (folder / EXPERIMENT).exists():
+    if not (directory / EXPERIMENT).exists():
         return experiment
-    asked_before = asked_of(folder)
-    then = with_rates_of(asked_before, asked_before)
-    now = with_rates_of(then, experiment)
+    asked_before = asked_of(directory)
+    then = with_initial_rounds(asked_before, asked_before)
+    now = with_initial_rounds(then, experiment)
     differing = [
         name for name in differences(then, now) if not name.startswith(CHANGEABLE)
     ]
-    if differing and not any(read_records(folder)):
+    if differing and not any(read_records(directory)):
         # It was refused before anything was measured: this is another run.
-        (folder / RUN).unlink(missing_ok=True)
+        (directory / RUN).unlink(missing_ok=True)
         return experiment
     if differing:
         raise ValueError(
-            f"the run in {folder} was begun with another {', '.join(differing[:5])}; "
-            "give this one another --folder."
+            f"the run in {directory} was begun with another {', '.join(differing[:5])}; "
+            "give this one another --directory."
         )
     return now
 
 
 @contextmanager
-def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administrator"]:
+def _administrator(
+    experiment: Experiment, directory: Path
+) -> Iterator["Administrator"]:
     from fedbilevel.flare.administrator import Administrator
     from fedbilevel.flare.message_limits import message_limit
     from fedbilevel.flare.processes import stop
@@ -134,13 +136,13 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
         return
     print("starting a server and sites on this machine …", file=sys.stderr)
     sites = sites_of(experiment)
-    # The folder is ours: what a killed command has left in it is ended.
+    # The directory is ours: what a killed command has left in it is ended.
     model = model_of(experiment)
     limit = message_limit(model.x, model.y)
-    kits = provisioned(folder / "kits", sites, limit)
+    kits = provisioned(directory / "kits", sites, limit)
     stop(kits.server, *kits.sites.values())
     with (
-        rehearsal(folder / "kits", sites, limit),
+        rehearsal(directory / "kits", sites, limit),
         Administrator(kits.lead) as administrator,
     ):
         try:
@@ -152,25 +154,28 @@ def _administrator(experiment: Experiment, folder: Path) -> Iterator["Administra
 
 
 def _follow(
-    experiment: Experiment, folder: Path, administrator: "Administrator", as_json: bool
+    experiment: Experiment,
+    directory: Path,
+    administrator: "Administrator",
+    as_json: bool,
 ) -> int:
     from fedbilevel.flare.supervision import Supervision
 
-    keep(experiment, folder)
-    *_, known = 0, *(record.rounds for record in read_records(folder))
-    supervision = Supervision(experiment, _run_in(folder), folder, administrator)
+    keep(experiment, directory)
+    *_, known = 0, *(record.rounds for record in read_records(directory))
+    supervision = Supervision(experiment, _run_in(directory), directory, administrator)
     sites = {"sites": "connecting …"}
     named: set[str] = set()
-    shown = progress(headline(experiment, folder), experiment.rounds, as_json, sites)
+    shown = progress(headline(experiment, directory), experiment.rounds, as_json, sites)
     tracking = tracked(
-        trackers_of(experiment.tracking, folder),
-        folder.absolute().name,
+        trackers_of(experiment.tracking, directory),
+        directory.absolute().name,
         settings_of(experiment),
         goes_on=known > 0,
     )
     with (
         tracking as tell_trackers,
-        Journal(folder, known) as journal,
+        Journal(directory, known) as journal,
         closing(supervision.news()) as all_news,
         interruption() as interrupted,
         shown as show,
@@ -178,7 +183,7 @@ def _follow(
         for news in all_news:
             if news.rewound is not None:
                 journal.rewind(news.rewound)
-                *_, known = 0, *(record.rounds for record in read_records(folder))
+                *_, known = 0, *(record.rounds for record in read_records(directory))
             for record in news.records:
                 journal.write(record)
                 tell_trackers(record)
@@ -198,16 +203,16 @@ def _follow(
     if known < experiment.rounds:
         print(
             f"stopped after {known} of {experiment.rounds} rounds; the same command "
-            f"goes on: it is in {quote(str(folder))}",
+            f"goes on: it is in {quote(str(directory))}",
             file=sys.stderr,
         )
         return interrupted()
-    _say_absences(folder)
+    _say_absences(directory)
     return 0
 
 
-def _run_in(folder: Path) -> str:
-    file = folder / RUN
+def _run_in(directory: Path) -> str:
+    file = directory / RUN
     if not file.exists():
         # Short, or it is taken for a secret that a job gives away.
         file.write_text(uuid.uuid4().hex[:12])
@@ -222,9 +227,9 @@ def _first_left_out(exchange: Exchange, named: set[str]) -> Iterator[str]:
             yield f"round {exchange.round_number}: without {name}: {why}"
 
 
-def _say_absences(folder: Path) -> None:
+def _say_absences(directory: Path) -> None:
     """Say whose uploads did not count to the end, and why."""
-    file = folder / EXCHANGES
+    file = directory / EXCHANGES
     if not file.exists():
         return
     exchanges = [Exchange.parse(line) for line in file.read_text().splitlines()]

@@ -16,7 +16,7 @@ class Job(NamedTuple):
     Attributes:
         file: the experiment file.
         experiment: its settings, with the seed of this run.
-        folder: the run directory.
+        directory: the run directory.
         replaces: whether the run in that directory is deleted first.
 
     Example:
@@ -28,7 +28,7 @@ class Job(NamedTuple):
 
     file: Path
     experiment: Experiment
-    folder: Path
+    directory: Path
     replaces: bool
 
     @property
@@ -40,13 +40,13 @@ class Job(NamedTuple):
     @property
     def has_result(self) -> bool:
         """Whether the run is finished, or has failed."""
-        failure = read_failure(self.folder)
-        return failure is not None or finished(self.experiment, self.folder)
+        failure = read_failure(self.directory)
+        return failure is not None or finished(self.experiment, self.directory)
 
     def begin(self) -> None:
         """Announce the run, and delete the one that it replaces."""
         remember_problem(self.experiment)
         print(f"running {self.file} with seed {self.experiment.seed}", file=sys.stderr)
         if self.replaces:
-            discard(self.folder)
-            print(f"the run in {self.folder} is replaced", file=sys.stderr)
+            discard(self.directory)
+            print(f"the run in {self.directory} is replaced", file=sys.stderr)

@@ -22,22 +22,22 @@ def jobs_of(file: Path, seeds: int) -> list[Job]:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "a.toml"
         >>> _ = file.write_text('[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1')
-        >>> [job.folder.name for job in jobs_of(file, seeds=2)]
+        >>> [job.directory.name for job in jobs_of(file, seeds=2)]
         ['a', 'a-seed-1']
     """
     asked = read_experiment(file)
     jobs = []
     for seed in range(asked.seed, asked.seed + seeds):
         suffix = f"-seed-{seed}" if seed != asked.seed else ""
-        experiment, folder = placed(replace(asked, seed=seed), file, suffix)
-        owner = folder.parent.parent / f"{folder.name}.toml"
-        named_after = folder.parent.name == "runs" and owner.is_file()
+        experiment, directory = placed(replace(asked, seed=seed), file, suffix)
+        owner = directory.parent.parent / f"{directory.name}.toml"
+        named_after = directory.parent.name == "runs" and owner.is_file()
         if named_after and not owner.samefile(file):
             raise ValueError(
-                f"{folder} is the run directory of {owner}, so {file} with seed {seed} "
-                "cannot use it; rename one of the files, or give one another `folder`."
+                f"{directory} is the run directory of {owner}, so {file} with seed {seed} "
+                "cannot use it; rename one of the files, or give one another `directory`."
             )
-        jobs.append(Job(file, experiment, folder, replaces=False))
+        jobs.append(Job(file, experiment, directory, replaces=False))
     return jobs
 
 
@@ -57,28 +57,28 @@ def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
         >>> missing_of([], force=False)
         []
     """
-    by_folder: dict[Path, Job] = {}
+    by_directory: dict[Path, Job] = {}
     missing, edited = [], dict[str, list[Path]]()
     for job in jobs:
-        place = job.folder.absolute()
-        if place in by_folder:
-            _refuse_different(by_folder[place], job)
+        place = job.directory.absolute()
+        if place in by_directory:
+            _refuse_different(by_directory[place], job)
             continue
-        by_folder[place] = job
+        by_directory[place] = job
         changes = _changes(job)
-        failed = read_failure(job.folder) is not None
+        failed = read_failure(job.directory) is not None
         if force and (changes or failed):
             missing.append(job._replace(replaces=True))
         elif changes:
             words = f"differs from {job.file} (run → file): {changes}"
-            edited.setdefault(words, []).append(job.folder)
+            edited.setdefault(words, []).append(job.directory)
         elif not job.has_result:
             missing.append(job)
     if edited:
         raise ValueError(
             "\n".join(
-                f"the run in {', '.join(map(str, folders))} {words}"
-                for words, folders in edited.items()
+                f"the run in {', '.join(map(str, directories))} {words}"
+                for words, directories in edited.items()
             )
             + "\nAdd --force to replace these runs, or compare their directories as "
             "they are."
@@ -88,10 +88,10 @@ def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
 
 def _changes(job: Job) -> str:
     """Return how the file was edited since its run was made; nothing if it was not."""
-    if not (job.folder / EXPERIMENT).is_file():
+    if not (job.directory / EXPERIMENT).is_file():
         return ""
-    changes = in_words(differences(asked_of(job.folder), job.experiment))
-    if not changes and problem_edited(job.experiment, job.folder):
+    changes = in_words(differences(asked_of(job.directory), job.experiment))
+    if not changes and problem_edited(job.experiment, job.directory):
         return "the file of its problem was edited"
     return changes
 
@@ -100,6 +100,6 @@ def _refuse_different(first: Job, second: Job) -> None:
     different = differences(first.experiment, second.experiment)
     if different:
         raise ValueError(
-            f"{first.file} and {second.file} ask for different runs in {first.folder}: "
-            f"{in_words(different)}; give one of them another `folder`."
+            f"{first.file} and {second.file} ask for different runs in {first.directory}: "
+            f"{in_words(different)}; give one of them another `directory`."
         )

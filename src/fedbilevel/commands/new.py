@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--ready", metavar="PROBLEM", help="a ready-made problem, such as cleaning"
     )
-    parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
+    parser.add_argument("--directory", type=Path, default=Path(), help="where; here")
     given = parser.parse_args(arguments)
     if given.ready:
         _check_file_name(given.name)
@@ -55,11 +55,13 @@ def main(arguments: Sequence[str]) -> int:
             name: (templates / template).read_text(encoding="utf-8")
             for template, name in FILES.items()
         }
-    given.folder.mkdir(parents=True, exist_ok=True)
-    written = {given.folder / name.format(given.name): texts[name] for name in texts}
+    given.directory.mkdir(parents=True, exist_ok=True)
+    written = {given.directory / name.format(given.name): texts[name] for name in texts}
     for file in written:
         if file.exists():
-            raise ValueError(f"{file} exists already; choose another name or folder.")
+            raise ValueError(
+                f"{file} exists already; choose another name or directory."
+            )
     for file, text in written.items():
         file.write_text(Template(text).substitute(name=given.name), encoding="utf-8")
     *code, experiment = written
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 def _check_file_name(name: str) -> None:
     if name != Path(name).name or not name or name.startswith("."):
         raise ValueError(
-            f"{name!r} is no name of a file; give a word, and the folder by --folder."
+            f"{name!r} is no name of a file; give a word, and the directory by --directory."
         )
 
 

@@ -1,4 +1,4 @@
-"""`fedbilevel plan FOLDER`: the paper's schedules for other devices and accuracies."""
+"""`fedbilevel plan DIRECTORY`: the paper's schedules for other devices and accuracies."""
 
 import argparse
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
-from fedbilevel.algorithms.scaling import plan_of, with_plan
+from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.commands.consent import add_trust, consent
-from fedbilevel.commands.words import aligned
+from fedbilevel.commands.formatting import aligned
 from fedbilevel.engines.predicted_costs import predict_costs
-from fedbilevel.experiments.build import task_of, weights_of
+from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
-from fedbilevel.experiments.run_directory.solution import read_learnt
+from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.metrics.curvature import largest_curvature
@@ -45,21 +45,21 @@ def main(arguments: Sequence[str]) -> int:
         'main'
     """
     given = _parser().parse_args(arguments)
-    experiment, records = read_run(given.folder)
+    experiment, records = read_run(given.directory)
     algorithm = experiment.algorithm
     if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
         raise ValueError(
-            f"{given.folder} ran {type(algorithm).__name__}, and the paper's "
+            f"{given.directory} ran {type(algorithm).__name__}, and the paper's "
             "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
         )
-    consent(experiment, given.folder, given.trust)
-    task = task_of(experiment)
+    consent(experiment, given.directory, given.trust)
+    task = build_task(experiment)
     devices = experiment.participants or task.devices.device_count
-    anchor = plan_of(
+    anchor = plan_from(
         algorithm,
         devices=devices,
         steps=records[-1].rounds * algorithm.local_steps,
-        accuracy=_reached(records, given.folder)
+        accuracy=_reached(records, given.directory)
         if given.reached is None
         else given.reached,
     )
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         "samples": spent.samples,
         "bytes": spent.bytes,
     }
-    learnt = read_learnt(given.folder, task)
+    learnt = read_solution(given.directory, task)
     curvature = largest_curvature(
         task.problem,
         task.devices,
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Turn settings that worked into settings for K devices and an "
         "accuracy ε, by the paper's corollaries, and predict what they cost.",
     )
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
+    parser.add_argument("directory", metavar="DIRECTORY", type=Path, help="of a run")
     parser.add_argument("--devices", type=int, help="K; as many as before")
     parser.add_argument(
         "--accuracy",
@@ -189,11 +189,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _reached(records: Sequence[Record], folder: Path) -> float:
+def _reached(records: Sequence[Record], directory: Path) -> float:
     """Return the mean stationarity over what was measured of a run."""
     if "hypergradient" not in records[-1].figures:
         raise ValueError(
-            f"{folder} has no measured stationarity; run with "
+            f"{directory} has no measured stationarity; run with "
             "--evaluation.stationarity, or say --reached ε."
         )
     return mean(

@@ -1,4 +1,4 @@
-"""`fedbilevel plot FOLDER`: pictures of a run and of what it has learnt, as a page."""
+"""`fedbilevel plot DIRECTORY`: pictures of a run and of what it has learnt, as a page."""
 
 import argparse
 import json
@@ -13,15 +13,15 @@ import numpy as np
 from fedbilevel.atomic_write import replacing
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.experiments.baseline import read_baseline
-from fedbilevel.experiments.build import task_of
+from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.run_directory.failures import divergence, read_failure
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.run_directory.runs import read_run
-from fedbilevel.experiments.run_directory.solution import read_learnt
+from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.picture import svg_of
-from fedbilevel.pictures.course import course
-from fedbilevel.pictures.learnt import learnt
+from fedbilevel.pictures.history import course
 from fedbilevel.pictures.report import report
+from fedbilevel.pictures.solution import learnt
 
 REPORT = "report.html"
 
@@ -38,28 +38,28 @@ def main(arguments: Sequence[str]) -> int:
         description="Draw how a run went and what it has learnt: pictures (.svg), and "
         f"{REPORT}, one page that opens anywhere without a network.",
     )
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
-    parser.add_argument("--out", type=Path, help="where pictures go; into FOLDER")
+    parser.add_argument("directory", metavar="DIRECTORY", type=Path, help="of a run")
+    parser.add_argument("--out", type=Path, help="where pictures go; into DIRECTORY")
     add_trust(parser)
     parser.add_argument("--json", action="store_true", help="JSON, no words")
     given = parser.parse_args(arguments)
-    experiment, records = read_run(given.folder)
-    failure = read_failure(given.folder)
+    experiment, records = read_run(given.directory)
+    failure = read_failure(given.directory)
     bad = failure or divergence(records)
     if bad is not None:
-        print(f"the run in {given.folder} failed, {bad}", file=sys.stderr)
-    baseline = read_baseline(given.folder)
+        print(f"the run in {given.directory} failed, {bad}", file=sys.stderr)
+    baseline = read_baseline(given.directory)
     pictures = [course(records, baseline)]
     # While a run is still going there is nothing learnt yet, but much to see.
-    if os.path.lexists(given.folder / LEARNT):
-        consent(experiment, given.folder, given.trust)
-        task = task_of(experiment)
-        found = read_learnt(given.folder, task)
+    if os.path.lexists(given.directory / SOLUTION):
+        consent(experiment, given.directory, given.trust)
+        task = build_task(experiment)
+        found = read_solution(given.directory, task)
         if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.x)):
             pictures += learnt(experiment, found.x, task.x)
         else:
             print("x is not finite: the run has diverged", file=sys.stderr)
-    out = given.out or given.folder
+    out = given.out or given.directory
     out.mkdir(parents=True, exist_ok=True)
     drawn = [(picture, svg_of(picture)) for picture in pictures]
     files = [out / f"{picture.name}.svg" for picture in pictures]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         with replacing(file) as unfinished:
             unfinished.write_text(svg, encoding="utf-8")
     page = out / REPORT
-    text = report(given.folder, experiment, records, drawn, failure, baseline)
+    text = report(given.directory, experiment, records, drawn, failure, baseline)
     with replacing(page) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     if given.json:

@@ -8,8 +8,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeAlias
 
+from fedbilevel.commands.formatting import short
 from fedbilevel.commands.live import live
-from fedbilevel.commands.words import short
 from fedbilevel.engines.costs import Costs
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of

@@ -1,21 +1,21 @@
-"""`fedbilevel resume FOLDER`: a run goes on from its newest checkpoint."""
+"""`fedbilevel resume DIRECTORY`: a run goes on from its newest checkpoint."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.commands.asking import asked
+from fedbilevel.commands.arguments import asked
 from fedbilevel.commands.consent import consent
-from fedbilevel.commands.following import conclude, follow
+from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.engines.checkpoints.options import CheckpointError
+from fedbilevel.experiments.auto_rounds import with_initial_rounds
 from fedbilevel.experiments.baseline import lacks_baseline
 from fedbilevel.experiments.files.overrides import with_overrides
-from fedbilevel.experiments.lengths import with_rates_of
 from fedbilevel.experiments.run_directory.failures import read_failure
-from fedbilevel.experiments.run_directory.layout import LEARNT, PROBLEM, RUN
+from fedbilevel.experiments.run_directory.layout import PROBLEM, RUN, SOLUTION
 from fedbilevel.experiments.run_directory.runs import asked_of, finished, problem_edited
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,57 +25,61 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = asked("resume", "FOLDER", arguments, trusting=True)
-    folder = Path(given.subject)
-    if (folder / RUN).exists():
+    given = asked("resume", "DIRECTORY", arguments, trusting=True)
+    directory = Path(given.subject)
+    if (directory / RUN).exists():
         raise ValueError(
-            f"the run in {folder} is one across sites; go on with it by the "
+            f"the run in {directory} is one across sites; go on with it by the "
             "fedbilevel federate that began it."
         )
-    begun = asked_of(folder)
+    begun = asked_of(directory)
     experiment = with_overrides(
-        with_rates_of(begun, begun), given.options, f"fedbilevel resume {folder}"
+        with_initial_rounds(begun, begun),
+        given.options,
+        f"fedbilevel resume {directory}",
     )
-    if experiment.folder is not None:
+    if experiment.directory is not None:
         raise ValueError(
-            f"--folder: a run goes on where it is, in {folder}; leave it out, or copy "
-            "the folder."
+            f"--directory: a run goes on where it is, in {directory}; leave it out, or copy "
+            "the directory."
         )
-    failure = read_failure(folder)
+    failure = read_failure(directory)
     if not given.options and failure is not None:
         raise ValueError(
-            f"the run in {folder} failed, {failure} To resume it with the same "
+            f"the run in {directory} failed, {failure} To resume it with the same "
             "settings is to fail again; run the experiment with other settings in "
-            "another --folder, or find the first number that is not finite: "
-            f"fedbilevel resume {quote(str(folder))} engine:DebugSimulation"
+            "another --directory, or find the first number that is not finite: "
+            f"fedbilevel resume {quote(str(directory))} engine:DebugSimulation"
         )
-    done = finished(experiment, folder) and not lacks_baseline(experiment, folder)
-    done = done and (folder / LEARNT).exists()
+    done = finished(experiment, directory) and not lacks_baseline(experiment, directory)
+    done = done and (directory / SOLUTION).exists()
     if done and not given.options:
         print(
-            f"the run in {folder} is finished; --rounds with more than "
+            f"the run in {directory} is finished; --rounds with more than "
             f"{experiment.rounds} goes on.",
             file=sys.stderr,
         )
-        return conclude(folder, as_json=given.as_json)
+        return conclude(directory, as_json=given.as_json)
     # What the command line names is the user's own choice.
     named_here = experiment.problem != begun.problem
-    consent(experiment, folder, trust=given.trust or named_here)
+    consent(experiment, directory, trust=given.trust or named_here)
     try:
-        end = follow(experiment, folder, goes_on=True, as_json=given.as_json)
+        end = follow(experiment, directory, goes_on=True, as_json=given.as_json)
     except CheckpointError as error:
-        if not problem_edited(experiment, folder):
+        if not problem_edited(experiment, directory):
             raise
-        raise ValueError(_edited(experiment, folder, error)) from error
-    return conclude(folder, as_json=given.as_json) if end.is_finished else end.code
+        raise ValueError(_edited(experiment, directory, error)) from error
+    return conclude(directory, as_json=given.as_json) if end.is_finished else end.code
 
 
-def _edited(experiment: Experiment, folder: Path, error: CheckpointError) -> str:
-    assert isinstance(experiment.problem, Own), "only a custom problem has a file"
-    file, copy = experiment.problem.file, folder / PROBLEM
+def _edited(experiment: Experiment, directory: Path, error: CheckpointError) -> str:
+    assert isinstance(experiment.problem, CustomProblem), (
+        "only a custom problem has a file"
+    )
+    file, copy = experiment.problem.file, directory / PROBLEM
     return (
-        f"{file} was edited since the run in {folder} began; the file as it was run is "
+        f"{file} was edited since the run in {directory} began; the file as it was run is "
         f"{copy}. See the changes by: diff {quote(str(copy))} {quote(str(file))}; undo "
-        "them to resume the run, or run the edited file with another --folder. "
+        "them to resume the run, or run the edited file with another --directory. "
         f"({error})"
     )

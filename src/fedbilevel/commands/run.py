@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedbilevel.commands.asking import asked
-from fedbilevel.commands.following import conclude, follow
+from fedbilevel.commands.arguments import asked
+from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
@@ -26,9 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     # What the command line says of files is meant from here.
     asked_for = located(asked_for, Path.cwd())
     kind = type(asked_for.algorithm)
-    rival = kind is not type(written.algorithm) and asked_for.folder is None
+    rival = kind is not type(written.algorithm) and asked_for.directory is None
     suffix = f"-{kind.__name__}" if rival else ""
-    experiment, folder = placed(asked_for, file, suffix)
+    experiment, directory = placed(asked_for, file, suffix)
     remember_problem(experiment)
-    end = follow(experiment, folder, goes_on=False, as_json=given.as_json)
-    return conclude(folder, as_json=given.as_json) if end.is_finished else end.code
+    end = follow(experiment, directory, goes_on=False, as_json=given.as_json)
+    return conclude(directory, as_json=given.as_json) if end.is_finished else end.code

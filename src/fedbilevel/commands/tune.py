@@ -16,7 +16,7 @@ from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.run import spec_of, work_of
+from fedbilevel.experiments.run import prepare_run, spec_of
 from fedbilevel.experiments.run_directory.runs import placed
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.tuning import (
@@ -34,7 +34,7 @@ from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
-from fedbilevel.tuning.tuner import SEEDS, TRIALS, Tuned, space_for, tuning
+from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
 
 SOLVED = ("hypergradient", "lower_error")
 """Metrics for which y*(x) is solved: slow, so only where one of them decides."""
@@ -56,49 +56,53 @@ def main(arguments: Sequence[str]) -> int:
     asked_for = located(with_overrides(written, options, program), Path.cwd())
     kind = type(asked_for.algorithm)
     rival = f"-{kind.__name__}" if kind is not type(written.algorithm) else ""
-    suffix = "" if asked_for.folder is not None else f"{rival}-tuned"
-    experiment, folder = placed(asked_for, given.file, suffix)
+    suffix = "" if asked_for.directory is not None else f"{rival}-tuned"
+    experiment, directory = placed(asked_for, given.file, suffix)
     remember_problem(experiment)
     goal = Goal(given.metric, given.maximise)
     found = _search(
-        experiment, folder, goal, given.trials, given.seeds, quiet=given.json
+        experiment, directory, goal, given.trials, given.seeds, quiet=given.json
     )
-    if not isinstance(found, Tuned):
+    if not isinstance(found, TuningResult):
         print(
-            f"stopped; the same command resumes the search in {folder}",
+            f"stopped; the same command resumes the search in {directory}",
             file=sys.stderr,
         )
         return found
-    keep_result(experiment, found, goal, folder)
-    with replacing(folder / PICTURE) as unfinished:
+    keep_result(experiment, found, goal, directory)
+    with replacing(directory / PICTURE) as unfinished:
         unfinished.write_text(svg_of(tuning_picture(found, goal)), encoding="utf-8")
-    print(_as_json(found, goal, folder) if given.json else _words(found, goal, folder))
+    print(
+        _as_json(found, goal, directory)
+        if given.json
+        else _words(found, goal, directory)
+    )
     return 0
 
 
 def _search(
     experiment: Experiment,
-    folder: Path,
+    directory: Path,
     goal: Goal,
     trials: int,
     seeds: int,
     quiet: bool,
-) -> Tuned | int:
+) -> TuningResult | int:
     """Return what was found, or the exit code of the signal that stopped the search."""
     solves = goal.metric in SOLVED
     evaluation = replace(experiment.evaluation, stationarity=solves)
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
-        f"settings of {experiment.title}, in {folder}: {trials} settings cost as many "
+        f"settings of {experiment.title}, in {directory}: {trials} settings cost as many "
         f"rounds as {cost} full runs"
     )
     with (
         interruption("batch") as interrupted,
         tuning_progress(headline, goal, quiet) as show,
     ):
-        work = work_of(replace(experiment, evaluation=evaluation))
+        work = prepare_run(replace(experiment, evaluation=evaluation))
         score = score_of(work.measure, work.x, work.y, goal)
-        keep_start(experiment, folder)
+        keep_start(experiment, directory)
         spec = spec_of(experiment, work)
         steps = tuning(
             spec,
@@ -107,12 +111,12 @@ def _search(
             tuple(range(experiment.seed, experiment.seed + seeds)),
             experiment.seed,
             score,
-            folder / STUDY,
+            directory / STUDY,
             about=about_of(experiment, goal),
         )
         with closing(steps):
             for step in steps:
-                if isinstance(step, Tuned):
+                if isinstance(step, TuningResult):
                     return step
                 show(step)
                 if interrupted():
@@ -120,7 +124,7 @@ def _search(
     return interrupted()
 
 
-def _words(found: Tuned, goal: Goal, folder: Path) -> str:
+def _words(found: TuningResult, goal: Goal, directory: Path) -> str:
     start, best = found.start, found.best
     before = goal.score(start.score)
     values = (f"  {name} = {value:.4g}" for name, value in best.settings.items())
@@ -132,15 +136,15 @@ def _words(found: Tuned, goal: Goal, folder: Path) -> str:
         else f"no setting is better than that of the file: {promise(found, goal)}",
         *values,
         f"of {len(found.trials)} settings {diverged} diverged",
-        f"run the best with: fedbilevel run {quote(str(folder / BEST))}",
+        f"run the best with: fedbilevel run {quote(str(directory / BEST))}",
         "(--evaluation.stationarity also says how far its y is from y*(x): a search "
         "finds what a run ends with, which more training of y may change)",
-        f"what mattered for the {title_of(goal.metric)}: {folder / PICTURE}",
+        f"what mattered for the {title_of(goal.metric)}: {directory / PICTURE}",
     ]
     return "\n".join(lines)
 
 
-def _as_json(found: Tuned, goal: Goal, folder: Path) -> str:
+def _as_json(found: TuningResult, goal: Goal, directory: Path) -> str:
     def values(scores: Sequence[float]) -> list[float | None]:
         # JSON has no number for what is not finite.
         return [None if one == float("inf") else goal.score(one) for one in scores]
@@ -148,8 +152,8 @@ def _as_json(found: Tuned, goal: Goal, folder: Path) -> str:
     best, start = found.best, found.start
     return json.dumps(
         {
-            "best": str(folder / BEST),
-            "picture": str(folder / PICTURE),
+            "best": str(directory / BEST),
+            "picture": str(directory / PICTURE),
             "metric": goal.metric,
             "settings": dict(best.settings),
             "median": goal.score(best.score),

@@ -92,12 +92,12 @@ class Worker:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def run(self, folder: Path) -> None:
+    def run(self, directory: Path) -> None:
         """Send the directory of a run to be resumed."""
         assert self._process.stdin is not None
         # If it has died, its end is in the queue.
         with suppress(OSError):
-            self._process.stdin.write(f"{json.dumps(str(folder))}\n")
+            self._process.stdin.write(f"{json.dumps(str(directory))}\n")
             self._process.stdin.flush()
 
     def interrupt(self) -> None:

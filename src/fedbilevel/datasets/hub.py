@@ -18,14 +18,14 @@ def hub(
     label: str = "label",
     splits: tuple[str, str] = ("train", "test"),
 ) -> DataSet:
-    """Return a data set of the hub, or a copy of one in a folder, as arrays.
+    """Return a data set of the hub, or a copy of one in a directory, as arrays.
 
     Images become one row each, scaled to [0, 1]; numbers stay as they are; lists of
     numbers are laid side by side. Labels become classes from 0: as the set numbers
     them, or, where it does not, in the order of their values.
 
     Args:
-        path: the name of a set on the hub, or a folder in the hub's layout.
+        path: the name of a set on the hub, or a directory in the hub's layout.
         features: columns that are images or numbers; by default the images if there
             are any, or else all numbers except the label.
         label: the column with the class of each example.
@@ -43,12 +43,12 @@ def hub(
     Example:
         >>> import os, tempfile
         >>> from datasets import Dataset
-        >>> folder = tempfile.mkdtemp()
+        >>> directory = tempfile.mkdtemp()
         >>> rows = Dataset.from_dict({"age": [20, 41], "paid": ["no", "yes"]})
         >>> for split in ("train", "test"):
-        ...     file = f"{folder}/data/{split}-00000-of-00001.parquet"
+        ...     file = f"{directory}/data/{split}-00000-of-00001.parquet"
         ...     _ = rows.to_parquet(file)
-        >>> hub(folder, label="paid").train
+        >>> hub(directory, label="paid").train
         Labelled(features=array([[20.], [41.]], dtype=float32),
                  labels=array([0, 1], dtype=int32))
     """
@@ -89,11 +89,11 @@ def _parts(path: str, splits: list[str]) -> list[Any]:
     except Exception as error:
         if isinstance(error, ValueError) and "split" in str(error):
             raise ValueError(f"{path} does not have these splits: {error}") from error
-        # Whatever else is wrong, a copy in a folder is the way around it.
+        # Whatever else is wrong, a copy in a directory is the way around it.
         raise FileNotFoundError(
             f"{path} cannot be loaded ({type(error).__name__}: {error}); where the hub "
             f"can be reached, run `hf download {path} --repo-type dataset --local-dir "
-            "FOLDER`, and give that folder for the path."
+            "DIRECTORY`, and give that directory for the path."
         ) from error
     return parts
 

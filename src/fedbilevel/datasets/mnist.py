@@ -53,15 +53,15 @@ FASHION_MNIST = Source(
         )
     ),
     package="the Debian package dataset-fashion-mnist",
-    system_folders=(Path("/usr/share/datasets/fashion-mnist"),),
+    system_directories=(Path("/usr/share/datasets/fashion-mnist"),),
 )
 
 
-def mnist(folder: Path | str | None = None) -> DataSet:
+def mnist(directory: Path | str | None = None) -> DataSet:
     """Return MNIST, handwritten digits: 784 pixels in [0, 1], 10 classes.
 
     Args:
-        folder: where the four IDX files are, gzipped or not. If none is given, they
+        directory: where the four IDX files are, gzipped or not. If none is given, they
             are looked for in `$FEDBILEVEL_DATA/mnist` and `.data/mnist`; then, if the
             library `datasets` is installed, the images on the Hugging Face hub.
 
@@ -74,23 +74,23 @@ def mnist(folder: Path | str | None = None) -> DataSet:
 
     Example:
         >>> from fedbilevel.datasets import mnist
-        >>> mnist("my/folder")  # doctest: +ELLIPSIS
+        >>> mnist("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         FileNotFoundError: the data set mnist was not found.
-        - my/folder: no such folder
+        - my/directory: no such directory
         Its files are train-images-idx3-ubyte, train-labels-idx1-ubyte, ...
     """
     hub = Hub("ylecun/mnist", partial(_from_hub, "ylecun/mnist", MNIST))
-    return load(MNIST, _from_files, folder=folder, hub=hub)
+    return load(MNIST, _from_files, directory=directory, hub=hub)
 
 
-def fashion_mnist(folder: Path | str | None = None) -> DataSet:
+def fashion_mnist(directory: Path | str | None = None) -> DataSet:
     """Return Fashion-MNIST, pictures of clothes: 784 pixels in [0, 1], 10 classes.
 
     Args:
-        folder: where the four IDX files are, gzipped or not. If none is given, they
+        directory: where the four IDX files are, gzipped or not. If none is given, they
             are looked for in `$FEDBILEVEL_DATA/fashion_mnist`, `.data/fashion_mnist`
-            and the folder of Debian's package; then, if the library `datasets` is
+            and the directory of Debian's package; then, if the library `datasets` is
             installed, the images on the Hugging Face hub.
 
     Returns:
@@ -102,15 +102,15 @@ def fashion_mnist(folder: Path | str | None = None) -> DataSet:
 
     Example:
         >>> from fedbilevel.datasets import fashion_mnist
-        >>> fashion_mnist("my/folder")  # doctest: +ELLIPSIS
+        >>> fashion_mnist("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         FileNotFoundError: the data set fashion_mnist was not found.
-        - my/folder: no such folder
+        - my/directory: no such directory
         Its files are ... from the Debian package dataset-fashion-mnist: ...
     """
     repository = "zalando-datasets/fashion_mnist"
     hub = Hub(repository, partial(_from_hub, repository, FASHION_MNIST))
-    return load(FASHION_MNIST, _from_files, folder=folder, hub=hub)
+    return load(FASHION_MNIST, _from_files, directory=directory, hub=hub)
 
 
 def _from_files(contents: Contents) -> DataSet:
@@ -165,15 +165,15 @@ def examples_from_rows(
     if images.shape != wanted or images.dtype != np.uint8:
         raise ValueError(
             f"the images of {name} are {images.dtype} of shape {images.shape} instead "
-            f"of uint8 of shape {wanted}; get the files and name their folder."
+            f"of uint8 of shape {wanted}; get the files and name their directory."
         )
     if not np.isin(labels, np.arange(_CLASSES)).all():
         raise ValueError(
             f"the labels of {name} run from {labels.min()} to {labels.max()} instead "
-            f"of 0 to {_CLASSES - 1}; get the files and name their folder."
+            f"of 0 to {_CLASSES - 1}; get the files and name their directory."
         )
     for file, array in zip(files, (images, labels.astype(np.uint8)), strict=True):
-        check(name, format_idx(array), file, "get the files and name their folder")
+        check(name, format_idx(array), file, "get the files and name their directory")
     return _labelled(images, labels)
 
 

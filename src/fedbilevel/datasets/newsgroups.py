@@ -39,7 +39,7 @@ class Texts(NamedTuple):
     texts: list[str]
 
 
-def newsgroups(folder: Path | str | None = None, features: int = 2000) -> DataSet:
+def newsgroups(directory: Path | str | None = None, features: int = 2000) -> DataSet:
     """Return 20 newsgroups: tf-idf of the texts' words, 20 classes.
 
     The features are scikit-learn's `TfidfVectorizer` of the words that are most
@@ -53,7 +53,7 @@ def newsgroups(folder: Path | str | None = None, features: int = 2000) -> DataSe
     would give other results under the same name: they are not used.
 
     Args:
-        folder: where the two .tab files are, gzipped or not. If none is given, they
+        directory: where the two .tab files are, gzipped or not. If none is given, they
             are looked for in `$FEDBILEVEL_DATA/newsgroups` and `.data/newsgroups`.
         features: how many words.
 
@@ -67,10 +67,10 @@ def newsgroups(folder: Path | str | None = None, features: int = 2000) -> DataSe
 
     Example:
         >>> from fedbilevel.datasets import newsgroups
-        >>> newsgroups("my/folder")  # doctest: +ELLIPSIS
+        >>> newsgroups("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         FileNotFoundError: the data set newsgroups was not found.
-        - my/folder: no such folder
+        - my/directory: no such directory
         Its files are 20newsgroups-train.tab, 20newsgroups-test.tab, from ...
     """
 
@@ -81,7 +81,7 @@ def newsgroups(folder: Path | str | None = None, features: int = 2000) -> DataSe
             features,
         )
 
-    return load(NEWSGROUPS, parse, folder=folder)
+    return load(NEWSGROUPS, parse, directory=directory)
 
 
 def parse_tab(name: str, content: bytes) -> Texts:

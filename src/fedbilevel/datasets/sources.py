@@ -36,10 +36,10 @@ class Source(NamedTuple):
     """A data set's files and the places where they may be.
 
     Attributes:
-        name: of the set, and of its folder in the cache.
+        name: of the set, and of its directory in the cache.
         files: all that is needed.
         package: a published package that holds the files, for the error message.
-        system_folders: where an operating system's package puts them.
+        system_directories: where an operating system's package puts them.
 
     Example:
         >>> Source("tiny", (File("a.txt", "00"),), "the npm package tiny").files[0].name
@@ -49,7 +49,7 @@ class Source(NamedTuple):
     name: str
     files: tuple[File, ...]
     package: str
-    system_folders: tuple[Path, ...] = ()
+    system_directories: tuple[Path, ...] = ()
 
 
 class Hub(NamedTuple):
@@ -72,19 +72,19 @@ def load(
     source: Source,
     parse: Callable[[Contents], Loaded],
     *,
-    folder: Path | str | None = None,
+    directory: Path | str | None = None,
     hub: Hub | None = None,
 ) -> Loaded:
     """Return a data set from the first place that has it.
 
     The places are `$FEDBILEVEL_DATA/<name>`, `.data/<name>` under the current
-    directory, the system's folders, and the hub. If `folder` is given, it is the only
+    directory, the system's directories, and the hub. If `directory` is given, it is the only
     place: another copy would hide a mistake in its name.
 
     Args:
         source: the files, and where a system keeps them.
         parse: makes the result from the files' contents by name, uncompressed.
-        folder: where the files are.
+        directory: where the files are.
         hub: where the same rows are on the Hugging Face hub.
 
     Returns:
@@ -98,25 +98,25 @@ def load(
         >>> import hashlib, tempfile
         >>> digest = hashlib.sha256(b"hello").hexdigest()
         >>> source = Source("tiny", (File("a.txt", digest),), "the npm package tiny")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "a.txt").write_bytes(b"hello")
-        ...     load(source, lambda contents: contents["a.txt"], folder=folder)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     _ = (Path(directory) / "a.txt").write_bytes(b"hello")
+        ...     load(source, lambda contents: contents["a.txt"], directory=directory)
         b'hello'
     """
     failures: list[str] = []
     cause: Exception | None = None
-    for label, place in _places(source, folder):
+    for label, place in _places(source, directory):
         if place is None:
             failures.append(f"{label}: the variable is not set")
         elif not place.is_dir():
-            failures.append(f"{label}: no such folder")
+            failures.append(f"{label}: no such directory")
         else:
             paths = {file: _path(place, file) for file in source.files}
             lacking = [file.name for file, path in paths.items() if not path]
             if not lacking:
                 return parse({f.name: _content(p, f) for f, p in paths.items() if p})
             failures.append(f"{label}: lacks {', '.join(lacking)}")
-    if hub is not None and folder is None:
+    if hub is not None and directory is None:
         try:
             rows = _rows(hub.repository)
         except Exception as error:
@@ -132,7 +132,7 @@ def load(
 
 
 def found_in(source: Source) -> Path | None:
-    """Return the folder that has all files of a data set; nothing is read or fetched.
+    """Return the directory that has all files of a data set; nothing is read or fetched.
 
     Example:
         >>> found_in(Source("tiny", (File("a.txt", ""),), "the npm package tiny"))
@@ -144,19 +144,19 @@ def found_in(source: Source) -> Path | None:
 
 
 def _places(
-    source: Source, folder: Path | str | None
+    source: Source, directory: Path | str | None
 ) -> Iterator[tuple[str, Path | None]]:
-    if folder is not None:
-        yield str(folder), Path(folder)
+    if directory is not None:
+        yield str(directory), Path(directory)
         return
     root = os.environ.get(VARIABLE)
     yield f"${VARIABLE}/{source.name}", Path(root) / source.name if root else None
-    for place in (CACHE / source.name, *source.system_folders):
+    for place in (CACHE / source.name, *source.system_directories):
         yield str(place), place
 
 
-def _path(folder: Path, file: File) -> Path | None:
-    candidates = folder / file.name, folder / f"{file.name}.gz"
+def _path(directory: Path, file: File) -> Path | None:
+    candidates = directory / file.name, directory / f"{file.name}.gz"
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -213,8 +213,8 @@ def _message(source: Source, failures: Sequence[str]) -> str:
         [
             f"the data set {source.name} was not found.",
             *(f"- {failure}" for failure in failures),
-            f"Its files are {names}, from {source.package}: name their folder with "
-            f"`folder`, or put them, gzipped or not, into {CACHE / source.name}, which "
+            f"Its files are {names}, from {source.package}: name their directory with "
+            f"`directory`, or put them, gzipped or not, into {CACHE / source.name}, which "
             f"`python -m benchmarks.fetch_data {source.name}` does in a checkout.",
         ]
     )

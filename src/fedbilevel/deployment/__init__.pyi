@@ -1,5 +1,5 @@
 from .deadlines import Deadlines
-from .reviewed import UnreviewedError
+from .local_code import UnknownCodeError
 from .suspensions import Suspensions
 
-__all__ = ["Deadlines", "Suspensions", "UnreviewedError"]
+__all__ = ["Deadlines", "Suspensions", "UnknownCodeError"]

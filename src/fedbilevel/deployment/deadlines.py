@@ -68,11 +68,11 @@ class Deadlines(NamedTuple):
         asked = experiment.federation
         return cls(
             # Two timers run: the server's, and the submitter's over it.
-            asked.enrolment + SERVER_SECONDS,
+            asked.enrolment_timeout + SERVER_SECONDS,
             ASKINGS * asked.timeout + SERVER_SECONDS,
             EXCHANGES_A_ROUND * asked.timeout,
-            asked.measurement,
-            asked.reachable,
+            asked.evaluation_timeout,
+            asked.connection_timeout,
         )
 
     def of(self, stage: str) -> float:

@@ -6,7 +6,7 @@ EVERY = 5
 """Exchanges between two collections, which take 3 to 10 ms each."""
 
 
-class Garbage:
+class GarbageCollector:
     """What messages leave behind in cycles, collected every few of them.
 
     Python itself looks through all objects after some 70,000 new ones, which is
@@ -16,7 +16,7 @@ class Garbage:
     way.
 
     Example:
-        >>> garbage = Garbage()
+        >>> garbage = GarbageCollector()
         >>> gc.get_freeze_count() > 0
         True
         >>> garbage.collect()

@@ -4,15 +4,15 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from fedbilevel.deployment.reviewed import digest_of, reviewed
-from fedbilevel.experiments.federating import (
+from fedbilevel.deployment.local_code import digest_of, reviewed
+from fedbilevel.experiments.federation import (
     DISTANCE_LIMIT,
     NORM_LIMIT,
     sites_of,
 )
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.schema import Experiment, Own, Tracking
+from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.experiments.schema.registry import TABLES, name_of
 
 
@@ -34,18 +34,18 @@ def travelling(experiment: Experiment) -> Experiment:
     settings = experiment.federation
     asked = replace(
         experiment,
-        folder=None,
+        directory=None,
         tracking=Tracking(),
         norm_limit=experiment.norm_limit or NORM_LIMIT,
         distance_limit=experiment.distance_limit or DISTANCE_LIMIT,
         federation=replace(
-            settings, sites=sites_of(experiment), kit=None, reviewed=False
+            settings, sites=sites_of(experiment), kit=None, local_code=False
         ),
     )
-    if isinstance(experiment.problem, Own):
+    if isinstance(experiment.problem, CustomProblem):
         file = experiment.problem.file
-        digest = digest_of(file) if settings.reviewed else None
-        asked = replace(asked, problem=Own(Path(file.name), digest))
+        digest = digest_of(file) if settings.local_code else None
+        asked = replace(asked, problem=CustomProblem(Path(file.name), digest))
     return asked
 
 
@@ -53,23 +53,23 @@ def arrived(configuration: Path, code: Path, kit: Path) -> Experiment:
     """Return the experiment that came with a job.
 
     Args:
-        configuration: the folder of the job's configuration.
-        code: the folder of its code, where the file of a problem of one's own is: code
+        configuration: the directory of the job's configuration.
+        code: the directory of its code, where the file of a problem of one's own is: code
             travels as such, under the rules of each site.
         kit: of the server or site, with the problem files that were reviewed there.
 
     Raises:
-        UnreviewedError: if the job names a problem file that was not.
+        UnknownCodeError: if the job names a problem file that was not.
         ValueError: if it asks for what no job may.
 
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
         >>> from fedbilevel.experiments.files.write import write_experiment
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> sent = travelling(Experiment(FedBiO(0.1)))
-        >>> write_experiment(sent, folder / EXPERIMENT)
-        >>> arrived(folder, folder, folder) == sent
+        >>> write_experiment(sent, directory / EXPERIMENT)
+        >>> arrived(directory, directory, directory) == sent
         True
     """
     file = configuration / EXPERIMENT
@@ -78,17 +78,17 @@ def arrived(configuration: Path, code: Path, kit: Path) -> Experiment:
             _refuse_place(table, str(asked.get("name")))
     experiment = read_experiment(file)
     # Whoever submits without the right to bring code could otherwise have a site read
-    # any folder, or the server call any address.
-    experiment = replace(experiment, folder=None, tracking=Tracking())
+    # any directory, or the server call any address.
+    experiment = replace(experiment, directory=None, tracking=Tracking())
     if experiment.data.name == "hub":
         raise ValueError(
             'sites do not load data of name "hub" for a job; write a problem of your '
             "own, whose examples(site) does."
         )
-    if isinstance(experiment.problem, Own):
+    if isinstance(experiment.problem, CustomProblem):
         name, digest = experiment.problem.file.name, experiment.problem.sha256
         there = code / name if digest is None else reviewed(kit, name, digest)
-        experiment = replace(experiment, problem=Own(there))
+        experiment = replace(experiment, problem=CustomProblem(there))
     return experiment
 
 

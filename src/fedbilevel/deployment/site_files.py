@@ -11,7 +11,7 @@ from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
 
 SALT = "site_salt"
-"""The file of a kit's folder `local` with the salt; no job and no upload holds it."""
+"""The file of a kit's directory `local` with the salt; no job and no upload holds it."""
 MEANINGS = {
     "smallest_batch": "the fewest examples of any batch that the algorithm draws",
     "fewest_examples": "the fewest examples that this site must hold for each loss",
@@ -29,7 +29,7 @@ def write_site_files(local: Path, rules: SiteRules) -> None:
     """Write the rules and a fresh salt where a kit lacks them.
 
     Args:
-        local: The folder `local` of a site's kit.
+        local: The directory `local` of a site's kit.
         rules: To write if there are none yet.
 
     Example:
@@ -62,7 +62,7 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
     """Return the rules and the salt of a site.
 
     Args:
-        local: The folder `local` of its kit.
+        local: The directory `local` of its kit.
 
     Raises:
         RefusedError: There are none, or they cannot be used; says what to do.

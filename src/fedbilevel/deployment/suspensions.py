@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedbilevel.atomic_write import replacing
 
 LEFT_OUT = "left_out.json"
-"""The file of a run's folder that names them; a site without an entry is let back."""
+"""The file of a run's directory that names them; a site without an entry is let back."""
 FIRST = 30.0
 """Seconds that a site is left out for after its first failure; then twice as long."""
 LONGEST = 3600.0
@@ -42,24 +42,26 @@ class Suspensions:
     commands, so that their number grows; time is not.
 
     Args:
-        folder: of the run.
+        directory: of the run.
         now: returns seconds, of a clock that does not jump.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> suspensions = Suspensions(folder)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> suspensions = Suspensions(directory)
         >>> suspensions.note("job 1", {"site-3": "its worker process ended"})
         ['site-3: its worker process ended; left out for 30 seconds']
         >>> suspensions.names()
         {'site-3'}
-        >>> (folder / "left_out.json").unlink()
+        >>> (directory / "left_out.json").unlink()
         >>> suspensions.names()
         set()
     """
 
-    def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
-        self._file, self._now = folder / LEFT_OUT, now
+    def __init__(
+        self, directory: Path, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._file, self._now = directory / LEFT_OUT, now
         self._until: dict[str, float] = {}
         self._noted: set[tuple[str, str]] = set()
 

@@ -28,7 +28,7 @@ from fedbilevel.engines.protocol import (
     RunState,
     server_key,
 )
-from fedbilevel.engines.swept_round import stretches
+from fedbilevel.engines.sweep_round import stretches
 from fedbilevel.mathematics.problem import BilevelProblem
 
 MOST_ROUNDS = 64

@@ -130,12 +130,12 @@ def check_participation(participation: object) -> None:
         >>> check_participation("all")
         Traceback (most recent call last):
         ...
-        TypeError: participation is 'all'; give Everyone(), UniformSample(10), or a
+        TypeError: participation is 'all'; give FullParticipation(), UniformSample(10), or a
         function of a seed, a round's number and a number of devices.
     """
     if isinstance(participation, type) or not callable(participation):
         raise TypeError(
-            f"participation is {participation!r}; give Everyone(), UniformSample(10), "
+            f"participation is {participation!r}; give FullParticipation(), UniformSample(10), "
             "or a function of a seed, a round's number and a number of devices."
         )
 

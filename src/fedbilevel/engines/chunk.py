@@ -19,7 +19,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
-from fedbilevel.engines.device_work import work_of_device
+from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.limits import Limits, reach_of
 from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
@@ -199,7 +199,7 @@ def _uploads(
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
     downlink = phase.broadcast(server)
-    done = jax.vmap(partial(work_of_device, phase, downlink), (0, COHORT_AXES, 0))(
+    done = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
         private, data, keys
     )
     received = jax.vmap(phase.received, (0, None))(done.upload, downlink)

@@ -17,7 +17,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
-from fedbilevel.engines.device_work import Done, Step, work_of_device
+from fedbilevel.engines.device_work import Done, Step, run_device
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
@@ -211,7 +211,7 @@ def _follow(
         return carry
 
     def work(downlink: Downlink, private: Private, key: RandomKey) -> Done:
-        return work_of_device(phase, downlink, private, counted, key, repeat=repeat)
+        return run_device(phase, downlink, private, counted, key, repeat=repeat)
 
     done = jax.eval_shape(work, downlink, private, key)
     return _Followed(counted, done.upload, working_bytes)

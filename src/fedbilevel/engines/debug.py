@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from fedbilevel.algorithms.protocol import Info, Private, Upload
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
-from fedbilevel.engines.device_work import one_by_one, work_of_device
+from fedbilevel.engines.device_work import one_by_one, run_device
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
@@ -89,7 +89,7 @@ class DebugSimulation:
                 key = device_key(job.key, moment, int(device))
                 with _named(f"{where}loading"):
                     data = one_device(job.devices.cohort(np.array([device])))
-                upload, kept, info = work_of_device(
+                upload, kept, info = run_device(
                     phase,
                     downlink,
                     mine,

@@ -80,7 +80,7 @@ def _plainly(name: str, function: Callable[..., Any], *arguments: PyTree) -> Any
     return function(*arguments)
 
 
-def work_of_device(
+def run_device(
     phase: Phase,
     downlink: Downlink,
     private: Private,
@@ -114,7 +114,7 @@ def work_of_device(
         ...     finish=lambda carry, downlink, key: (Upload((carry,)), (), {}),
         ...     server=lambda server, mean, key: mean.update[0],
         ... )
-        >>> done = work_of_device(phase, 1, (), data, jax.random.key(0))
+        >>> done = run_device(phase, 1, (), data, jax.random.key(0))
         >>> float(done.upload.update[0])
         4.0
     """

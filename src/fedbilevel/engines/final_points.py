@@ -16,7 +16,7 @@ from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.preparation import RunSpec, canonical, prepare
 from fedbilevel.engines.protocol import PhaseReference, RunState
 from fedbilevel.engines.sweep import shares_of, stacked
-from fedbilevel.engines.swept_round import round_program
+from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 COPIES = 8

@@ -24,12 +24,12 @@ class Participation(Protocol):
 
 
 @dataclass(frozen=True)
-class Everyone:
+class FullParticipation:
     """All devices in every round, as in the paper.
 
     Example:
-        >>> from fedbilevel import Everyone
-        >>> Everyone()(0, 0, 3)
+        >>> from fedbilevel import FullParticipation
+        >>> FullParticipation()(0, 0, 3)
         array([0, 1, 2])
     """
 

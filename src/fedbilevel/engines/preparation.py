@@ -23,7 +23,7 @@ from fedbilevel.engines.costs import device_costs
 from fedbilevel.engines.fingerprint import describe, describe_arrays
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.loss_checks import check_means
-from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.phase_checks import (
     check_algorithm,
     check_first_state,
@@ -69,7 +69,7 @@ class RunSpec(NamedTuple):
     y: Lower
     rounds: int = 1
     seed: int = 0
-    participation: Participation = Everyone()
+    participation: Participation = FullParticipation()
     weights: ArrayLike | None = None
     engine: Engine = Simulation()
     limits: Limits = NO_LIMITS

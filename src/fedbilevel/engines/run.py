@@ -17,7 +17,7 @@ from fedbilevel.engines.checks import check_every
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.iteration import counts_of, iterate
 from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
     RunSpec,
@@ -40,7 +40,7 @@ def run(
     *,
     rounds: int,
     seed: int = 0,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
@@ -142,8 +142,8 @@ def rounds_of(
     prepared, store = _ready(spec, checkpoints)
     if store is not None and store.rounds:
         raise CheckpointError(
-            f"{store.folder} already has a checkpoint of {store.rounds[-1]} rounds; "
-            "call resume to go on from it, or choose another folder."
+            f"{store.directory} already has a checkpoint of {store.rounds[-1]} rounds; "
+            "call resume to go on from it, or choose another directory."
         )
     _mention_other_length(spec.algorithm, spec.rounds)
     first = Progress(0, prepared.state, Costs(), ())
@@ -160,7 +160,7 @@ def resume(
     rounds: int,
     checkpoints: Checkpoints,
     seed: int = 0,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
@@ -206,9 +206,9 @@ def resume(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
-        >>> folder = tempfile.mkdtemp()
-        >>> *_, last = run(*what, rounds=4, checkpoints=Checkpoints(folder, every=2))
-        >>> later = resume(*what, rounds=6, checkpoints=Checkpoints(folder, every=2))
+        >>> directory = tempfile.mkdtemp()
+        >>> *_, last = run(*what, rounds=4, checkpoints=Checkpoints(directory, every=2))
+        >>> later = resume(*what, rounds=6, checkpoints=Checkpoints(directory, every=2))
         >>> [done.number for done in later]
         [4, 5]
     """
@@ -247,7 +247,7 @@ def remaining_rounds_of(
         progress = Progress(0, prepared.state, Costs(), ())
     if progress.rounds > spec.rounds:
         raise ValueError(
-            f"{store.folder} has a checkpoint of {progress.rounds} rounds, but "
+            f"{store.directory} has a checkpoint of {progress.rounds} rounds, but "
             f"rounds={spec.rounds}; ask for at least as many."
         )
     if progress.rounds == spec.rounds:
@@ -264,7 +264,7 @@ def best_round(
     *,
     checkpoints: Checkpoints,
     seed: int = 0,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
@@ -326,7 +326,7 @@ def best_round(
     found = store.best(prepared.state)
     if found is None:
         raise CheckpointError(
-            f"{store.folder} has no checkpoint with a number to choose it by; run with "
+            f"{store.directory} has no checkpoint with a number to choose it by; run with "
             "Checkpoints(..., measure=..., best=...)."
         )
     return _kept(found, devices.device_count)

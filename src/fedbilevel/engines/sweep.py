@@ -16,7 +16,7 @@ from fedbilevel.data.examples import RandomKey, StoredData
 from fedbilevel.engines.checks import check_seed
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import (
     RunSpec,
     canonical,
@@ -24,7 +24,7 @@ from fedbilevel.engines.preparation import (
     prepare,
 )
 from fedbilevel.engines.protocol import Job, PhaseReference, RunState
-from fedbilevel.engines.swept_round import round_program
+from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Measure: TypeAlias = Callable[[Server], PyTree]
@@ -35,15 +35,15 @@ class Sweep(NamedTuple):
     """What a sweep recorded.
 
     Attributes:
-        measured: what `measure` returned, with axes (settings, seeds, rounds) in front.
+        measurements: what `measure` returned, with axes (settings, seeds, rounds) in front.
         costs: all that a run has spent after each round, one tuple a seed.
 
     Example:
-        >>> Sweep(measured=(), costs=((Costs(exchanges=1),),)).costs[0][0].exchanges
+        >>> Sweep(measurements=(), costs=((Costs(exchanges=1),),)).costs[0][0].exchanges
         1
     """
 
-    measured: PyTree
+    measurements: PyTree
     costs: tuple[tuple[Costs, ...], ...]
 
 
@@ -57,7 +57,7 @@ def sweep(
     rounds: int,
     seeds: Sequence[int],
     measure: Measure,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
 ) -> Sweep:
     """Run every setting with every seed and record a measure after each round.
@@ -98,9 +98,9 @@ def sweep(
         ...     problem, [FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)], devices, 3.0, 0.0,
         ...     rounds=200, seeds=[0], measure=lambda server: server.x,
         ... )
-        >>> done.measured.shape  # Φ(x) = (x − 1)²
+        >>> done.measurements.shape  # Φ(x) = (x − 1)²
         (2, 1, 200)
-        >>> bool(abs(done.measured[1, 0, -1] - 1) < 1e-4)
+        >>> bool(abs(done.measurements[1, 0, -1] - 1) < 1e-4)
         True
     """
     if rounds < 1 or not algorithms or not seeds:
@@ -129,10 +129,10 @@ def sweep(
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     cohort = devices.cohort(np.arange(devices.device_count))
     start = canonical((x, y))
-    measured = _runs(
+    measurements = _runs(
         problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
     )
-    return Sweep(measured, tuple(_costs(job, own) for own in shares))
+    return Sweep(measurements, tuple(_costs(job, own) for own in shares))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -213,7 +213,7 @@ def shares_of(
         enrolled: the weights of all devices.
 
     Example:
-        >>> shares_of(Everyone(), 0, 2, np.ones(2))
+        >>> shares_of(FullParticipation(), 0, 2, np.ones(2))
         array([[0.5, 0.5],
                [0.5, 0.5]])
     """

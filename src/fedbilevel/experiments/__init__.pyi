@@ -1,28 +1,28 @@
-from .build import task_of
+from .build import build_task
 from .files.read import ExperimentError, read_experiment
 from .files.write import write_experiment
 from .outcome import Outcome, outcome_of
-from .run import Step, Work, carry_out, work_of
+from .run import Step, Work, prepare_run, run_experiment
 from .run_directory.runs import Run, read_run
-from .run_directory.solution import Learnt, read_learnt
+from .run_directory.solution import Solution, read_solution
 from .schema import Experiment
 from .split_data import split_data
 
 __all__ = [
     "Experiment",
     "ExperimentError",
-    "Learnt",
     "Outcome",
     "Run",
+    "Solution",
     "Step",
     "Work",
-    "carry_out",
+    "build_task",
     "outcome_of",
+    "prepare_run",
     "read_experiment",
-    "read_learnt",
     "read_run",
+    "read_solution",
+    "run_experiment",
     "split_data",
-    "task_of",
-    "work_of",
     "write_experiment",
 ]

@@ -13,7 +13,7 @@ from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments.run import Step, Work, spec_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
-from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.regular_files import UnreadableError, read_regular
 from fedbilevel.tracking.records import Record, read_records
@@ -21,7 +21,9 @@ from fedbilevel.tracking.records import Record, read_records
 logger = logging.getLogger("fedbilevel")
 
 
-def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generator[Step]:
+def train_baseline(
+    experiment: Experiment, work: Work, directory: Path
+) -> Generator[Step]:
     """Train y as a finished run did, with x fixed at its start, and keep its metrics.
 
     The algorithm, its samples and its number of steps are those of the run; its upper
@@ -31,7 +33,7 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
     Args:
         experiment: that was carried out.
         work: the same as for the run, so that nothing is compiled anew.
-        folder: of the run.
+        directory: of the run.
 
     Example:
         >>> train_baseline.__name__
@@ -45,7 +47,7 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
     spec = spec_of(experiment, work)._replace(algorithm=fixed)
     # As many rounds in a call as in the run: those of one round are another program.
     every = experiment.evaluation.every
-    with claimed(folder), closing(rounds_of(spec, every=every)) as rounds:
+    with run_lock(directory), closing(rounds_of(spec, every=every)) as rounds:
         for done in rounds:
             count, record = done.number + 1, None
             if count == experiment.rounds:
@@ -53,13 +55,13 @@ def train_baseline(experiment: Experiment, work: Work, folder: Path) -> Generato
                 seconds = time.monotonic() - began
                 metrics = work.measure(done.x, done.y)
                 record = Record(count, seconds, done.costs, metrics)
-                with replacing(folder / BASELINE) as unfinished:
+                with replacing(directory / BASELINE) as unfinished:
                     unfinished.write_text(f"{record.line}\n")
             yield Step(done, record)
 
 
-def read_baseline(folder: Path) -> Record | None:
-    """Return the baseline of the run in a folder; none if it has none of its length.
+def read_baseline(directory: Path) -> Record | None:
+    """Return the baseline of the run in a directory; none if it has none of its length.
 
     A baseline of fewer rounds than the run has by now is not the run's. A damaged file
     is none, and a warning says so.
@@ -67,7 +69,7 @@ def read_baseline(folder: Path) -> Record | None:
     Example:
         >>> read_baseline(Path("nowhere"))
     """
-    file = folder / BASELINE
+    file = directory / BASELINE
     cure = "remove it; fedbilevel resume makes it anew."
     try:
         record = Record.parse(read_regular(file, cure).decode())
@@ -79,11 +81,11 @@ def read_baseline(folder: Path) -> Record | None:
     except ValueError:
         logger.warning("%s is damaged, and left aside; %s", file, cure)
         return None
-    *_, rounds = 0, *(one.rounds for one in read_records(folder))
+    *_, rounds = 0, *(one.rounds for one in read_records(directory))
     return record if record.rounds == rounds else None
 
 
-def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
+def lacks_baseline(experiment: Experiment, directory: Path) -> bool:
     """Return whether a finished run is still to be given its baseline.
 
     A run with an upper rate of 0 needs none: it is its own. An algorithm without an
@@ -99,4 +101,4 @@ def lacks_baseline(experiment: Experiment, folder: Path) -> bool:
     rate = getattr(experiment.algorithm, "upper_rate", None)
     moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
     wanted = experiment.evaluation.baseline and moves
-    return wanted and read_baseline(folder) is None
+    return wanted and read_baseline(directory) is None

@@ -7,34 +7,34 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.data.devices import InMemoryDevices
-from fedbilevel.experiments.custom_problem import own_task
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.custom_problem import custom_task
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.experiments.split_data import split_data
-from fedbilevel.problems.ready_made import WithOwnData
+from fedbilevel.problems.ready_made import WithBundledData
 from fedbilevel.problems.task import Task
 
 
-def task_of(experiment: Experiment) -> Task:
+def build_task(experiment: Experiment) -> Task:
     """Return the problem with its data.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> task_of(Experiment(FedBiO(0.1))).devices.device_count
+        >>> build_task(Experiment(FedBiO(0.1))).devices.device_count
         8
     """
-    task = _task_of(experiment)
+    task = _build_task(experiment)
     require_finite(task.devices)
     return task
 
 
-def _task_of(experiment: Experiment) -> Task:
+def _build_task(experiment: Experiment) -> Task:
     problem = experiment.problem
-    if isinstance(problem, Own):
-        return own_task(problem.file)
-    if isinstance(problem, WithOwnData):
+    if isinstance(problem, CustomProblem):
+        return custom_task(problem.file)
+    if isinstance(problem, WithBundledData):
         return problem.task()
     data = split_data(experiment.data, experiment.partition)
-    if experiment.weigh_by_size:
+    if experiment.weight_by_size:
         sizes = [len(rows) for rows in data.split.training_rows]
         data = data._replace(weights=sizes)
     return problem.build(data)
@@ -56,11 +56,11 @@ def weights_of(
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> asked = Experiment(FedBiO(0.1), weigh_by_size=True)
-        >>> weights_of(asked, task_of(asked).devices).sum()
+        >>> asked = Experiment(FedBiO(0.1), weight_by_size=True)
+        >>> weights_of(asked, build_task(asked).devices).sum()
         np.int64(1150)
     """
-    if not experiment.weigh_by_size:
+    if not experiment.weight_by_size:
         return None
     sizes, limit = devices.lower_sizes, experiment.size_limit
     return sizes if limit is None else np.asarray(np.minimum(sizes, limit))

@@ -5,10 +5,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 FILE = Path("fedbilevel") / "executed"
-"""Below the folder that a user's programs keep their state in."""
+"""Below the directory that a user's programs keep their state in."""
 
 
 def remember_problem(experiment: Experiment) -> None:
@@ -61,7 +61,10 @@ def is_known_problem(experiment: Experiment) -> bool:
 
 def _place(experiment: Experiment) -> str | None:
     """Return a digest of where a problem's file is."""
-    if not isinstance(experiment.problem, Own) or not experiment.problem.file.is_file():
+    if (
+        not isinstance(experiment.problem, CustomProblem)
+        or not experiment.problem.file.is_file()
+    ):
         return None
     return hashlib.sha256(os.fsencode(experiment.problem.file.resolve())).hexdigest()
 
@@ -71,7 +74,7 @@ def _place_and_content(experiment: Experiment) -> str | None:
     place = _place(experiment)
     if place is None:
         return None
-    assert isinstance(experiment.problem, Own), "others have no place"
+    assert isinstance(experiment.problem, CustomProblem), "others have no place"
     content = hashlib.sha256(experiment.problem.file.read_bytes()).hexdigest()
     return hashlib.sha256(f"{place} {content}".encode()).hexdigest()
 
@@ -85,7 +88,7 @@ def _marks() -> set[str]:
 
 def _file() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
-    # As the specification of these folders says: what is no whole path is not one.
+    # As the specification of these directories says: what is no whole path is not one.
     if state and Path(state).is_absolute():
         return Path(state) / FILE
     return Path(os.path.expanduser("~")) / ".local" / "state" / FILE

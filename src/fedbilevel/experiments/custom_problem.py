@@ -14,7 +14,7 @@ from fedbilevel.regular_files import UnreadableError, read_regular
 Made = TypeVar("Made", Task, Model, LocalExamples)
 
 
-def own_task(file: Path) -> Task:
+def custom_task(file: Path) -> Task:
     """Return what the function `task` of a file returns.
 
     Raises:
@@ -24,7 +24,7 @@ def own_task(file: Path) -> Task:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "empty.py"
         >>> _ = file.write_text("x = 3")
-        >>> own_task(file)  # doctest: +ELLIPSIS
+        >>> custom_task(file)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
         ValueError: problem.file: ...empty.py has no function task(); fedbilevel new
@@ -39,14 +39,14 @@ def own_task(file: Path) -> Task:
     return made
 
 
-def own_model(file: Path) -> Model:
+def custom_model(file: Path) -> Model:
     """Return what the function `model` of a file returns: a task without its examples.
 
     Raises:
         ValueError: if there is none, or it fails; says where.
 
     Example:
-        >>> own_model(Path("nowhere.py"))
+        >>> custom_model(Path("nowhere.py"))
         Traceback (most recent call last):
         ...
         ValueError: problem.file: there is no nowhere.py.
@@ -54,14 +54,14 @@ def own_model(file: Path) -> Model:
     return _made(file, Model, "model")
 
 
-def own_examples(file: Path, site: str) -> LocalExamples:
+def custom_examples(file: Path, site: str) -> LocalExamples:
     """Return what the function `examples` of a file returns for a site.
 
     Raises:
         ValueError: if there is none, or it fails; says where.
 
     Example:
-        >>> own_examples(Path("nowhere.py"), "site-1")
+        >>> custom_examples(Path("nowhere.py"), "site-1")
         Traceback (most recent call last):
         ...
         ValueError: problem.file: there is no nowhere.py.

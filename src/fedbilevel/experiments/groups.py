@@ -22,7 +22,7 @@ class SeedRun(NamedTuple):
     """A run of a comparison.
 
     Attributes:
-        folder: the run directory.
+        directory: the run directory.
         experiment: the settings of the run, its seed among them.
         records: the measurements, oldest first; a failed run may have none.
         failure: why the run failed; None if it did not.
@@ -30,10 +30,10 @@ class SeedRun(NamedTuple):
 
     Example:
         >>> SeedRun._fields[0]
-        'folder'
+        'directory'
     """
 
-    folder: Path
+    directory: Path
     experiment: Experiment
     records: Sequence[Record]
     failure: Failure | None
@@ -66,7 +66,7 @@ class Group(NamedTuple):
         return tuple(run for run in self.runs if run.failure is not None)
 
 
-def read_seed_run(folder: Path) -> SeedRun:
+def read_seed_run(directory: Path) -> SeedRun:
     """Return the run in a directory, whether it failed or not.
 
     Raises:
@@ -76,14 +76,20 @@ def read_seed_run(folder: Path) -> SeedRun:
         >>> read_seed_run.__name__
         'read_seed_run'
     """
-    failure = read_failure(folder)
+    failure = read_failure(directory)
     if failure is None:
-        experiment, records = read_run(folder)
+        experiment, records = read_run(directory)
         return SeedRun(
-            folder, experiment, records, divergence(records), read_baseline(folder)
+            directory,
+            experiment,
+            records,
+            divergence(records),
+            read_baseline(directory),
         )
     # It may have failed before it was measured for the first time.
-    return SeedRun(folder, asked_of(folder), list(read_records(folder)), failure)
+    return SeedRun(
+        directory, asked_of(directory), list(read_records(directory)), failure
+    )
 
 
 def grouped(runs: Sequence[SeedRun]) -> list[Group]:
@@ -92,8 +98,8 @@ def grouped(runs: Sequence[SeedRun]) -> list[Group]:
     Example:
         >>> from fedbilevel import FedBiO
         >>> asked = [Experiment(FedBiO(0.1), seed=seed) for seed in range(2)]
-        >>> folders = [Path("runs/quick"), Path("runs/quick-seed-1")]
-        >>> runs = [SeedRun(folders[n], asked[n], [], None) for n in range(2)]
+        >>> directories = [Path("runs/quick"), Path("runs/quick-seed-1")]
+        >>> runs = [SeedRun(directories[n], asked[n], [], None) for n in range(2)]
         >>> [(group.label, len(group.runs)) for group in grouped(runs)]
         [('quick (FedBiO)', 2)]
     """
@@ -102,11 +108,11 @@ def grouped(runs: Sequence[SeedRun]) -> list[Group]:
     for run in runs:
         asked = replace(run.experiment, seed=0, tracking=Tracking())
         # A run across sites is another than its simulation.
-        own = asked, (run.folder / EXCHANGES).exists()
+        own = asked, (run.directory / EXCHANGES).exists()
         same = [label for label, other in settings.items() if other == own]
-        label = same[0] if same else _label(run.folder.absolute().name, asked)
+        label = same[0] if same else _label(run.directory.absolute().name, asked)
         if not same and label in settings:
-            label = _label(str(run.folder), asked)
+            label = _label(str(run.directory), asked)
         settings.setdefault(label, own)
         groups[label] = (*groups.get(label, ()), run)
     return [Group(label, members) for label, members in groups.items()]

@@ -186,28 +186,28 @@ def _sentences(
     return [f"{'; '.join(told)}: the result is that of the other {others} devices."]
 
 
-def write_cause(folder: Path, cause: str) -> None:
+def write_cause(directory: Path, cause: str) -> None:
     """Write down why a run has diverged.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_cause(folder, "the lower step was too large.")
-        >>> read_cause(folder)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> write_cause(directory, "the lower step was too large.")
+        >>> read_cause(directory)
         'the lower step was too large.'
     """
-    with replacing(folder / CAUSE) as unfinished:
+    with replacing(directory / CAUSE) as unfinished:
         unfinished.write_text(cause, encoding="utf-8")
 
 
-def read_cause(folder: Path) -> str | None:
-    """Return why the run in a folder has diverged, where that was found.
+def read_cause(directory: Path) -> str | None:
+    """Return why the run in a directory has diverged, where that was found.
 
     Example:
         >>> read_cause(Path("nowhere"))
     """
     try:
-        content = read_regular(folder / CAUSE, "remove it.")
+        content = read_regular(directory / CAUSE, "remove it.")
     except FileNotFoundError:
         return None
     return content.decode(errors="replace")

@@ -17,14 +17,14 @@ from jaxtyping import Int
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.participation import Everyone, UniformSample
+from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.run import remaining_rounds_of
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.engines.sharded import engine as sharded
-from fedbilevel.experiments.build import task_of, weights_of
+from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.causes import Best, better, cause_of
 from fedbilevel.experiments.files.write import settings_of
 from fedbilevel.experiments.measure import measured_start, measurements
@@ -35,14 +35,14 @@ from fedbilevel.experiments.run_directory.layout import (
     EXPERIMENT,
     has_checkpoints,
 )
-from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.recorder import Recorder
 from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep
-from fedbilevel.experiments.run_directory.solution import Learnt, write_learnt
+from fedbilevel.experiments.run_directory.solution import Solution, write_solution
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from fedbilevel.tracking.driving import tracked
+from fedbilevel.tracking.delivery import tracked
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
 
 logger = logging.getLogger("fedbilevel")
@@ -90,41 +90,41 @@ class Work(NamedTuple):
     measure: Callable[[Upper, Lower], dict[str, float]]
 
 
-def work_of(experiment: Experiment) -> Work:
+def prepare_run(experiment: Experiment) -> Work:
     """Return what an experiment comes to where all its data are here.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> work_of(Experiment(FedBiO(0.1))).devices.device_count
+        >>> prepare_run(Experiment(FedBiO(0.1))).devices.device_count
         8
     """
     # The number of cores is settled before JAX does anything.
     engine = _engine(experiment)
-    task = task_of(experiment)
+    task = build_task(experiment)
     weights = weights_of(experiment, task.devices)
     measure = measurements(task, weights, experiment.evaluation.stationarity)
     return Work(task.problem, task.devices, task.x, task.y, weights, engine, measure)
 
 
-def carry_out(
+def run_experiment(
     experiment: Experiment,
-    folder: Path,
+    directory: Path,
     goes_on: bool,
-    prepare: Callable[[Experiment], Work] = work_of,
+    prepare: Callable[[Experiment], Work] = prepare_run,
 ) -> Generator[Step]:
-    """Run an experiment in a folder that no other process is running in.
+    """Run an experiment in a directory that no other process is running in.
 
     Trackers are told of each record, and of how the run ends: whoever stops iterating
     early closes the generator, and has left the run. It is then measured once more.
-    A run whose numbers end it leaves the reason in its folder (`failures`).
+    A run whose numbers end it leaves the reason in its directory (`failures`).
 
     Args:
         experiment: what is asked for.
-        folder: of the run.
+        directory: of the run.
         goes_on: whether to go on from the newest checkpoint in it, if there is one.
         prepare: returns what the experiment comes to.
 
-    If the run ends badly, which step was too large is written down in the folder.
+    If the run ends badly, which step was too large is written down in the directory.
 
     Raises:
         ValueError: if there is a checkpoint and the run is not to go on from it, or
@@ -133,65 +133,69 @@ def carry_out(
         NoUploadsError: if all devices were excluded; it says which step was too large.
 
     Example:
-        >>> carry_out.__name__
-        'carry_out'
+        >>> run_experiment.__name__
+        'run_experiment'
     """
     work = prepare(experiment)
-    with claimed(folder):
-        begun = has_checkpoints(folder)
+    with run_lock(directory):
+        begun = has_checkpoints(directory)
         if begun and not goes_on:
-            raise ValueError(_occupied(folder))
-        rounds = _rounds(experiment, work, folder)
-        if begun and not has_checkpoints(folder):
+            raise ValueError(_occupied(directory))
+        rounds = _rounds(experiment, work, directory)
+        if begun and not has_checkpoints(directory):
             raise ValueError(
-                f"no checkpoint in {folder} can be used: they are damaged, and now "
-                "called so; give the run another --folder to begin anew."
+                f"no checkpoint in {directory} can be used: they are damaged, and now "
+                "called so; give the run another --directory to begin anew."
             )
-        if begun and finished(experiment, folder):
+        if begun and finished(experiment, directory):
             for done in rounds:
                 if done.number + 1 == experiment.rounds:
                     # A run that was killed after its last record has not come to it.
-                    write_learnt(folder, Learnt(done.x, done.y))
+                    write_solution(directory, Solution(done.x, done.y))
                 yield Step(done, None)
             return
         # Between two checkpoints, a run that was killed has done no more than this.
         most = 2 * experiment.checkpoints.every
-        lost = (one.rounds >= most for one in read_records(folder))
+        lost = (one.rounds >= most for one in read_records(directory))
         if goes_on and not begun and any(lost):
             raise ValueError(
-                f"{folder} has records of a run, but its checkpoints are gone, so that "
-                "it would begin anew and replace them; put its folder "
-                f"{CHECKPOINTS!r} back, or run the experiment in another --folder."
+                f"{directory} has records of a run, but its checkpoints are gone, so that "
+                "it would begin anew and replace them; put its directory "
+                f"{CHECKPOINTS!r} back, or run the experiment in another --directory."
             )
-        if begun and not any(read_records(folder)):
+        if begun and not any(read_records(directory)):
             logger.warning(
                 "%s has checkpoints but no records: what was measured before is lost, "
                 "and the run goes on without.",
-                folder,
+                directory,
             )
         start = None if begun else measured_start(work.measure, work.x, work.y)
-        keep(experiment, folder)
+        keep(experiment, directory)
         tracking = tracked(
-            trackers_of(experiment.tracking, folder),
-            folder.absolute().name,
+            trackers_of(experiment.tracking, directory),
+            directory.absolute().name,
             settings_of(experiment),
             goes_on=begun,
         )
-        with failure_recorded(folder), tracking as tell_trackers, closing(rounds):
-            yield from _recorded(experiment, work, start, rounds, folder, tell_trackers)
+        with failure_recorded(directory), tracking as tell_trackers, closing(rounds):
+            yield from _recorded(
+                experiment, work, start, rounds, directory, tell_trackers
+            )
 
 
-def _occupied(folder: Path) -> str:
-    command = f"fedbilevel resume {quote(str(folder))}"
-    if (folder / EXPERIMENT).is_file() and finished(former := asked_of(folder), folder):
+def _occupied(directory: Path) -> str:
+    command = f"fedbilevel resume {quote(str(directory))}"
+    if (directory / EXPERIMENT).is_file() and finished(
+        former := asked_of(directory), directory
+    ):
         return (
-            f"{folder} has a finished run of {former.rounds} rounds already; continue "
+            f"{directory} has a finished run of {former.rounds} rounds already; continue "
             f"it with more rounds by: {command} --rounds {2 * former.rounds}, or give "
-            "this one another --folder."
+            "this one another --directory."
         )
     return (
-        f"{folder} has a run already; go on with it by: {command}, or give this one "
-        "another --folder."
+        f"{directory} has a run already; go on with it by: {command}, or give this one "
+        "another --directory."
     )
 
 
@@ -200,14 +204,14 @@ def _recorded(
     work: Work,
     start: Mapping[str, float] | None,
     rounds: Iterator[Round],
-    folder: Path,
+    directory: Path,
     tell_trackers: Callable[[Record], None],
 ) -> Generator[Step]:
     began, record, count = time.monotonic(), None, 0
     best = Best(inf, 0, 0, work.x, work.y)
-    with _explained(experiment, work, folder, lambda: (best, count - best.rounds)):
+    with _explained(experiment, work, directory, lambda: (best, count - best.rounds)):
         first = next(rounds)
-        with Journal(folder, first.number) as journal:
+        with Journal(directory, first.number) as journal:
             recorder = Recorder(journal, tell_trackers, work.measure, began)
             if not first.number:
                 point = work.x, work.y
@@ -236,17 +240,17 @@ def _recorded(
                     )
                 raise
             finally:
-                # Not into the folder of another run, which has taken its place.
+                # Not into the directory of another run, which has taken its place.
                 with suppress(MovedError):
                     journal.check_place()
-                    write_learnt(folder, Learnt(done.x, done.y))
+                    write_solution(directory, Solution(done.x, done.y))
 
 
 @contextmanager
 def _explained(
     experiment: Experiment,
     work: Work,
-    folder: Path,
+    directory: Path,
     best: Callable[[], tuple[Best, int]],
 ) -> Iterator[None]:
     """Write down the cause if the run that is carried out inside ends badly."""
@@ -261,13 +265,13 @@ def _explained(
         found = cause()
         if found is None:
             raise
-        write_cause(folder, found)
+        write_cause(directory, found)
         raise NoUploadsError(f"{error} {found}") from error
-    if outcome_of(list(read_records(folder))).is_good:
+    if outcome_of(list(read_records(directory))).is_good:
         return
     found = cause()
     if found is not None:
-        write_cause(folder, found)
+        write_cause(directory, found)
 
 
 def spec_of(experiment: Experiment, work: Work) -> RunSpec:
@@ -276,7 +280,7 @@ def spec_of(experiment: Experiment, work: Work) -> RunSpec:
     Example:
         >>> from fedbilevel import FedBiO
         >>> experiment = Experiment(FedBiO(0.1), participants=3)
-        >>> spec_of(experiment, work_of(experiment)).participation
+        >>> spec_of(experiment, prepare_run(experiment)).participation
         UniformSample(devices=3)
     """
     chosen = experiment.participants
@@ -288,7 +292,7 @@ def spec_of(experiment: Experiment, work: Work) -> RunSpec:
         work.y,
         experiment.rounds,
         experiment.seed,
-        Everyone() if chosen is None else UniformSample(chosen),
+        FullParticipation() if chosen is None else UniformSample(chosen),
         work.weights,
         work.engine,
         experiment.limits,
@@ -296,10 +300,10 @@ def spec_of(experiment: Experiment, work: Work) -> RunSpec:
 
 
 def _rounds(
-    experiment: Experiment, work: Work, folder: Path
+    experiment: Experiment, work: Work, directory: Path
 ) -> Generator[Round, None, None]:
     keeping = experiment.checkpoints
-    kept = Checkpoints(folder / CHECKPOINTS, keeping.every, keeping.keep)
+    kept = Checkpoints(directory / CHECKPOINTS, keeping.every, keeping.keep)
     # Nobody looks at the rounds between two measurements but to show progress.
     every = experiment.evaluation.every
     return remaining_rounds_of(spec_of(experiment, work), kept, every)
@@ -314,12 +318,12 @@ def _engine(experiment: Experiment) -> Engine:
     return sharded.Sharded(chunk_size=engine.chunk_size)
 
 
-def trackers_of(asked: Tracking, folder: Path) -> list[Tracker]:
+def trackers_of(asked: Tracking, directory: Path) -> list[Tracker]:
     """Return trackers that have not begun.
 
     Args:
         asked: of an experiment.
-        folder: of the run.
+        directory: of the run.
 
     Example:
         >>> [type(one).__name__ for one in trackers_of(Tracking(True), Path("runs"))]
@@ -327,9 +331,9 @@ def trackers_of(asked: Tracking, folder: Path) -> list[Tracker]:
     """
     trackers: list[Tracker] = []
     if asked.tensorboard:
-        trackers.append(TensorBoard(folder))
+        trackers.append(TensorBoard(directory))
     if asked.mlflow is not None:
-        trackers.append(MLflow(asked.mlflow, folder))
+        trackers.append(MLflow(asked.mlflow, directory))
     if asked.wandb is not None:
-        trackers.append(WeightsAndBiases(asked.wandb, folder))
+        trackers.append(WeightsAndBiases(asked.wandb, directory))
     return trackers

@@ -18,7 +18,7 @@ def split_data(data: Data, held: Partition) -> SplitData:
     """Return examples dealt to devices.
 
     Example:
-        >>> found = split_data(Data(training=100, validation=50), Partition(devices=3))
+        >>> found = split_data(Data(train_size=100, validation_size=50), Partition(devices=3))
         >>> [len(rows) for rows in found.split.training_rows]
         [30, 36, 34]
     """
@@ -26,11 +26,11 @@ def split_data(data: Data, held: Partition) -> SplitData:
     generator = np.random.default_rng(data.seed)
     order = generator.permutation(len(source.train.labels))
     table = take(source.train, order)
-    validation = data.validation or max(1, len(order) // 5)
-    training = data.training or len(order) - validation
+    validation = data.validation_size or max(1, len(order) // 5)
+    training = data.train_size or len(order) - validation
     if training + validation > len(order):
         raise ValueError(
-            f"data.training and data.validation ask for {training} + {validation} "
+            f"data.train_size and data.validation_size ask for {training} + {validation} "
             f"examples, but {data.path or data.name} has {len(order)}."
         )
     groups = None
@@ -45,11 +45,15 @@ def split_data(data: Data, held: Partition) -> SplitData:
     table = take(table, np.arange(training + validation))
     wrong = None
     kept = np.arange(training)
-    if data.tail > 1:
-        kept = long_tail(table.labels[:training], source.classes, data.tail, data.seed)
+    if data.imbalance > 1:
+        kept = long_tail(
+            table.labels[:training], source.classes, data.imbalance, data.seed
+        )
     lower = take(table, kept)
-    if data.noise:
-        redrawn = redraw_labels(lower.labels, data.noise, source.classes, data.seed)
+    if data.label_noise:
+        redrawn = redraw_labels(
+            lower.labels, data.label_noise, source.classes, data.seed
+        )
         lower, wrong = Labelled(lower.features, redrawn.labels), redrawn.wrong
     upper = take(table, np.arange(training, training + validation))
     if groups is None:

@@ -15,13 +15,13 @@ from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
 from fedbilevel.experiments.measure import measured_start
 from fedbilevel.experiments.run_directory.failures import LOSS, divergence
-from fedbilevel.experiments.schema import Auto, Experiment, Own
+from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.scoring import Score
-from fedbilevel.tuning.tuner import Tuned
+from fedbilevel.tuning.tuner import TuningResult
 
 STUDY = "study.log"
 """A journal of Optuna: all proposals and scores."""
@@ -67,7 +67,7 @@ def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:
         {'metric': 'loss', 'maximise': False}
     """
     about = goal._asdict()
-    if isinstance(experiment.problem, Own):
+    if isinstance(experiment.problem, CustomProblem):
         content = experiment.problem.file.read_bytes()
         about["problem_file"] = hashlib.sha256(content).hexdigest()[:12]
     return about
@@ -142,37 +142,37 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
     return replace(experiment, algorithm=algorithm)
 
 
-def keep_start(experiment: Experiment, folder: Path) -> None:
-    """Write down what is searched; refuse the folder of another search.
+def keep_start(experiment: Experiment, directory: Path) -> None:
+    """Write down what is searched; refuse the directory of another search.
 
     Raises:
-        ValueError: if the folder is that of a search of another experiment.
+        ValueError: if the directory is that of a search of another experiment.
 
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
-        >>> folder = Path(tempfile.mkdtemp()) / "first-tuned"
-        >>> keep_start(Experiment(FedBiO(0.1)), folder)
-        >>> keep_start(Experiment(FedBiO(0.1)), folder)
-        >>> read_experiment(folder / START).rounds
+        >>> directory = Path(tempfile.mkdtemp()) / "first-tuned"
+        >>> keep_start(Experiment(FedBiO(0.1)), directory)
+        >>> keep_start(Experiment(FedBiO(0.1)), directory)
+        >>> read_experiment(directory / START).rounds
         100
     """
-    file = folder / START
+    file = directory / START
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         with replacing(file) as unfinished:
             write_experiment(experiment, unfinished)
         return
     different = differences(read_experiment(file), experiment)
     if different:
         raise ValueError(
-            f"{folder} holds a search of another experiment: {in_words(different)}. "
-            "Give this one another --folder, or remove the directory."
+            f"{directory} holds a search of another experiment: {in_words(different)}. "
+            "Give this one another --directory, or remove the directory."
         )
 
 
 def keep_result(
-    experiment: Experiment, found: Tuned, goal: Goal, folder: Path
+    experiment: Experiment, found: TuningResult, goal: Goal, directory: Path
 ) -> Experiment:
     """Write the best settings as an experiment file, and a table of all trials.
 
@@ -184,16 +184,16 @@ def keep_result(
         'keep_result'
     """
     best = with_algorithm(experiment, found.algorithm)
-    # Its run goes beside it, and not into a folder `runs` of this folder.
-    text = text_of(replace(best, folder=Path(Path(BEST).stem)))
-    with replacing(folder / BEST) as unfinished:
+    # Its run goes beside it, and not into a directory `runs` of this directory.
+    text = text_of(replace(best, directory=Path(Path(BEST).stem)))
+    with replacing(directory / BEST) as unfinished:
         unfinished.write_text(f"# {promise(found, goal)}\n{text}", encoding="utf-8")
-    with replacing(folder / TRIALS) as unfinished:
+    with replacing(directory / TRIALS) as unfinished:
         write_trials(found, goal, unfinished)
     return best
 
 
-def promise(found: Tuned, goal: Goal) -> str:
+def promise(found: TuningResult, goal: Goal) -> str:
     """Return what the best settings came to.
 
     Example:
@@ -209,7 +209,7 @@ def promise(found: Tuned, goal: Goal) -> str:
     )
 
 
-def write_trials(found: Tuned, goal: Goal, file: Path) -> None:
+def write_trials(found: TuningResult, goal: Goal, file: Path) -> None:
     """Write a table of all trials: settings, rounds, and values of each seed.
 
     A value is empty where a run diverged.

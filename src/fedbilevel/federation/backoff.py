@@ -60,7 +60,7 @@ SHORTEST = 1.0
 
 
 def closes_after(
-    took: Sequence[float], expected: int, quorum: int, patience: float
+    took: Sequence[float], expected: int, quorum: int, straggler_factor: float
 ) -> float:
     """Return after how many seconds an exchange closes, by those who have answered.
 
@@ -72,15 +72,15 @@ def closes_after(
         took: seconds of each answer that counts, in their order.
         expected: how many devices have answered, or may yet.
         quorum: how many answers an exchange needs at least.
-        patience: the multiple.
+        straggler_factor: the multiple.
 
     Example:
-        >>> closes_after([0.1, 0.2], expected=5, quorum=2, patience=3.0)
+        >>> closes_after([0.1, 0.2], expected=5, quorum=2, straggler_factor=3.0)
         inf
-        >>> closes_after([0.1, 0.2, 4.0], expected=5, quorum=2, patience=3.0)
+        >>> closes_after([0.1, 0.2, 4.0], expected=5, quorum=2, straggler_factor=3.0)
         12.0
     """
     middle = expected // 2
     if len(took) < max(quorum, middle + 1):
         return inf
-    return max(SHORTEST, patience * took[middle])
+    return max(SHORTEST, straggler_factor * took[middle])

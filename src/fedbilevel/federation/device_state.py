@@ -27,26 +27,26 @@ class LostStateError(RefusedError):
     cause = Cause.LOST_STATE
 
 
-class KeptStates:
+class DeviceStates:
     """A device's private states, by the exchange after which it had them.
 
     Each exchange has its own, so that one that comes late, or twice, spoils no other.
 
     Args:
         first: the state of a device that has not taken part yet.
-        folder: of the device, where states outlive its process; none to keep them in
+        directory: of the device, where states outlive its process; none to keep them in
             memory only.
 
     Example:
-        >>> kept = KeptStates(first=np.zeros(2), folder=None)
+        >>> kept = DeviceStates(first=np.zeros(2), directory=None)
         >>> kept.put("a1", Moment(0, 0), np.ones(2))
         >>> kept.get("a1", Moment(0, 0))
         array([1., 1.])
     """
 
-    def __init__(self, first: Private, folder: Path | None) -> None:
+    def __init__(self, first: Private, directory: Path | None) -> None:
         self._first = first
-        self._folder = folder
+        self._directory = directory
         self._states: dict[tuple[str, Moment], bytes] = {}
         self.stateful = bool(jax.tree.leaves(first))
 
@@ -81,7 +81,7 @@ class KeptStates:
         if not self.stateful:
             return
         message = encode(packed(jax.tree.map(np.asarray, state)))
-        if self._folder is None:
+        if self._directory is None:
             self._states.pop((run, after), None)
             self._states[run, after] = message
             of_run = [one for one in self._states if one[0] == run]
@@ -101,7 +101,7 @@ class KeptStates:
             raise RefusedError(reason) from error
 
     def _read(self, run: str, after: Moment) -> bytes | None:
-        if self._folder is None:
+        if self._directory is None:
             message = self._states.pop((run, after), None)
             if message is not None:
                 self._states[run, after] = message  # the newest in use
@@ -115,13 +115,13 @@ class KeptStates:
         return message
 
     def _file(self, run: str, after: Moment) -> Path:
-        assert self._folder is not None
-        return self._folder / run / f"after-{after[0]}-{after[1]}"
+        assert self._directory is not None
+        return self._directory / run / f"after-{after[0]}-{after[1]}"
 
 
-def _by_use(folder: Path) -> list[Path]:
-    """Return the states of a folder, the one used longest ago first."""
-    return sorted(folder.glob("after-*"), key=lambda one: one.stat().st_mtime_ns)
+def _by_use(directory: Path) -> list[Path]:
+    """Return the states of a directory, the one used longest ago first."""
+    return sorted(directory.glob("after-*"), key=lambda one: one.stat().st_mtime_ns)
 
 
 def _mark_as_used(file: Path) -> None:

@@ -155,7 +155,7 @@ def _header(
 
 
 def is_name(text: str) -> bool:
-    """Return whether a run may be called that: it is a folder's name too.
+    """Return whether a run may be called that: it is a directory's name too.
 
     Example:
         >>> is_name("first"), is_name("../first")

@@ -54,7 +54,7 @@ class _Held(NamedTuple):
     gone: Float[np.ndarray, "variables"]
 
 
-class Gathering:
+class ReplyCollector:
     """What has come of an exchange so far.
 
     Attributes:
@@ -64,8 +64,8 @@ class Gathering:
         bytes_up: of all that came.
 
     Example:
-        >>> Gathering.__name__
-        'Gathering'
+        >>> ReplyCollector.__name__
+        'ReplyCollector'
     """
 
     def __init__(

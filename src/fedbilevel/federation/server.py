@@ -26,7 +26,7 @@ from fedbilevel.federation.backoff import Absences, closes_after
 from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
-from fedbilevel.federation.replies import Form, Gathering
+from fedbilevel.federation.replies import Form, ReplyCollector
 from fedbilevel.federation.site import done_by_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import packed
@@ -62,7 +62,7 @@ class Federation:
         quorum: how many uploads an exchange needs at least. Devices that have lost
             their private state begin afresh in the next exchange, or in the same one if
             it lacks a quorum without them.
-        patience: how many times as long as half of the devices took the others are
+        straggler_factor: how many times as long as half of the devices took the others are
             waited for, once these and a quorum have answered; none to wait for all
             until the timeout.
         note: is told of every exchange.
@@ -96,7 +96,7 @@ class Federation:
         run: str,
         timeout: float,
         quorum: int = 1,
-        patience: float | None = None,
+        straggler_factor: float | None = None,
         note: Callable[[Exchange], None] = lambda exchange: None,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
@@ -111,12 +111,14 @@ class Federation:
             )
         if not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, but it is {timeout}.")
-        if patience is not None and not patience >= 1:
-            raise ValueError(f"patience must be at least 1, but it is {patience}.")
+        if straggler_factor is not None and not straggler_factor >= 1:
+            raise ValueError(
+                f"straggler_factor must be at least 1, but it is {straggler_factor}."
+            )
         self._transport, self._devices = transport, devices
         self._run = run
         self._timeout, self._quorum, self._note = timeout, quorum, note
-        self._patience = patience
+        self._straggler_factor = straggler_factor
         self._absences = Absences()
         self._forms: dict[PhaseReference, Form] = {}
 
@@ -160,7 +162,7 @@ class Federation:
         downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
         messages_to = self._messages(job, reference, moment, state, downlink)
         form = self._form_of(job, reference, state)
-        gathering = Gathering(
+        gathering = ReplyCollector(
             job, reference, form, self._run, moment, asked, weights, downlink
         )
         bytes_down = 0
@@ -237,7 +239,7 @@ class Federation:
             missing,
         )
 
-    def _gather(self, gathering: Gathering, messages: Mapping[str, bytes]) -> bool:
+    def _gather(self, gathering: ReplyCollector, messages: Mapping[str, bytes]) -> bool:
         """Take replies; return whether it ended early, as enough had answered."""
         # From here: what the server must find out and compile first is not their delay.
         sent = time.monotonic()
@@ -253,9 +255,11 @@ class Federation:
             if len(gathering.missing) < before:
                 took.append(time.monotonic() - sent)
             # Not early by uploads that go too far and will not count.
-            if self._patience is not None and gathering.near >= self._quorum:
+            if self._straggler_factor is not None and gathering.near >= self._quorum:
                 expected = len(took) + len(gathering.awaited)
-                closes = closes_after(took, expected, self._quorum, self._patience)
+                closes = closes_after(
+                    took, expected, self._quorum, self._straggler_factor
+                )
             else:
                 closes = inf
             if not gathering.missing or left() <= 0:

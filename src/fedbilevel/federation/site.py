@@ -14,15 +14,14 @@ from jaxtyping import PyTree
 from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
-from fedbilevel.engines.device_work import Done, work_of_device
+from fedbilevel.engines.device_work import Done, run_device
 from fedbilevel.engines.fingerprint import fingerprint
 from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.preparation import canonical, references
 from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
-from fedbilevel.federation.answer_count import AnswerCount
-from fedbilevel.federation.answered import AnsweredTasks
-from fedbilevel.federation.device_state import KeptStates
+from fedbilevel.federation.device_state import DeviceStates
 from fedbilevel.federation.enrolment import Enrolment
+from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.site_rules import (
@@ -30,6 +29,7 @@ from fedbilevel.federation.site_rules import (
     require_batches,
     require_examples,
 )
+from fedbilevel.federation.task_record import TaskRecord
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.federation.wire_format import unpacked
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -51,14 +51,14 @@ class Site:
         examples: what it holds.
         x: where the upper variable starts; its shapes are what matters.
         y: where the lower variable starts.
-        folder: where it keeps private states and the list of what it has answered, in
-            a folder for each run; none to keep them in memory.
+        directory: where it keeps private states and the list of what it has answered, in
+            a directory for each run; none to keep them in memory.
         rules: set by its operator.
         salt: secret bytes that its samples are drawn by; made here if none are given.
             Not used where the rules ask for a simulation's draws.
         run: the only run that it answers; none to answer any, each within the rules.
         answers: counts the exchanges of all runs, which the rules bound together; by
-            default those of all runs in the folder.
+            default those of all runs in the directory.
 
     Raises:
         RefusedError: if the rules forbid to take part; says what to set where.
@@ -88,18 +88,18 @@ class Site:
         examples: LocalExamples,
         x: Upper,
         y: Lower,
-        folder: Path | None = None,
+        directory: Path | None = None,
         *,
         rules: SiteRules = SiteRules(),
         salt: bytes | None = None,
         run: str | None = None,
-        answers: AnswerCount | None = None,
+        answers: ExchangeCounter | None = None,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
-        self._rules, self._run, self._folder = rules, run, folder
+        self._rules, self._run, self._directory = rules, run, directory
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
-        self._answers = answers or AnswerCount(folder)
-        self._answered: dict[str, AnsweredTasks] = {}
+        self._answers = answers or ExchangeCounter(directory)
+        self._answered: dict[str, TaskRecord] = {}
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
@@ -109,7 +109,7 @@ class Site:
         self._computation = fingerprint([number, problem, algorithm, examples, x, y])
         server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
-        self._kept = KeptStates(private, folder)
+        self._kept = DeviceStates(private, directory)
         self._forms: dict[PhaseReference, PyTree] = {}
         require_examples(rules, self.enrolment)
         pairs = [
@@ -184,10 +184,10 @@ class Site:
         )
         return drawn
 
-    def _answered_in(self, run: str) -> AnsweredTasks:
+    def _answered_in(self, run: str) -> TaskRecord:
         if run not in self._answered:
-            folder = None if self._folder is None else self._folder / run
-            self._answered[run] = AnsweredTasks(self._rules, folder, self._answers)
+            directory = None if self._directory is None else self._directory / run
+            self._answered[run] = TaskRecord(self._rules, directory, self._answers)
         return self._answered[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:
@@ -249,4 +249,4 @@ def done_by_device(
         'done_by_device'
     """
     phase = reference.of(algorithm, problem)
-    return work_of_device(phase, downlink, private, data, key)
+    return run_device(phase, downlink, private, data, key)

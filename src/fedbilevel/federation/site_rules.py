@@ -10,7 +10,7 @@ from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.transport import RefusedError
 
 RULES = "site_rules.toml"
-"""The file of a site's kit, in its folder `local`, with the rules."""
+"""The file of a site's kit, in its directory `local`, with the rules."""
 UNBOUNDED = 2**31 - 1
 
 
@@ -27,7 +27,7 @@ class SiteRules:
         fewest_per_entry: the fewest of its examples that must move an entry of x, if
             any do; an entry that one example moves is that example's own.
         most_exchanges: that the site ever answers, of all runs together, whether their
-            folders were removed or not: what a server has read stays read.
+            directories were removed or not: what a server has read stays read.
         most_rollbacks: how many times in a run the server may go back to an exchange
             that was answered and continue from there with another downlink.
         simulated_draws: whether samples are those of a simulation with the run's seed,

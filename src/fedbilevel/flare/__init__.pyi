@@ -6,12 +6,12 @@ from .processes import stop
 from .recipe import FederationRecipe
 from .rehearsals import connected, rehearsal
 from .site_check import check_site
-from .supervision import News, Supervision
+from .supervision import JobEvent, Supervision
 
 __all__ = [
     "Administrator",
     "FederationRecipe",
-    "News",
+    "JobEvent",
     "Supervision",
     "check_site",
     "connected",

@@ -34,7 +34,7 @@ def open_session(kit: Path) -> Any:
     """Return nvflare's `Session` of an administrator with their server.
 
     Args:
-        kit: the folder of the administrator's startup kit.
+        kit: the directory of the administrator's startup kit.
 
     Raises:
         ValueError: if it is none.
@@ -74,7 +74,7 @@ class Administrator:
     """Asks the server; a session that was lost is opened anew with the next question.
 
     Args:
-        kit: the folder of the administrator's startup kit.
+        kit: the directory of the administrator's startup kit.
 
     Raises:
         ValueError: if it is none.
@@ -110,9 +110,9 @@ class Administrator:
         told = self._asked(lambda session: session.get_client_job_status()) or []
         return {one["client_name"] for one in told if one.get("job_id") == job}
 
-    def submit(self, folder: Path) -> str:
+    def submit(self, directory: Path) -> str:
         """Submit a job; return its number."""
-        return self._asked(lambda session: str(session.submit_job(str(folder))))
+        return self._asked(lambda session: str(session.submit_job(str(directory))))
 
     def status(self, job: str) -> str:
         """Return what the server's software calls the state of a job."""
@@ -161,10 +161,10 @@ class Administrator:
         with suppress(ConnectionError):
             self._asked(lambda session: session.abort_job(job))
 
-    def results(self, job: str, folder: Path) -> Path:
+    def results(self, job: str, directory: Path) -> Path:
         """Download what a job that is over has left; return where."""
         return self._asked(
-            lambda session: Path(session.download_job_result(job, str(folder)))
+            lambda session: Path(session.download_job_result(job, str(directory)))
         )
 
     def close(self) -> None:

@@ -11,15 +11,15 @@ from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.deployment.job_files import arrived
-from fedbilevel.deployment.reporting import Reports, is_mistake
-from fedbilevel.deployment.reviewed import UnreviewedError
-from fedbilevel.deployment.serving import federated_work
-from fedbilevel.experiments.federating import model_of
-from fedbilevel.experiments.run import Work, carry_out
-from fedbilevel.experiments.run_directory.layout import EXCHANGES, LEARNT
+from fedbilevel.deployment.local_code import UnknownCodeError
+from fedbilevel.deployment.server_computation import federated_work
+from fedbilevel.deployment.server_report import ServerReport, is_mistake
+from fedbilevel.experiments.federation import model_of
+from fedbilevel.experiments.run import Work, run_experiment
+from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.flare.message_limits import message_limit, too_small
-from fedbilevel.flare.run_directory import home_of
+from fedbilevel.flare.run_directory import run_directory_of
 from fedbilevel.flare.site_failures import BEGUN, OVER, failures_in
 from fedbilevel.flare.transport import Calls, Collab
 from fedbilevel.tracking.records import RECORDS
@@ -27,8 +27,8 @@ from fedbilevel.tracking.records import RECORDS
 TOPIC = "fedbilevel"
 """Of the command by which an administrator asks a running job how it is getting on."""
 RESULTS = "fedbilevel"
-"""The folder of a job's results with what an administrator may have."""
-LEFT = (EXCHANGES, LEARNT)
+"""The directory of a job's results with what an administrator may have."""
+LEFT = (EXCHANGES, SOLUTION)
 """The files that a job leaves there, besides its records."""
 FAILURE = "failure.json"
 """The file there that says why a job failed."""
@@ -53,14 +53,16 @@ class CollabServer:
         """Carry out the experiment, from its newest checkpoint if there is one."""
         context, workspace = collab.fl_ctx, collab.workspace
         job = context.get_job_id()
-        home = home_of(self.run_name, workspace, job)
+        home = run_directory_of(self.run_name, workspace, job)
         home.mkdir(parents=True, exist_ok=True)
-        folder = Path(workspace.get_run_dir(job))
-        results = folder / RESULTS
+        directory = Path(workspace.get_run_dir(job))
+        results = directory / RESULTS
         results.mkdir(parents=True, exist_ok=True)
-        (folder / BEGUN).touch()
-        calls = Calls(folder)
-        reports = Reports(home, lambda: calls.awaited, lambda: failures_in(folder))
+        (directory / BEGUN).touch()
+        calls = Calls(directory)
+        reports = ServerReport(
+            home, lambda: calls.awaited, lambda: failures_in(directory)
+        )
 
         def answer(topic: str, asked: Any, context: Any) -> dict[str, Any]:
             return reports.answer(asked)
@@ -76,7 +78,7 @@ class CollabServer:
                 Path(workspace.get_app_custom_dir(job)),
                 Path(workspace.get_root_dir()),
             )
-            with closing(carry_out(experiment, home, True, prepare)) as steps:
+            with closing(run_experiment(experiment, home, True, prepare)) as steps:
                 for step in steps:
                     reports.begin(step.done.number)
                     if reports.stop_is_asked or collab.is_aborted:
@@ -85,12 +87,12 @@ class CollabServer:
             raise
         except Exception as error:
             # A site that has not reviewed the file is named as it enrols.
-            where = "the server: " if isinstance(error, UnreviewedError) else ""
+            where = "the server: " if isinstance(error, UnknownCodeError) else ""
             told = {"words": f"{where}{error}", "mistake": is_mistake(error)}
             (results / FAILURE).write_text(json.dumps(told))
             raise
         finally:
-            (folder / OVER).touch()
+            (directory / OVER).touch()
             if calls.any_is_open:
                 # A job that ends waits for its calls, those of dead sites included.
                 context.get_run_abort_signal().trigger(True)
@@ -100,7 +102,7 @@ class CollabServer:
 
 
 def _work(
-    experiment: Experiment, run: str, home: Path, reports: Reports, calls: Calls
+    experiment: Experiment, run: str, home: Path, reports: ServerReport, calls: Calls
 ) -> Work:
     model = model_of(experiment)
     needed = message_limit(model.x, model.y)

@@ -6,12 +6,12 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
-from fedbilevel.deployment.gc_control import Garbage
+from fedbilevel.deployment.gc_control import GarbageCollector
 from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
 from fedbilevel.flare.message_limits import too_small
-from fedbilevel.flare.run_directory import RUNS, home_of
+from fedbilevel.flare.run_directory import RUNS, run_directory_of
 
 SERVER = "server"
 """What Collab calls the server of a job."""
@@ -33,7 +33,7 @@ class CollabSite:
         leave_messages_unprinted()
         self.run_name, self.seconds = run_name, seconds
         self._worker: Worker | None = None
-        self._garbage: Garbage | None = None
+        self._garbage: GarbageCollector | None = None
 
     @collab.publish
     def enrol(self, needed: int) -> bytes | str:
@@ -66,14 +66,14 @@ class CollabSite:
             self._worker = Worker(
                 _answering,
                 collab.site_name,
-                home_of(self.run_name, workspace, job),
+                run_directory_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
                 Path(workspace.get_root_dir()),
                 Path(workspace.get_root_dir()) / RUNS,
             )
         if self._garbage is None:
-            self._garbage = Garbage()
+            self._garbage = GarbageCollector()
         self._garbage.collect()
         try:
             return self._worker.ask(message, self.seconds)
@@ -105,6 +105,6 @@ def leave_messages_unprinted() -> None:
 
 def _answering(*arguments: Any) -> Answer:
     # Here, as the process that waits for answers needs none of it.
-    from fedbilevel.deployment.answering import answering
+    from fedbilevel.deployment.site_computation import answering
 
     return answering(*arguments)

@@ -52,7 +52,7 @@ def prepare(
     *,
     code_from_outside: bool = False,
 ) -> None:
-    """Write what a kit's `local` folder lacks, on the machine where it is to run.
+    """Write what a kit's `local` directory lacks, on the machine where it is to run.
 
     Server and sites allow the classes that jobs of this package name; a site allows no
     others until its operator adds some. A server keeps jobs and snapshots in its kit,
@@ -75,13 +75,13 @@ def prepare(
             earlier time too: remove `local/authorization.json` to be without.
 
     Raises:
-        ValueError: If the folder is no such kit.
+        ValueError: If the directory is no such kit.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from fedbilevel.flare.provisioning import provisioned
-        >>> with TemporaryDirectory() as folder:
-        ...     server = provisioned(Path(folder), ["site-1"]).server
+        >>> with TemporaryDirectory() as directory:
+        ...     server = provisioned(Path(directory), ["site-1"]).server
         ...     prepare(server)
         ...     written = (server / "local" / "resources.json").read_text()
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]

@@ -2,27 +2,27 @@
 
 from pathlib import Path
 
-from fedbilevel.deployment.reviewed import keep_reviewed
+from fedbilevel.deployment.local_code import install_code
 
 NEEDED = "resources.json", "authorization.json"
-"""Files of the folder `local`, perhaps as provisioned, with `.default` behind."""
+"""Files of the directory `local`, perhaps as provisioned, with `.default` behind."""
 
 
 def require_kit(kit: Path) -> None:
-    """Refuse a folder that is no startup kit of a server or site.
+    """Refuse a directory that is no startup kit of a server or site.
 
     Args:
-        kit: The folder, which holds `local` and `startup`.
+        kit: The directory, which holds `local` and `startup`.
 
     Raises:
-        ValueError: Says what the folder lacks, and which is meant.
+        ValueError: Says what the directory lacks, and which is meant.
 
     Example:
         >>> require_kit(Path("nowhere"))
         Traceback (most recent call last):
         ...
         ValueError: nowhere is no startup kit of a server or site: there is no
-        local/resources.json.default in it. Give the folder that nvflare provision has
+        local/resources.json.default in it. Give the directory that nvflare provision has
         made for that server or site, with local and startup in it.
     """
     for name in NEEDED:
@@ -30,7 +30,7 @@ def require_kit(kit: Path) -> None:
         if not any(place.is_file() for place in places):
             raise ValueError(
                 f"{kit} is no startup kit of a server or site: there is no "
-                f"local/{name}.default in it. Give the folder that nvflare provision "
+                f"local/{name}.default in it. Give the directory that nvflare provision "
                 "has made for that server or site, with local and startup in it."
             )
 
@@ -39,7 +39,7 @@ def review(kit: Path, file: Path) -> str:
     """Allow a problem file that you have read to be executed for jobs that name it.
 
     The file is copied into the kit; jobs name it by its SHA-256, so that any change to
-    it needs another review. To allow it no longer, remove it from the folder
+    it needs another review. To allow it no longer, remove it from the directory
     `local/problems` of the kit. Neither needs a restart.
 
     Args:
@@ -50,7 +50,7 @@ def review(kit: Path, file: Path) -> str:
         The SHA-256 of the file.
 
     Raises:
-        ValueError: If the folder is no such kit, or the file no Python that could be
+        ValueError: If the directory is no such kit, or the file no Python that could be
             executed. Nothing is allowed then.
 
     Example:
@@ -63,4 +63,4 @@ def review(kit: Path, file: Path) -> str:
         64
     """
     require_kit(kit)
-    return keep_reviewed(kit, file)
+    return install_code(kit, file)

@@ -34,8 +34,8 @@ def start(kit: Path) -> None:
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from fedbilevel.flare.provisioning import provisioned
-        >>> with TemporaryDirectory() as folder:
-        ...     site = provisioned(Path(folder), ["site-1"]).sites["site-1"]
+        >>> with TemporaryDirectory() as directory:
+        ...     site = provisioned(Path(directory), ["site-1"]).sites["site-1"]
         ...     start(site)
         ...     stop(site)
     """
@@ -54,7 +54,7 @@ def start(kit: Path) -> None:
             MARK: _mark(kit),
         }
     )
-    # It would lead the kit's processes to another folder than the kit.
+    # It would lead the kit's processes to another directory than the kit.
     environment.pop("NVFL_WORKSPACE", None)
     with (kit / "console.txt").open("ab") as console:
         subprocess.run(

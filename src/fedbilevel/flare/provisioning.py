@@ -1,4 +1,4 @@
-"""Startup kits for a federation on this machine: certificates, roles, folders."""
+"""Startup kits for a federation on this machine: certificates, roles, directories."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ class Kits(NamedTuple):
 
 
 def provisioned(
-    folder: Path, sites: Sequence[str], message_limit: int = DEFAULT
+    directory: Path, sites: Sequence[str], message_limit: int = DEFAULT
 ) -> Kits:
     """Startup kits for a server and sites on this machine, made if not there yet.
 
@@ -49,7 +49,7 @@ def provisioned(
     whatever they are asked: their rules are those of a rehearsal.
 
     Args:
-        folder: Where the kits are, or are made.
+        directory: Where the kits are, or are made.
         sites: Names of the sites.
         message_limit: Bytes of the largest message.
 
@@ -57,34 +57,34 @@ def provisioned(
         Where each kit is.
 
     Raises:
-        ValueError: The folder holds the kits of other sites, or has a space in its
+        ValueError: The directory holds the kits of other sites, or has a space in its
             path.
         RuntimeError: A kit could not be made.
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     kits = provisioned(Path(folder), ["site-1"])
+        >>> with TemporaryDirectory() as directory:
+        ...     kits = provisioned(Path(directory), ["site-1"])
         ...     (kits.sites["site-1"] / "startup" / "client.crt").exists()
         True
     """
-    if any(map(str.isspace, str(folder.absolute()))):
+    if any(map(str.isspace, str(directory.absolute()))):
         raise ValueError(
-            f"{str(folder.absolute())!r} has a space in it, with which NVIDIA FLARE "
-            "starts no process; give a --folder without one."
+            f"{str(directory.absolute())!r} has a space in it, with which NVIDIA FLARE "
+            "starts no process; give a --directory without one."
         )
-    made = folder.absolute() / PROJECT / "prod_00"
+    made = directory.absolute() / PROJECT / "prod_00"
     own = {name: made / name for name in sites}
     kits = Kits(made / SERVER, own, made / ADMIN, made / LEAD)
     if made.exists():
         found = {kit.name for kit in made.iterdir()} - {SERVER, ADMIN, LEAD}
         if found != set(sites):
             raise ValueError(
-                f"{folder} holds the kits of {', '.join(sorted(found))}, not of "
-                f"{', '.join(sorted(sites))}; choose another folder."
+                f"{directory} holds the kits of {', '.join(sorted(found))}, not of "
+                f"{', '.join(sorted(sites))}; choose another directory."
             )
     else:
-        _provision(_project(sites, _free_port()), folder.absolute())
+        _provision(_project(sites, _free_port()), directory.absolute())
     for kit in (kits.server, *kits.sites.values()):
         # Whoever rehearses runs a file of their own, and compares it with a simulation.
         prepare(kit, REHEARSAL, message_limit, code_from_outside=True)
@@ -102,8 +102,8 @@ def port(server: Path) -> int:
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     20000 <= port(provisioned(Path(folder), ["site-1"]).server) < 32768
+        >>> with TemporaryDirectory() as directory:
+        ...     20000 <= port(provisioned(Path(directory), ["site-1"]).server) < 32768
         True
     """
     said = json.loads((server / "startup" / "fed_server.json").read_text())
@@ -155,7 +155,7 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
             {"path": f"{builder}.workspace.WorkspaceBuilder"},
             {
                 "path": f"{builder}.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
+                "args": {"config_directory": "config", "scheme": "grpc"},
             },
             {"path": f"{builder}.cert.CertBuilder"},
             {"path": f"{builder}.signature.SignatureBuilder"},
@@ -163,19 +163,19 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
     }
 
 
-def _provision(project: dict[str, Any], folder: Path) -> None:
+def _provision(project: dict[str, Any], directory: Path) -> None:
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.prov_utils import prepare_builders
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
     # It will hold the private keys of all, that of the authority included.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / PROJECT).mkdir(mode=0o700)
-    provisioner = Provisioner(str(folder), prepare_builders(project))
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (directory / PROJECT).mkdir(mode=0o700)
+    provisioner = Provisioner(str(directory), prepare_builders(project))
     # Without a logger it prints.
     log = logging.getLogger(__name__)
     done = provisioner.provision(prepare_project(project), logger=log)
     if done.get(CtxKey.BUILD_ERROR):
         reasons = "; ".join(done.get(CtxKey.ERRORS, []))
-        raise RuntimeError(f"no startup kits could be made in {folder}: {reasons}")
+        raise RuntimeError(f"no startup kits could be made in {directory}: {reasons}")

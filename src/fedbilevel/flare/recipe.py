@@ -10,10 +10,10 @@ from typing import Any
 from nvflare.collab import CollabRecipe
 
 from fedbilevel.deployment.job_files import travelling
-from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.flare.collab_server import CollabServer
 from fedbilevel.flare.collab_site import CollabSite
 from fedbilevel.flare.site_failures import LateSites
@@ -31,7 +31,7 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
     Args:
         experiment: what is asked for. A problem of one's own has `model()` and
             `examples(site)` in its file, which is all the code that travels with the
-            job: this package is installed at the sites. With `federation.reviewed`
+            job: this package is installed at the sites. With `federation.local_code`
             none does, and sites use their own copies of that file.
         run: the name of the run, of letters and digits; a job of the same name goes on
             from the checkpoint of the last.
@@ -48,14 +48,14 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
     ) -> None:
         chosen = sites_of(experiment) if sites is None else sites
         problem, asked = experiment.problem, experiment.federation
-        self._code = [problem.file] if isinstance(problem, Own) else []
-        if experiment.federation.reviewed:
+        self._code = [problem.file] if isinstance(problem, CustomProblem) else []
+        if experiment.federation.local_code:
             self._code = []
         super().__init__(
             job_name=f"fedbilevel-{run}",
             server=CollabServer(run),
             # A task to a computation that died includes loading and compiling.
-            client=CollabSite(run, max(asked.enrolment, HUNG * asked.timeout)),
+            client=CollabSite(run, max(asked.enrolment_timeout, HUNG * asked.timeout)),
             min_clients=min(asked.quorum, len(chosen)),
             sync_task_timeout=BEGIN,
             max_outbound_call_threads_for_server=MOST_CALLS * len(chosen),

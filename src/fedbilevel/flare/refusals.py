@@ -16,7 +16,7 @@ NO_RIGHT = (
 )
 BROUGHT_CODE = (
     "The job brings the file of its problem. Have operators of the server and of all "
-    "sites read that file, and set reviewed = true in [federation]: then no code "
+    "sites read that file, and set local_code = true in [federation]: then no code "
     'travels (docs/operations.md, "Code that was read first").'
 )
 
@@ -78,7 +78,7 @@ def too_many(
         >>> too_many({"west": "did not take the job: BYOC not permitted"}, ["west"], 1)
         'fewer than quorum=1 sites take the job: west did not take the job: BYOC not
         permitted. The job brings the file of its problem. Have operators of the server
-        and of all sites read that file, and set reviewed = true in [federation]: then
+        and of all sites read that file, and set local_code = true in [federation]: then
         no code travels (docs/operations.md, "Code that was read first").'
     """
     for_good = {

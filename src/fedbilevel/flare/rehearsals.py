@@ -19,7 +19,7 @@ PATIENCE = 90.0
 
 @contextmanager
 def rehearsal(
-    folder: Path, sites: Sequence[str], message_limit: int = DEFAULT
+    directory: Path, sites: Sequence[str], message_limit: int = DEFAULT
 ) -> Iterator[Kits]:
     """Run a server and sites on this machine while the block runs.
 
@@ -27,7 +27,7 @@ def rehearsal(
     answers on the loopback only. No process is left when the block is left.
 
     Args:
-        folder: Where the kits are, or are made if not there yet.
+        directory: Where the kits are, or are made if not there yet.
         sites: Names of the sites.
         message_limit: Bytes of the largest message.
 
@@ -35,22 +35,22 @@ def rehearsal(
         Where the startup kits are, once all sites are connected.
 
     Raises:
-        ValueError: The folder holds the kits of other sites.
+        ValueError: The directory holds the kits of other sites.
         RuntimeError: A kit runs already, or the server's port is taken.
         TimeoutError: A site did not connect within 90 s.
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     with rehearsal(Path(folder), ["site-1"]) as kits:
+        >>> with TemporaryDirectory() as directory:
+        ...     with rehearsal(Path(directory), ["site-1"]) as kits:
         ...         connected(kits)
         {'site-1'}
     """
-    kits = provisioned(folder, sites, message_limit)
+    kits = provisioned(directory, sites, message_limit)
     if not pids(kits.server) and not is_free(port(kits.server)):
         raise RuntimeError(
-            f"port {port(kits.server)} of the rehearsal in {folder} is taken; end what "
-            "listens there, or choose another folder."
+            f"port {port(kits.server)} of the rehearsal in {directory} is taken; end what "
+            "listens there, or choose another directory."
         )
     started: list[Path] = []
     try:

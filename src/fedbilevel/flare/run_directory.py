@@ -8,13 +8,13 @@ from typing import Any
 from fedbilevel.federation.messages import is_name
 
 RUNS = "fedbilevel"
-"""The folder of a kit with a folder for each submitter, and in it one for each run."""
+"""The directory of a kit with a directory for each submitter, and in it one for each run."""
 
 
-def home_of(run: str, workspace: Any, job: str) -> Path:
-    """Return the folder of a run in this kit.
+def run_directory_of(run: str, workspace: Any, job: str) -> Path:
+    """Return the directory of a run in this kit.
 
-    A run belongs to whoever submitted it: another's job of the same name has a folder
+    A run belongs to whoever submitted it: another's job of the same name has a directory
     of its own.
 
     Args:
@@ -26,7 +26,7 @@ def home_of(run: str, workspace: Any, job: str) -> Path:
         ValueError: if a run cannot be called that.
 
     Example:
-        >>> home_of("../local", None, "7")
+        >>> run_directory_of("../local", None, "7")
         Traceback (most recent call last):
         ...
         ValueError: a run cannot be called '../local'; give letters and digits.

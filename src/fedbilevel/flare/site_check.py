@@ -3,13 +3,13 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbilevel.deployment.reviewed import digest_of, reviewed
+from fedbilevel.deployment.local_code import digest_of, reviewed
 from fedbilevel.deployment.site_files import read_site_files
-from fedbilevel.experiments.federating import known_at, sites_of
+from fedbilevel.experiments.federation import known_at, sites_of
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.schema import Own
-from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.experiments.schema import CustomProblem
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site import Site
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.flare.kits import require_kit
@@ -35,16 +35,16 @@ def check_site(kit: Path, file: Path, site: str) -> str:
     Example:
         >>> from tempfile import mkdtemp
         >>> from fedbilevel.flare.provisioning import provisioned
-        >>> folder = Path(mkdtemp())
-        >>> kit = provisioned(folder, ["site-1"]).sites["site-1"]
-        >>> _ = (folder / "digits.toml").write_text('''
+        >>> directory = Path(mkdtemp())
+        >>> kit = provisioned(directory, ["site-1"]).sites["site-1"]
+        >>> _ = (directory / "digits.toml").write_text('''
         ... rounds = 10
         ... [algorithm]
         ... name = "auto"
         ... [partition]
         ... devices = 1
         ... ''')
-        >>> check_site(kit, folder / "digits.toml", "site-1")
+        >>> check_site(kit, directory / "digits.toml", "site-1")
         'site-1 would take part with 287 upper and 1150 lower examples'
     """
     require_kit(kit)
@@ -55,7 +55,9 @@ def check_site(kit: Path, file: Path, site: str) -> str:
             f"{site} is none of the sites of {file}: {', '.join(names)}. Give its name "
             "as it is there."
         )
-    if experiment.federation.reviewed and isinstance(experiment.problem, Own):
+    if experiment.federation.local_code and isinstance(
+        experiment.problem, CustomProblem
+    ):
         problem = experiment.problem.file
         reviewed(kit, problem.name, digest_of(problem))
     model, examples = known_at(experiment, site)
@@ -63,7 +65,7 @@ def check_site(kit: Path, file: Path, site: str) -> str:
     EnrolledDevices({site: enrolment}, model.form)
     try:
         rules, salt = read_site_files(kit / "local")
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as directory:
             device = Site(
                 names.index(site),
                 model.problem,
@@ -71,11 +73,11 @@ def check_site(kit: Path, file: Path, site: str) -> str:
                 examples,
                 model.x,
                 model.y,
-                folder=Path(folder),
+                directory=Path(directory),
                 rules=rules,
                 salt=salt,
                 run="check",
-                answers=AnswerCount(kit / RUNS),
+                answers=ExchangeCounter(kit / RUNS),
             )
             device.require_left(experiment.rounds)
     except RefusedError as error:

@@ -42,13 +42,13 @@ def failures_in(job: Path) -> Mapping[str, str]:
     """Return why sites of a job have failed, by name.
 
     Args:
-        job: the folder of the job at the server.
+        job: the directory of the job at the server.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> note_failure(folder, "site-3", "its worker process ended")
-        >>> failures_in(folder)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> note_failure(directory, "site-3", "its worker process ended")
+        >>> failures_in(directory)
         {'site-3': 'its worker process ended'}
     """
     try:
@@ -181,14 +181,14 @@ def _outlives(engine: Any, job: Any, site: str) -> bool:
     # Of a job that is being ended sites are told to end theirs: none has failed.
     if not runner.is_client_outcome_pending(job, site):
         return False
-    folder = Path(engine.args.workspace) / job
-    if (folder / OVER).exists():
+    directory = Path(engine.args.workspace) / job
+    if (directory / OVER).exists():
         return False
-    note_failure(folder, site, WORKER_DIED)
+    note_failure(directory, site, WORKER_DIED)
     participants = process[RunProcessKey.PARTICIPANTS].values()
-    left = {client.name for client in participants} - set(failures_in(folder))
+    left = {client.name for client in participants} - set(failures_in(directory))
     # Before its rounds a job waits for all of its sites to begin, and would wait long.
-    return (folder / BEGUN).exists() and len(left) >= int(running.min_sites)
+    return (directory / BEGUN).exists() and len(left) >= int(running.min_sites)
 
 
 def _is_anothers(job: Any) -> bool:

@@ -10,25 +10,25 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
+from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
-from fedbilevel.deployment.reach import Reach, UnreachableError
 from fedbilevel.deployment.suspensions import LEFT_OUT, Suspensions
-from fedbilevel.experiments.federating import sites_of
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.federation import sites_of
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
+from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.refusals import refusals_of, too_many
 from fedbilevel.flare.site_failures import FAILURES, failures_in
-from fedbilevel.flare.watching import Watch
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 POLL = 1.0
 """Seconds between two questions."""
 JOB = "job"
-"""The file of a run's folder with the number of its latest job."""
+"""The file of a run's directory with the number of its latest job."""
 IDLE = "is connected, but does not run the job"
 GATHER = 60.0
 """Seconds that a job waits for sites to connect."""
@@ -43,7 +43,7 @@ class FederationError(RuntimeError):
     """
 
 
-class News(NamedTuple):
+class JobEvent(NamedTuple):
     """What has become known of a run.
 
     Attributes:
@@ -54,7 +54,7 @@ class News(NamedTuple):
         words: what happened to its jobs.
 
     Example:
-        >>> News(words="job 7 has begun").records
+        >>> JobEvent(words="job 7 has begun").records
         ()
     """
 
@@ -84,7 +84,7 @@ class Supervision:
     Args:
         experiment: what is asked for.
         run: its name, of letters and digits.
-        folder: where its records and results go.
+        directory: where its records and results go.
         by: the administrator who submits its jobs.
 
     Example:
@@ -93,15 +93,15 @@ class Supervision:
     """
 
     def __init__(
-        self, experiment: Experiment, run: str, folder: Path, by: Administrator
+        self, experiment: Experiment, run: str, directory: Path, by: Administrator
     ) -> None:
-        self._experiment, self._run, self._folder = experiment, run, folder
+        self._experiment, self._run, self._directory = experiment, run, directory
         self._administrator = by
         self._sites = sites_of(experiment)
-        self._suspensions = Suspensions(folder)
+        self._suspensions = Suspensions(directory)
         self._deadlines = Deadlines.asked_by(experiment)
-        self._reach = Reach(self._deadlines.reachable)
-        *_, self._measured = -1, *(one.rounds for one in read_records(folder))
+        self._reach = Connection(self._deadlines.reachable)
+        *_, self._measured = -1, *(one.rounds for one in read_records(directory))
         self._furthest = -1
         self._begun = self._measured >= 0
         self._is_to_stop = False
@@ -110,7 +110,7 @@ class Supervision:
         """Let the job end after its round; then there is no more news."""
         self._is_to_stop = True
 
-    def news(self) -> Generator[News]:
+    def news(self) -> Generator[JobEvent]:
         """Yield news, at times without any, until the run is finished or stopped.
 
         Raises:
@@ -121,7 +121,7 @@ class Supervision:
         except UnreachableError as error:
             raise FederationError(str(error)) from None
 
-    def _jobs(self) -> Generator[News]:
+    def _jobs(self) -> Generator[JobEvent]:
         failures = 0
         attempts = self._experiment.federation.attempts
         while True:
@@ -139,11 +139,11 @@ class Supervision:
                     f"{ended.words.rstrip('.')}. {self._suspensions.reasons()}".rstrip()
                 )
             words = ended.words.rstrip(".")
-            yield News(words=f"{words}; going on from the last checkpoint")
+            yield JobEvent(words=f"{words}; going on from the last checkpoint")
 
-    def _job(self) -> Generator[News, None, _Ended | None]:
+    def _job(self) -> Generator[JobEvent, None, _Ended | None]:
         present, number = yield from self._submitted()
-        watch = Watch(
+        watch = JobMonitor(
             self._administrator,
             number,
             present,
@@ -154,13 +154,13 @@ class Supervision:
         first: int | None = None
         refused: Mapping[str, str] | None = None
         try:
-            yield News(words=f"a job with {', '.join(present)} begins")
+            yield JobEvent(words=f"a job with {', '.join(present)} begins")
             while not watch.over():
                 if self._is_to_stop:
                     watch.stop()
                 if self._measured >= self._experiment.rounds:
                     watch.await_end()
-                yield News(words=watch.notice())
+                yield JobEvent(words=watch.notice())
                 time.sleep(POLL)
                 told = watch.ask({"after": self._measured})
                 if told is None:
@@ -181,10 +181,10 @@ class Supervision:
                 self._administrator.abort(number)
             raise
         yield from self._fetch(number)
-        learnt = self._folder / LEARNT
+        learnt = self._directory / SOLUTION
         if self._measured >= self._experiment.rounds and learnt.exists():
             return None
-        failure = self._folder / FAILURE
+        failure = self._directory / FAILURE
         if failure.exists():
             return _Ended(**json.loads(failure.read_text()))
         if refused is None:
@@ -195,22 +195,22 @@ class Supervision:
             return _Ended(reason, mistake=True)
         return _Ended(watch.words, failed=not watch.stopping)
 
-    def _submitted(self) -> Generator[News, None, tuple[Sequence[str], str]]:
+    def _submitted(self) -> Generator[JobEvent, None, tuple[Sequence[str], str]]:
         """Submit a job once the server answers; return its sites, and its number."""
         while True:
             try:
                 present = self._gathered()
-                with TemporaryDirectory() as folder:
+                with TemporaryDirectory() as directory:
                     job = FederationRecipe(self._experiment, self._run, present)
-                    job.export(folder)
+                    job.export(directory)
                     self._end_left_over()
-                    number = self._administrator.submit(Path(folder) / job.job_name)
-                    (self._folder / JOB).write_text(number)
+                    number = self._administrator.submit(Path(directory) / job.job_name)
+                    (self._directory / JOB).write_text(number)
                 # Of an earlier job: what this one leaves is fetched, or is not here.
-                for name in (LEARNT, FAILURE):
-                    (self._folder / name).unlink(missing_ok=True)
+                for name in (SOLUTION, FAILURE):
+                    (self._directory / name).unlink(missing_ok=True)
             except ConnectionError as error:
-                yield News(words=self._reach.missed(str(error)))
+                yield JobEvent(words=self._reach.missed(str(error)))
                 time.sleep(POLL)
             else:
                 self._reach.answered()
@@ -218,7 +218,7 @@ class Supervision:
 
     def _end_left_over(self) -> None:
         """End the job of a command that was killed: two would be in the way."""
-        file = self._folder / JOB
+        file = self._directory / JOB
         if file.exists():
             self._administrator.abort(file.read_text())
 
@@ -255,7 +255,7 @@ class Supervision:
             "sites in [federation]."
         )
 
-    def _told(self, lines: Sequence[str], exchange: str | None) -> Generator[News]:
+    def _told(self, lines: Sequence[str], exchange: str | None) -> Generator[JobEvent]:
         records = [Record.parse(line) for line in lines]
         latest = None if exchange is None else Exchange.parse(exchange)
         if records:
@@ -264,39 +264,39 @@ class Supervision:
         if latest is not None:
             self._begun = True
             self._furthest = max(self._furthest, latest.round_number + 1)
-        yield News(records, latest)
+        yield JobEvent(records, latest)
 
-    def _left_out(self, job: str, failures: Mapping[str, str]) -> Generator[News]:
+    def _left_out(self, job: str, failures: Mapping[str, str]) -> Generator[JobEvent]:
         """Leave out the sites that have failed in a job, and say so."""
         for sentence in self._suspensions.note(job, failures):
-            file = self._folder / LEFT_OUT
-            yield News(words=f"{sentence}, or until its entry in {file} is removed")
+            file = self._directory / LEFT_OUT
+            yield JobEvent(words=f"{sentence}, or until its entry in {file} is removed")
 
-    def _rewound(self, rounds: int) -> News:
+    def _rewound(self, rounds: int) -> JobEvent:
         """Ask again for what follows so many rounds: the run went back there."""
-        known = (one.rounds for one in read_records(self._folder))
+        known = (one.rounds for one in read_records(self._directory))
         *_, self._measured = -1, *(one for one in known if one <= rounds)
-        return News(rewound=rounds)
+        return JobEvent(rewound=rounds)
 
-    def _fetch(self, job: str) -> Generator[News]:
+    def _fetch(self, job: str) -> Generator[JobEvent]:
         """Bring a job's results here; its records take the place of those here."""
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as directory:
             try:
-                brought = self._administrator.results(job, Path(folder))
+                brought = self._administrator.results(job, Path(directory))
             except ConnectionError:
                 return  # Lost with its job: the next one has them again.
             for name in (*LEFT, FAILURE):
                 for found in brought.glob(f"**/{RESULTS}/{name}"):
-                    with replacing(self._folder / name) as unfinished:
+                    with replacing(self._directory / name) as unfinished:
                         unfinished.write_bytes(found.read_bytes())
             for found in brought.glob(f"**/{FAILURES}"):
                 yield from self._left_out(job, failures_in(found.parent))
             for found in brought.glob(f"**/{RESULTS}/{RECORDS}"):
                 yield from self._replaced(list(read_records(found.parent)))
 
-    def _replaced(self, records: Sequence[Record]) -> Generator[News]:
+    def _replaced(self, records: Sequence[Record]) -> Generator[JobEvent]:
         """Let the server's records take the place of those that differ from them."""
-        pairs = zip(read_records(self._folder), records, strict=False)
+        pairs = zip(read_records(self._directory), records, strict=False)
         same = takewhile(lambda pair: pair[0].line == pair[1].line, pairs)
         *_, agreed = -1, *(mine.rounds for mine, _ in same)
         yield self._rewound(agreed)

@@ -38,7 +38,7 @@ class Calls:
     sites' certificates. A site that has failed (`site_failures`) is called no more.
 
     Args:
-        job: the folder of the job at the server.
+        job: the directory of the job at the server.
 
     Attributes:
         awaited: the sites whose replies are waited for now.

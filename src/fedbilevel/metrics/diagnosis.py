@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
@@ -177,7 +177,7 @@ def diagnose(
     if not tolerance > 0:
         raise ValueError(f"diagnose needs tolerance above 0, but it is {tolerance}.")
     with jax.enable_x64(True):
-        inquiry = Inquiry(
+        inquiry = QuerySession(
             _in_double(problem),
             survey,
             devices,

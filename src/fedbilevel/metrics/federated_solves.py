@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedbilevel.algorithms.own_solves import PROBE_RESIDUAL, PROBES
-from fedbilevel.engines.inquiry import Inquiry
+from fedbilevel.algorithms.device_adjoint import PROBE_RESIDUAL, PROBES
+from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.mathematics import conjugate_gradients, tree
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.obstacles import (
@@ -73,7 +73,7 @@ class FederatedSolves:
         'FederatedSolves'
     """
 
-    inquiry: Inquiry
+    inquiry: QuerySession
     survey: Survey
     report: Callable[[DiagnosisProgress], None]
 

@@ -22,7 +22,7 @@ from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
 from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
@@ -97,7 +97,7 @@ def find_instabilities(
     rounds: int = 60,
     seconds: float = 60.0,
     seed: int = 0,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,

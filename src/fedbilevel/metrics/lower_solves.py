@@ -37,10 +37,10 @@ def lower_solution(solves: FederatedSolves, server: SurveyState) -> SurveyState:
         >>> from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
         >>> from fedbilevel import Simulation
         >>> from fedbilevel.metrics.survey import Survey
-        >>> from fedbilevel.engines.inquiry import Inquiry
+        >>> from fedbilevel.engines.query_session import QuerySession
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
-        >>> inquiry = Inquiry(
+        >>> inquiry = QuerySession(
         ...     BilevelProblem(loss, loss), Survey(), devices, 2.0, 3.0, seed=0,
         ...     weights=None, engine=Simulation(),
         ... )

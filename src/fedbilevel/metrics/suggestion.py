@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.algorithms.soundings import (
+from fedbilevel.algorithms.probes import (
     ROUNDING,
-    Sounding,
-    Soundings,
-    SoundingState,
+    Probe,
+    Probes,
+    ProbeState,
     largest,
     quantile,
 )
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.inquiry import Inquiry
 from fedbilevel.engines.protocol import Engine
+from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -126,14 +126,14 @@ def suggest(
     if size is None:
         size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))
     doublings = max(1, min(6, int(np.log2(max(2, rounds / 3)))))
-    ask = Soundings(batch_size=size, doublings=doublings)
-    inquiry = Inquiry(
+    ask = Probes(batch_size=size, doublings=doublings)
+    inquiry = QuerySession(
         problem, ask, devices, x, y, seed=seed, weights=weights, engine=engine
     )
-    state: SoundingState = inquiry.server
+    state: ProbeState = inquiry.server
     state, near = _descended(inquiry, state, rounds)
-    state = inquiry.ask(Sounding.SERIES, state._replace(rate=1.0 / near.highest))
-    state = inquiry.ask(Sounding.SMALLEST, state)
+    state = inquiry.ask(Probe.SERIES, state._replace(rate=1.0 / near.highest))
+    state = inquiry.ask(Probe.SMALLEST, state)
     batches = (
         f"{size} for each device, as asked for."
         if batch_size is not None
@@ -189,9 +189,9 @@ def batch_curvature(
         >>> 4.0 <= found < 4.0 * 2**0.125
         True
     """
-    inquiry = Inquiry(
+    inquiry = QuerySession(
         problem,
-        Soundings(batch_size=batch_size),
+        Probes(batch_size=batch_size),
         devices,
         x,
         y,
@@ -216,15 +216,15 @@ class _Level(NamedTuple):
 
 
 def _descended(
-    inquiry: Inquiry, state: SoundingState, rounds: int
-) -> tuple[SoundingState, _Level]:
+    inquiry: QuerySession, state: ProbeState, rounds: int
+) -> tuple[ProbeState, _Level]:
     """Return a point closer to y*(x), where batches may be far more curved."""
     level = _curvature(inquiry, state)
     rate, steps = 0.5 / level.highest, max(1, rounds // 100)
     # Each attempt is two exchanges; the series and what it leaves are two more.
     while steps and inquiry.costs.exchanges + 4 <= max(5, rounds // 20):
         try:
-            moved = inquiry.ask(Sounding.DESCENT, state._replace(rate=rate))
+            moved = inquiry.ask(Probe.DESCENT, state._replace(rate=rate))
             there = _curvature(inquiry, moved)
         except ArithmeticError:
             there = None
@@ -237,8 +237,8 @@ def _descended(
     return state, level
 
 
-def _curvature(inquiry: Inquiry, state: SoundingState) -> _Level:
-    answer = jax.device_get(inquiry.ask(Sounding.CURVATURE, state))
+def _curvature(inquiry: QuerySession, state: ProbeState) -> _Level:
+    answer = jax.device_get(inquiry.ask(Probe.CURVATURE, state))
     found = quantile(np.asarray(answer.counts, float), HIGH)
     if found < 1e-30:
         raise ValueError(
@@ -252,7 +252,7 @@ def _concluded(
     algorithm: AutoFedBiO,
     batches: str,
     level: _Level,
-    state: SoundingState,
+    state: ProbeState,
     costs: Costs,
 ) -> Suggestion:
     rate = 1.0 / level.highest
@@ -305,7 +305,7 @@ def _rate_reason(level: _Level) -> str:
 
 
 def _series_reason(
-    level: _Level, state: SoundingState, terms: int, remainder: float
+    level: _Level, state: ProbeState, terms: int, remainder: float
 ) -> str:
     smallest = float(state.smallest)
     adjoint = "Use an algorithm with an adjoint."

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fedbilevel.algorithms import queries
-from fedbilevel.algorithms.own_solves import PROBES, OwnSolves, own_solve
+from fedbilevel.algorithms.device_adjoint import PROBES, DeviceSolves, solve_adjoint
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
@@ -74,7 +74,7 @@ class SurveyState(NamedTuple):
     direct: Upper
     right_side: Lower
     cross: Upper
-    own: OwnSolves
+    own: DeviceSolves
 
 
 @register
@@ -112,7 +112,7 @@ class Survey:
         """Return the point, nothing known about it; devices keep nothing."""
         nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
         zero = 0.0 * tree.squared_norm(y)
-        own = OwnSolves(none, *(zero,) * 6)
+        own = DeviceSolves(none, *(zero,) * 6)
         return SurveyState(
             x,
             y,
@@ -167,12 +167,12 @@ class Survey:
             downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Scalar],
             data: DeviceData,
             key: RandomKey,
-        ) -> OwnSolves:
+        ) -> DeviceSolves:
             x, y, probes, limit, residual = downlink
             _, right = upper((x, y), data, key)
             hessian = self._hessian(problem, data, x, y)
             mixed = self._mixed(problem, data, x, y)
-            return own_solve(hessian, mixed, right, probes, limit, residual)
+            return solve_adjoint(hessian, mixed, right, probes, limit, residual)
 
         return (
             queries.ask(

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbilevel.experiments.groups import Group, SeedRun
 from fedbilevel.picture import blank, thinned
-from fedbilevel.pictures.course import spans_decades
+from fedbilevel.pictures.history import spans_decades
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 

@@ -14,7 +14,7 @@ from string import Template
 from fedbilevel.experiments.files.write import text_of
 from fedbilevel.experiments.outcome import outcome_of, read_cause
 from fedbilevel.experiments.run_directory.failures import Failure
-from fedbilevel.experiments.schema import Experiment, Own, Tracking
+from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.picture import Picture
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -23,7 +23,7 @@ PACKAGES = ("fedbilevel", "jax", "numpy")
 
 
 def report(
-    folder: Path,
+    directory: Path,
     experiment: Experiment,
     records: Sequence[Record],
     pictures: Sequence[tuple[Picture, str]],
@@ -33,7 +33,7 @@ def report(
     """Return the page.
 
     Args:
-        folder: of the run.
+        directory: of the run.
         experiment: that was run.
         records: what was measured, at least once.
         pictures: to be shown, in this order, each with the text of its SVG file.
@@ -43,15 +43,15 @@ def report(
     Example:
         >>> import tempfile
         >>> from fedbilevel import Costs, FedBiO
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> records = [Record(0, 0.1, Costs(), {"loss": 1.0})]
-        >>> report(folder, Experiment(FedBiO(0.1)), records, [])[:15]
+        >>> report(directory, Experiment(FedBiO(0.1)), records, [])[:15]
         '<!doctype html>'
     """
     last = records[-1]
     done = last.rounds
     state = "finished" if done >= experiment.rounds else "stopped early"
-    outcome = outcome_of(records, cause=read_cause(folder))
+    outcome = outcome_of(records, cause=read_cause(directory))
     state = f"{state} after {done} of {experiment.rounds} rounds"
     if outcome.reasons:
         state = f"{state}. {' '.join(outcome.reasons)}"
@@ -61,7 +61,7 @@ def report(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
     )
     return page.substitute(
-        title=html.escape(f"{folder.absolute().name}: {experiment.title}"),
+        title=html.escape(f"{directory.absolute().name}: {experiment.title}"),
         state=html.escape(state),
         purpose=html.escape(_purpose(experiment)),
         figures=_figures(records, baseline),
@@ -69,7 +69,7 @@ def report(
         pictures="\n".join(_section(*drawn) for drawn in pictures),
         # Addresses of trackers can hold passwords, and pages are passed on.
         settings=html.escape(text_of(replace(experiment, tracking=Tracking()))),
-        folder=html.escape(str(folder)),
+        directory=html.escape(str(directory)),
         versions=html.escape(
             ", ".join(f"{name} {version(name)}" for name in PACKAGES)
             + f", Python {platform.python_version()}"
@@ -79,7 +79,7 @@ def report(
 
 def _purpose(experiment: Experiment) -> str:
     problem = experiment.problem
-    if isinstance(problem, Own):
+    if isinstance(problem, CustomProblem):
         own = ast.get_docstring(ast.parse(problem.file.read_text(encoding="utf-8")))
         return (own or problem.file.name).splitlines()[0]
     said = (type(problem).__doc__ or "").splitlines()[0]

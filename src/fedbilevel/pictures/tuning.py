@@ -7,10 +7,10 @@ import numpy as np
 
 from fedbilevel.experiments.tuning import Goal
 from fedbilevel.picture import Picture, blank
-from fedbilevel.pictures.course import spans_decades
+from fedbilevel.pictures.history import spans_decades
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.study import Trial
-from fedbilevel.tuning.tuner import Tuned
+from fedbilevel.tuning.tuner import TuningResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ SHOWN = 0.9
 """The share of finite values that a panel shows: the others may be huge."""
 
 
-def tuning_picture(found: Tuned, goal: Goal = Goal()) -> Picture:
+def tuning_picture(found: TuningResult, goal: Goal = Goal()) -> Picture:
     """Return a panel for each setting: the value of every trial against the setting.
 
     Args:
@@ -34,7 +34,7 @@ def tuning_picture(found: Tuned, goal: Goal = Goal()) -> Picture:
         ...     Trial(n, 0, {"upper_rate": 2.0**n}, {7: (1.0 - 0.1 * n,)})
         ...     for n in range(3)
         ... )
-        >>> found = Tuned(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
+        >>> found = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
         >>> len(tuning_picture(found).figure.axes)
         1
     """
@@ -62,14 +62,14 @@ def tuning_picture(found: Tuned, goal: Goal = Goal()) -> Picture:
     return Picture("tuning", "What mattered", words, figure)
 
 
-def _title(found: Tuned, name: str) -> str:
+def _title(found: TuningResult, name: str) -> str:
     share = found.importances.get(name)
     # What every name begins with says nothing.
     short = name.removeprefix("algorithm.")
     return short if share is None else f"{short} ({share:.0%})"
 
 
-def _draw(panel: "Axes", found: Tuned, goal: Goal, name: str) -> None:
+def _draw(panel: "Axes", found: TuningResult, goal: Goal, name: str) -> None:
     # A given rate may be 0, which has no place on an axis of logarithms.
     shown = [one for one in found.trials if one.settings[name] > 0]
     lengths = sorted({one.rounds for one in shown})

@@ -31,7 +31,7 @@ from fedbilevel.problems.ready_made import (
     Drawn,
     FromExamples,
     ReadyMade,
-    WithOwnData,
+    WithBundledData,
 )
 from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
@@ -58,7 +58,7 @@ __all__ = [
     "SplitData",
     "Task",
     "WeightingNetwork",
-    "WithOwnData",
+    "WithBundledData",
     "class_picture",
     "cleaning_network",
     "hyper_cleaning",

@@ -208,7 +208,7 @@ name = "CleaningNetwork"
 
 [data]
 name = "digits"
-noise = 0.4             # this share of them is drawn anew at random
+label_noise = 0.4             # this share of them is drawn anew at random
 
 [partition]
 devices = 8

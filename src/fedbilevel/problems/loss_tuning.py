@@ -175,7 +175,7 @@ name = "LossTuning"
 
 [data]
 name = "digits"
-tail = 20.0             # the most frequent class outnumbers the rarest by so much
+imbalance = 20.0             # the most frequent class outnumbers the rarest by so much
 
 [partition]
 devices = 8

@@ -18,14 +18,14 @@ class FromExamples(Protocol):
 
 
 @runtime_checkable
-class WithOwnData(Protocol):
+class WithBundledData(Protocol):
     """A problem that brings its data."""
 
     def task(self) -> Task:
         """Return the problem with its data, where it starts and what is measured."""
 
 
-ReadyMade: TypeAlias = FromExamples | WithOwnData
+ReadyMade: TypeAlias = FromExamples | WithBundledData
 """A dataclass whose fields are settings. It may also have `TEMPLATE`, the experiment
 file that `fedbilevel new NAME --ready` writes, and be `Drawn`."""
 

@@ -3,7 +3,7 @@
 No tracker's library is imported before that tracker begins.
 """
 
-from fedbilevel.tracking.driving import tracked
+from fedbilevel.tracking.delivery import tracked
 from fedbilevel.tracking.mlflow import MLflow
 from fedbilevel.tracking.protocol import Outcome, Tracker
 from fedbilevel.tracking.records import Journal, Record, read_records

@@ -15,7 +15,7 @@ EXPERIMENT = "fedbilevel"
 """MLflow's experiment that all runs are in."""
 
 RUN = "mlflow_run"
-"""The file in a run's folder that remembers MLflow's name for it."""
+"""The file in a run's directory that remembers MLflow's name for it."""
 
 STATUS = {
     Outcome.FINISHED: "FINISHED",
@@ -38,10 +38,10 @@ class MLflow:
         'http://127.0.0.1:5000'
     """
 
-    def __init__(self, uri: str, folder: Path) -> None:
-        """Name the server's address and the folder that remembers the run."""
+    def __init__(self, uri: str, directory: Path) -> None:
+        """Name the server's address and the directory that remembers the run."""
         self.uri = uri
-        self.folder = folder
+        self.directory = directory
         self._client: Any = None
         self._run = ""
         self._began: float | None = None
@@ -94,7 +94,7 @@ class MLflow:
     def _found_again(self) -> bool:
         from mlflow.exceptions import MlflowException
 
-        remembered = self.folder / RUN
+        remembered = self.directory / RUN
         if not remembered.exists():
             return False
         self._run = remembered.read_text()
@@ -118,8 +118,8 @@ class MLflow:
             experiment = self._client.get_experiment_by_name(EXPERIMENT)
         made = self._client.create_run(experiment.experiment_id, run_name=name)
         self._run = made.info.run_id
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / RUN).write_text(self._run)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / RUN).write_text(self._run)
         params = [Param(key, str(value)) for key, value in settings.items()]
         self._client.log_batch(self._run, params=params)
 

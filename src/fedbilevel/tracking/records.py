@@ -16,8 +16,8 @@ from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.regular_files import read_regular
 
 logger = logging.getLogger("fedbilevel")
-RECORDS = "measured.jsonl"
-"""The file of a run's folder that they are in."""
+RECORDS = "metrics.jsonl"
+"""The file of a run's directory that they are in."""
 
 
 TOO_MUCH = RecursionError, OverflowError
@@ -93,7 +93,7 @@ class Record(NamedTuple):
             raise ValueError(f"{line[:80]!r} is no record of a run.") from error
 
 
-def read_records(folder: Path) -> Iterator[Record]:
+def read_records(directory: Path) -> Iterator[Record]:
     """Yield the records of a run, oldest first.
 
     A line that is damaged is left out. A warning says so, unless it is the last one,
@@ -107,7 +107,7 @@ def read_records(folder: Path) -> Iterator[Record]:
         >>> list(read_records(Path(tempfile.mkdtemp())))
         []
     """
-    file = folder / RECORDS
+    file = directory / RECORDS
     try:
         content = read_regular(file, "put the run's own file back.")
     except FileNotFoundError:
@@ -163,20 +163,20 @@ class Journal:
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with Journal(folder, first=0) as journal:
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> with Journal(directory, first=0) as journal:
         ...     journal.write(Record(0, 0.1, Costs(), {}))
-        >>> [record.rounds for record in read_records(folder)]
+        >>> [record.rounds for record in read_records(directory)]
         [0]
     """
 
-    def __init__(self, folder: Path, first: int) -> None:
+    def __init__(self, directory: Path, first: int) -> None:
         """Keep what was written before round `first`, which is about to be run."""
         # A run from the start has nothing before it, whatever another left behind.
-        earlier = [one for one in read_records(folder) if 0 < first >= one.rounds]
+        earlier = [one for one in read_records(directory) if 0 < first >= one.rounds]
         self.seconds = earlier[-1].seconds if earlier else 0.0
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
         self._replace(earlier)
 
     def __enter__(self) -> "Journal":
@@ -190,23 +190,23 @@ class Journal:
 
         Example:
             >>> import tempfile
-            >>> folder = Path(tempfile.mkdtemp())
-            >>> with Journal(folder, first=0) as journal:
+            >>> directory = Path(tempfile.mkdtemp())
+            >>> with Journal(directory, first=0) as journal:
             ...     for rounds in range(3):
             ...         journal.write(Record(rounds, 0.1, Costs(), {}))
             ...     journal.rewind(1)
-            >>> [record.rounds for record in read_records(folder)]
+            >>> [record.rounds for record in read_records(directory)]
             [0, 1]
         """
         self._file.close()
-        kept = [one for one in read_records(self._folder) if one.rounds <= rounds]
+        kept = [one for one in read_records(self._directory) if one.rounds <= rounds]
         self._replace(kept)
 
     def write(self, record: Record) -> None:
         """Write a record, for others to read at once.
 
         Raises:
-            MovedError: if the folder is no longer the one that the run began in.
+            MovedError: if the directory is no longer the one that the run began in.
             OSError: if it cannot be written; names the file.
         """
         self.check_place()
@@ -225,15 +225,15 @@ class Journal:
         except OSError:
             same = False
         if not same:
-            folder = Path(self._file.name).parent
+            directory = Path(self._file.name).parent
             raise MovedError(
-                f"{folder} was moved or replaced while a run was going on in it, so "
-                "the run was stopped; put its folder back there, and go on with it "
-                f"by: fedbilevel resume {quote(str(folder))}"
+                f"{directory} was moved or replaced while a run was going on in it, so "
+                "the run was stopped; put its directory back there, and go on with it "
+                f"by: fedbilevel resume {quote(str(directory))}"
             )
 
     def _replace(self, records: Sequence[Record]) -> None:
-        file = self._folder / RECORDS
+        file = self._directory / RECORDS
         with replacing(file) as unfinished:
             unfinished.write_text("".join(f"{one.line}\n" for one in records))
         self._file = file.open("a")

@@ -15,12 +15,12 @@ class TensorBoard:
     first new record, and the new ones from there.
 
     Example:
-        >>> TensorBoard(Path("runs/first")).folder.name
+        >>> TensorBoard(Path("runs/first")).directory.name
         'first'
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._settings = ""
         self._writer: Any = None
 
@@ -42,7 +42,7 @@ class TensorBoard:
             from tensorboardX import SummaryWriter
 
             # Tells TensorBoard to forget this round and later ones of earlier files.
-            self._writer = SummaryWriter(str(self.folder), purge_step=record.rounds)
+            self._writer = SummaryWriter(str(self.directory), purge_step=record.rounds)
             self._writer.add_text("settings", self._settings, record.rounds)
         for name, value in numbers(record).items():
             self._writer.add_scalar(name, value, record.rounds)

@@ -10,7 +10,7 @@ from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
 RUN = "wandb_run"
-"""The file in a run's folder that remembers W&B's name for it."""
+"""The file in a run's directory that remembers W&B's name for it."""
 
 EXIT_CODE = {Outcome.FINISHED: 0, Outcome.LEFT: 255, Outcome.FAILED: 1}
 """What W&B is told; 255 is its own code for Ctrl-C."""
@@ -32,10 +32,10 @@ class WeightsAndBiases:
         'federated'
     """
 
-    def __init__(self, project: str, folder: Path) -> None:
-        """Name W&B's project and the folder that W&B's files go to."""
+    def __init__(self, project: str, directory: Path) -> None:
+        """Name W&B's project and the directory that W&B's files go to."""
         self.project = project
-        self.folder = folder
+        self.directory = directory
         self._run: Any = None
 
     def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
@@ -46,9 +46,9 @@ class WeightsAndBiases:
             raise ImportError(
                 "wandb is not installed; run: pip install 'fedbilevel[wandb]'"
             ) from error
-        remembered = self.folder / RUN
+        remembered = self.directory / RUN
         known = goes_on and remembered.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         ours = {
             one: seconds
             for one, seconds in PATIENCE.items()
@@ -57,7 +57,7 @@ class WeightsAndBiases:
         try:
             self._run = wandb.init(
                 project=self.project,
-                dir=str(self.folder),
+                dir=str(self.directory),
                 name=name,
                 id=remembered.read_text() if known else None,
                 resume="allow" if known else None,

@@ -122,7 +122,7 @@ class Study:
         if different:
             raise ValueError(
                 f"{place} holds another search: {'; '.join(different[:3])}. Give this "
-                "one another folder, or go back to what was searched."
+                "one another directory, or go back to what was searched."
             )
 
     def trials(self) -> list[Trial]:
@@ -303,7 +303,7 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
     except Timeout:
         raise ValueError(
             f"another process is tuning in {file.parent}; wait for it, or choose "
-            "another folder."
+            "another directory."
         ) from None
     try:
         _cut_torn_line(file)

@@ -13,7 +13,7 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
 from fedbilevel.engines.limits import NO_LIMITS, Limits
-from fedbilevel.engines.participation import Everyone, Participation
+from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import RunSpec, configuration_of, prepare
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
@@ -45,7 +45,7 @@ WIDTH = 2
 which also divide the runs of shorter rungs, so that no place stays empty."""
 
 
-class Tuned(NamedTuple):
+class TuningResult(NamedTuple):
     """What a search has found.
 
     Attributes:
@@ -58,7 +58,7 @@ class Tuned(NamedTuple):
         seeds: of the runs, in the order of a trial's scores.
 
     Example:
-        >>> Tuned._fields[0]
+        >>> TuningResult._fields[0]
         'algorithm'
     """
 
@@ -113,12 +113,12 @@ def tune(
     seed: int = 0,
     score: Score | None = None,
     file: Path | str | None = None,
-    participation: Participation = Everyone(),
+    participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
     limits: Limits = NO_LIMITS,
     engine: Engine = Simulation(),
     report: Callable[[TuningProgress], object] = lambda progress: None,
-) -> Tuned:
+) -> TuningResult:
     """Search the settings of an algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
@@ -216,7 +216,7 @@ def tune(
         about={"score": describe(score)},
     )
     for step in steps:
-        if isinstance(step, Tuned):
+        if isinstance(step, TuningResult):
             return step
         report(step)
     raise AssertionError("a search ends with its result")
@@ -253,7 +253,7 @@ def tuning(
     score: Score | None = None,
     file: Path | None = None,
     about: Mapping[str, Any] = MappingProxyType({}),
-) -> Generator[TuningProgress | Tuned]:
+) -> Generator[TuningProgress | TuningResult]:
     """Search step by step: yield progress after every batch, at last the result.
 
     Whoever stops iterating leaves a search that can be resumed.
@@ -341,7 +341,9 @@ def _generation(
     study.conclude(alive, rounds)
 
 
-def _result(study: Study, space: Space, rounds: int, seeds: tuple[int, ...]) -> Tuned:
+def _result(
+    study: Study, space: Space, rounds: int, seeds: tuple[int, ...]
+) -> TuningResult:
     trials = tuple(study.trials())
     whole = [one for one in trials if one.rounds == rounds and one.score < inf]
     if not whole:
@@ -357,7 +359,7 @@ def _result(study: Study, space: Space, rounds: int, seeds: tuple[int, ...]) -> 
     # The first of those that are equally good: nothing beats the given setting then.
     best = min(whole, key=lambda one: one.score)
     algorithm = space.at(best.settings) if best.number else space.algorithm
-    return Tuned(algorithm, best, trials[0], trials, study.importances(), seeds)
+    return TuningResult(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
 def _about(spec: RunSpec, space: Space) -> dict[str, Any]:

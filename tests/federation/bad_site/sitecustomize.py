@@ -1,4 +1,4 @@
-"""What a bad site does: Python runs this file where this folder is on its path.
+"""What a bad site does: Python runs this file where this directory is on its path.
 
 A file that the environment names has the misdeed of each site, by name. It is done in
 the real process that NVIDIA FLARE starts for a job at a site.

@@ -53,21 +53,21 @@ def _in_a_type_of_numpy(part: np.ndarray) -> np.ndarray:
     return part if part.dtype.isbuiltin == 1 else part.view(f"u{part.itemsize}")
 
 
-def write_parts(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
+def write_parts(directory: Path, parts: Mapping[str, np.ndarray]) -> None:
     """Write this process's parts.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_parts(folder, {"0.0.float64": np.zeros(2)})
-        >>> read_arrays(folder)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> write_parts(directory, {"0.0.float64": np.zeros(2)})
+        >>> read_arrays(directory)
         [array([0., 0.])]
     """
-    with (folder / f"{jax.process_index()}.npz").open("wb") as file:
+    with (directory / f"{jax.process_index()}.npz").open("wb") as file:
         np.savez(file, **parts)  # type: ignore[arg-type]
 
 
-def read_arrays(folder: Path) -> list[np.ndarray]:
+def read_arrays(directory: Path) -> list[np.ndarray]:
     """Return the arrays, put together from the parts of all processes.
 
     Raises:
@@ -75,14 +75,14 @@ def read_arrays(folder: Path) -> list[np.ndarray]:
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> parts = {"0.2.float64": np.ones(1), "0.0.float64": np.zeros(2)}
-        >>> write_parts(folder, parts)
-        >>> read_arrays(folder)
+        >>> write_parts(directory, parts)
+        >>> read_arrays(directory)
         [array([0., 0., 1.])]
     """
     found: dict[int, dict[int, np.ndarray]] = defaultdict(dict)
-    for path in folder.glob("*.npz"):
+    for path in directory.glob("*.npz"):
         with np.load(path) as parts:
             for name, part in parts.items():
                 number, row, dtype = name.split(".")

@@ -26,17 +26,17 @@ class DamageError(ValueError):
     """
 
 
-def write_digests(folder: Path) -> None:
+def write_digests(directory: Path) -> None:
     """Add the digests to a checkpoint that is otherwise complete.
 
     Example:
         >>> write_digests.__name__
         'write_digests'
     """
-    (folder / DIGESTS).write_text(json.dumps(dict(_digests(folder))))
+    (directory / DIGESTS).write_text(json.dumps(dict(_digests(directory))))
 
 
-def verified_notes(folder: Path) -> dict[str, Any]:
+def verified_notes(directory: Path) -> dict[str, Any]:
     """Return the notes of a checkpoint whose files are as they were written.
 
     Raises:
@@ -50,14 +50,17 @@ def verified_notes(folder: Path) -> dict[str, Any]:
         fedbilevel.engines.checkpoints.digests.DamageError: its file digests.json is
         missing
     """
-    for path, is_right in ((folder, Path.is_dir), (folder / DIGESTS, Path.is_file)):
+    for path, is_right in (
+        (directory, Path.is_dir),
+        (directory / DIGESTS, Path.is_file),
+    ):
         # A pipe, say, would be waited for.
         if path.exists() and not is_right(path):
-            kind = "file" if path.name == DIGESTS else "folder"
+            kind = "file" if path.name == DIGESTS else "directory"
             raise DamageError(f"{path.name} is no {kind}")
     try:
-        expected = json.loads((folder / DIGESTS).read_text())
-        found = dict(_digests(folder))
+        expected = json.loads((directory / DIGESTS).read_text())
+        found = dict(_digests(directory))
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise DamageError(f"its file {name} is missing") from error
@@ -65,11 +68,11 @@ def verified_notes(folder: Path) -> dict[str, Any]:
         raise DamageError(f"its {DIGESTS} is unreadable") from error
     if not expected or expected != found:
         raise DamageError("its files are not as they were written")
-    notes: dict[str, Any] = json.loads((folder / "notes" / "metadata").read_text())
+    notes: dict[str, Any] = json.loads((directory / "notes" / "metadata").read_text())
     return notes
 
 
-def read_state(folder: Path, like: RunState) -> RunState | None:
+def read_state(directory: Path, like: RunState) -> RunState | None:
     """Return a verified checkpoint's state, or none if it is not of that form.
 
     Raises:
@@ -82,7 +85,7 @@ def read_state(folder: Path, like: RunState) -> RunState | None:
     leaves, structure = jax.tree.flatten(like)
     ours = len(jax.tree.leaves(like.server))
     try:
-        found = read_arrays(folder / "state")
+        found = read_arrays(directory / "state")
     except (ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
         raise DamageError(f"its arrays are unreadable: {error}") from error
     if len(found) != len(leaves):
@@ -114,10 +117,10 @@ def orbax() -> Any:
     return ocp
 
 
-def _digests(folder: Path) -> Iterator[tuple[str, str]]:
+def _digests(directory: Path) -> Iterator[tuple[str, str]]:
     for item in ("state", "notes"):
-        for path in sorted((folder / item).rglob("*")):
+        for path in sorted((directory / item).rglob("*")):
             if path.is_file():
                 content = path.read_bytes()
-                name = str(path.relative_to(folder))
+                name = str(path.relative_to(directory))
                 yield name, hashlib.blake2b(content, digest_size=16).hexdigest()

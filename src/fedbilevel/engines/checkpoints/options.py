@@ -23,7 +23,7 @@ class Checkpoints:
     """Where, how often and how long a run keeps what it needs to go on.
 
     Attributes:
-        folder: of this run alone.
+        directory: of this run alone.
         every: rounds between two checkpoints; the last round always has one, and so
             has the round after which a run is left: a loop that ends by `break`, or a
             closed iterator. Where Python ends with the iterator still open, the rounds
@@ -39,15 +39,17 @@ class Checkpoints:
         3
     """
 
-    folder: str | Path
+    directory: str | Path
     every: int = 10
     keep: int = 3
     measure: Callable[[Any], Mapping[str, float]] | None = None
     best: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.folder, str | Path) or not str(self.folder):
-            raise TypeError(f"Checkpoints needs a folder, but got {self.folder!r}.")
+        if not isinstance(self.directory, str | Path) or not str(self.directory):
+            raise TypeError(
+                f"Checkpoints needs a directory, but got {self.directory!r}."
+            )
         for name in ("every", "keep"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:

@@ -60,7 +60,7 @@ class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]
 _Temporary: Any = ocp.path.atomicity.AtomicRenameTemporaryPath
 
 
-class TemporaryFolder(_Temporary):  # type: ignore[misc]
+class TemporaryDirectory(_Temporary):  # type: ignore[misc]
     """A temporary checkpoint directory: whole once it is created, and on the disk.
 
     Orbax writes its metadata file in another thread and reads it at once. If the reader
@@ -71,31 +71,31 @@ class TemporaryFolder(_Temporary):  # type: ignore[misc]
     deleted once this one has its name: if power is lost then, neither may be there.
 
     Example:
-        >>> TemporaryFolder.__name__
-        'TemporaryFolder'
+        >>> TemporaryDirectory.__name__
+        'TemporaryDirectory'
     """
 
     async def create(self) -> Any:
         """Create the directory, and wait for its metadata file."""
-        folder = await super().create()
+        directory = await super().create()
         if self._checkpoint_metadata_store is not None:
             await asyncio.to_thread(self._checkpoint_metadata_store.wait_until_finished)
-        return folder
+        return directory
 
     async def finalize(self) -> None:
         """Have all files put on the disk, give the directory its name, and that too."""
         await asyncio.to_thread(_synchronise_all, Path(self.get()))
         await super().finalize()
-        folder = Path(self.get_final()).parent
-        # The first checkpoint is in a folder whose own name is new.
-        for names in (folder, folder.parent):
+        directory = Path(self.get_final()).parent
+        # The first checkpoint is in a directory whose own name is new.
+        for names in (directory, directory.parent):
             await asyncio.to_thread(synchronise, names)
 
 
-def _synchronise_all(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
+def _synchronise_all(directory: Path) -> None:
+    for path in (*directory.rglob("*"), directory):
         synchronise(path)
 
 
-async def _write(folder: Path, parts: Mapping[str, np.ndarray]) -> None:
-    write_parts(folder, parts)
+async def _write(directory: Path, parts: Mapping[str, np.ndarray]) -> None:
+    write_parts(directory, parts)

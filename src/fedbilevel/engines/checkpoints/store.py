@@ -44,7 +44,7 @@ OUTCOMES = [type(None), DamageError, CheckpointError]
 
 
 class Store:
-    """The checkpoints of one run in its folder.
+    """The checkpoints of one run in its directory.
 
     Example:
         >>> Store.__name__
@@ -53,12 +53,12 @@ class Store:
 
     def __init__(self, options: Checkpoints, configuration: Mapping[str, Any]) -> None:
         self.options = options
-        self.folder = Path(options.folder).absolute()
+        self.directory = Path(options.directory).absolute()
         self.configuration = json.loads(json.dumps(configuration))
         self._scores: dict[int, float] = {}
         self._manager: ocp.CheckpointManager | None = None
         # That of the run is there before its checkpoints are.
-        self._run_place = _status(self.folder.parent)
+        self._run_place = _status(self.directory.parent)
         self._place: os.stat_result | None = None
 
     @property
@@ -67,7 +67,7 @@ class Store:
         return multihost.first(sorted(self._whole()))
 
     def _whole(self) -> list[int]:
-        found = self.folder.glob(f"{PREFIX}_*")
+        found = self.directory.glob(f"{PREFIX}_*")
         numbers = [path.name.removeprefix(f"{PREFIX}_") for path in found]
         # Others are no name of ours: rounds are counted in 32 bits.
         whole = [int(one) for one in numbers if re.fullmatch("[0-9]{1,10}", one)]
@@ -106,8 +106,8 @@ class Store:
         if not saved:
             raise CheckpointError(
                 f"the checkpoint of {progress.rounds} rounds could not be written: "
-                f"{self.folder} has got newer ones meanwhile. Let one run at a time "
-                "use a folder."
+                f"{self.directory} has got newer ones meanwhile. Let one run at a time "
+                "use a directory."
             )
 
     def newest(self, state: RunState) -> Progress | None:
@@ -124,13 +124,13 @@ class Store:
             if found is not None:
                 self._score(found.history)
                 return found
-            folder = self._folder(rounds)
-            aside = self._set_aside(folder)
+            directory = self._directory(rounds)
+            aside = self._set_aside(directory)
             logger.warning(
-                "skipped the checkpoint %s, now %s: %s", folder, aside.name, reason
+                "skipped the checkpoint %s, now %s: %s", directory, aside.name, reason
             )
-        if any(self.folder.glob(f"{DAMAGED}_*")):
-            logger.warning("%s has no checkpoint that can be used", self.folder)
+        if any(self.directory.glob(f"{DAMAGED}_*")):
+            logger.warning("%s has no checkpoint that can be used", self.directory)
         return None
 
     def best(self, state: RunState) -> Progress | None:
@@ -143,7 +143,7 @@ class Store:
         found, reason = self._agreed(rounds, state)
         if found is None:
             raise CheckpointError(
-                f"the best checkpoint, {self._folder(rounds)}: {reason}"
+                f"the best checkpoint, {self._directory(rounds)}: {reason}"
             )
         return found
 
@@ -168,7 +168,7 @@ class Store:
             with suppress(Exception):
                 assert failed is not None
                 failed.close()
-            # A folder that has gone is the cause, whatever it made Orbax stumble over.
+            # A directory that has gone is the cause, whatever it made Orbax stumble over.
             self._check_place()
             whole = self._whole()
             then = (
@@ -177,22 +177,22 @@ class Store:
                 else "begins anew, as no other is whole"
             )
             raise CheckpointError(
-                f"a checkpoint could not be written to {self.folder}: {_cause(error)}; "
+                f"a checkpoint could not be written to {self.directory}: {_cause(error)}; "
                 f"put that right and call resume, which {then}."
             ) from error
 
     def _check_place(self) -> None:
-        """Refuse to write into a folder that has taken the place of the run's own."""
-        self._place = self._place or _status(self.folder)
-        places = (self.folder, self._place), (self.folder.parent, self._run_place)
+        """Refuse to write into a directory that has taken the place of the run's own."""
+        self._place = self._place or _status(self.directory)
+        places = (self.directory, self._place), (self.directory.parent, self._run_place)
         if not all(_is_still(path, before) for path, before in places):
             raise CheckpointError(
-                f"{self.folder} was moved or replaced while a run was going on in it, "
+                f"{self.directory} was moved or replaced while a run was going on in it, "
                 "so the run was stopped; put it back and call resume."
             )
 
-    def _folder(self, rounds: int) -> Path:
-        return self.folder / f"{PREFIX}_{rounds}"
+    def _directory(self, rounds: int) -> Path:
+        return self.directory / f"{PREFIX}_{rounds}"
 
     def _agreed(self, rounds: int, state: RunState) -> tuple[Progress | None, str]:
         """Return a checkpoint that all processes can use, or none and why not."""
@@ -200,29 +200,29 @@ class Store:
         outcome = multihost.worst(OUTCOMES.index(type(trouble)))
         reason = str(trouble or "another process could not use it")
         if OUTCOMES[outcome] is CheckpointError:
-            raise CheckpointError(f"the checkpoint {self._folder(rounds)}: {reason}")
+            raise CheckpointError(f"the checkpoint {self._directory(rounds)}: {reason}")
         return (None if outcome else found), reason
 
     def _try(
         self, rounds: int, state: RunState
     ) -> tuple[Progress | None, DamageError | CheckpointError | None]:
         """Return a checkpoint, or what is the matter with it here."""
-        folder = self._folder(rounds)
+        directory = self._directory(rounds)
         try:
-            notes = verified_notes(folder)
+            notes = verified_notes(directory)
             found = differences(notes["configuration"], self.configuration)
             if found:
                 return None, CheckpointError(
                     f"it is of another run: {'; '.join(found[:5])}. Resume with the "
-                    "same settings, or give the new run its own folder."
+                    "same settings, or give the new run its own directory."
                 )
-            read = read_state(folder, state)
+            read = read_state(directory, state)
         except DamageError as error:
             return None, error
         except OSError as error:
             what = error.strerror or type(error).__name__
             return None, CheckpointError(
-                f"it cannot be read: {error.filename or folder}: {what}; get the right "
+                f"it cannot be read: {error.filename or directory}: {what}; get the right "
                 "to it, or put its files back."
             )
         if read is None:
@@ -234,14 +234,16 @@ class Store:
         exclusions = notes.get("exclusions")
         return Progress(rounds, read, costs, history, exclusions), None
 
-    def _set_aside(self, folder: Path) -> Path:
+    def _set_aside(self, directory: Path) -> Path:
         """Give a checkpoint another name: under its own it would be in the way."""
         number = 0
-        while (aside := folder.with_name(f"{DAMAGED}_{number}_{folder.name}")).exists():
+        while (
+            aside := directory.with_name(f"{DAMAGED}_{number}_{directory.name}")
+        ).exists():
             number += 1
         multihost.worst(0)  # all have looked
         if jax.process_index() == 0:
-            folder.rename(aside)
+            directory.rename(aside)
         multihost.worst(0)  # it is done
         return aside
 
@@ -265,16 +267,16 @@ class Store:
         return min(scored, key=self._scores.__getitem__, default=None)
 
     def _open(self, ocp: Any) -> "ocp.CheckpointManager":
-        from fedbilevel.engines.checkpoints.orbax import TemporaryFolder
+        from fedbilevel.engines.checkpoints.orbax import TemporaryDirectory
 
         return ocp.CheckpointManager(
-            self.folder,
+            self.directory,
             options=ocp.CheckpointManagerOptions(
                 step_prefix=PREFIX,
                 preservation_policy=self,
                 cleanup_tmp_directories=True,
                 save_root_metadata=False,
-                temporary_path_class=TemporaryFolder,
+                temporary_path_class=TemporaryDirectory,
                 async_options=ocp.AsyncOptions(
                     timeout_secs=PATIENCE,
                     # It would be waited for by that clock, and for less.
@@ -285,10 +287,10 @@ class Store:
         )
 
     def _write_digests(self) -> None:
-        # Called when all files are written and before the folder gets its name.
+        # Called when all files are written and before the directory gets its name.
         if jax.process_index() == 0:
-            for folder in self.folder.glob(f"{PREFIX}_*{TEMPORARY}"):
-                write_digests(folder)
+            for directory in self.directory.glob(f"{PREFIX}_*{TEMPORARY}"):
+                write_digests(directory)
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -299,7 +301,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_still(path: Path, before: os.stat_result | None) -> bool:
-    """Whether a path leads to the same folder as before, if there was one."""
+    """Whether a path leads to the same directory as before, if there was one."""
     now = _status(path)
     return before is None or (now is not None and samestat(now, before))
 

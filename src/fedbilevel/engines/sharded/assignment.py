@@ -30,7 +30,7 @@ class Group(NamedTuple):
     weights: Float[Array, "shards chunks chunk"]
 
 
-class Deal(NamedTuple):
+class Assignment(NamedTuple):
     """A round's devices as they were dealt.
 
     Attributes:
@@ -39,7 +39,7 @@ class Deal(NamedTuple):
         present: which of these are neither fillers nor absent.
 
     Example:
-        >>> Deal._fields
+        >>> Assignment._fields
         ('groups', 'devices', 'present')
     """
 
@@ -51,8 +51,8 @@ class Deal(NamedTuple):
 @lru_cache(maxsize=16)
 def assign(
     participants: Participants, layout: Layout, chunk_size: int, room: int
-) -> Deal:
-    """Deal participants to their shards, at most `room` chunks of each at a time.
+) -> Assignment:
+    """Assignment participants to their shards, at most `room` chunks of each at a time.
 
     Remembered: unless devices are sampled, the next round has the same participants.
 
@@ -84,7 +84,7 @@ def assign(
         return layout.split(shape, lambda shard: group[shard].reshape(shape))
 
     groups = tuple(Group(lay(r), lay(w)) for r, w in zip(rows, weights, strict=True))
-    return Deal(groups, rows + first, weights > 0)
+    return Assignment(groups, rows + first, weights > 0)
 
 
 def load(

@@ -86,7 +86,7 @@ def converter() -> cattrs.Converter:
 
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError(f"the path of a file or folder is needed, not {value!r}.")
+        raise ValueError(f"the path of a file or directory is needed, not {value!r}.")
     return Path(value)
 
 

@@ -19,7 +19,7 @@ from tyro.constructors import (
 )
 
 from fedbilevel.experiments.files.convert import converter
-from fedbilevel.experiments.files.kinds import in_order, kinds_for
+from fedbilevel.experiments.files.type_options import in_order, kinds_for
 from fedbilevel.experiments.files.write import in_line
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries

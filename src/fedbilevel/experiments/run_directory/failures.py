@@ -39,21 +39,21 @@ class Failure(NamedTuple):
         return f"last measured after {self.rounds} rounds: {self.reason}"
 
 
-def write_failure(folder: Path, failure: Failure) -> None:
+def write_failure(directory: Path, failure: Failure) -> None:
     """Write a failure to a run directory; readers see the whole file or none.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_failure(folder, Failure(40, "the validation loss is inf"))
-        >>> read_failure(folder)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> write_failure(directory, Failure(40, "the validation loss is inf"))
+        >>> read_failure(directory)
         Failure(rounds=40, reason='the validation loss is inf')
     """
-    with replacing(folder / FAILURE) as unfinished:
+    with replacing(directory / FAILURE) as unfinished:
         unfinished.write_text(f"{json.dumps(failure._asdict())}\n", encoding="utf-8")
 
 
-def read_failure(folder: Path) -> Failure | None:
+def read_failure(directory: Path) -> Failure | None:
     """Return the failure that is written in a run directory; None without one.
 
     Raises:
@@ -62,7 +62,7 @@ def read_failure(folder: Path) -> Failure | None:
     Example:
         >>> read_failure(Path("nowhere"))
     """
-    file = folder / FAILURE
+    file = directory / FAILURE
     cure = "remove it, and resume the run to learn whether it fails."
     try:
         content = read_regular(file, cure)
@@ -148,7 +148,7 @@ def _finite(records: Sequence[Record], name: str) -> list[Record]:
 
 
 @contextmanager
-def failure_recorded(folder: Path) -> Iterator[None]:
+def failure_recorded(directory: Path) -> Iterator[None]:
     """Write a failure to the run directory when the numbers of a run end it.
 
     Any other error (memory, disk, a mistake in a file) says nothing about the run's
@@ -156,12 +156,12 @@ def failure_recorded(folder: Path) -> Iterator[None]:
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> try:
-        ...     with failure_recorded(folder):
+        ...     with failure_recorded(directory):
         ...         raise ArithmeticError("all uploads are not finite")
         ... except ArithmeticError:
-        ...     read_failure(folder).reason
+        ...     read_failure(directory).reason
         'all uploads are not finite'
     """
     try:
@@ -169,8 +169,8 @@ def failure_recorded(folder: Path) -> Iterator[None]:
     except Exception as error:
         # The debug engine's DeviceError is caused by the error of a device's numbers.
         if _is_divergence(error) or _is_divergence(error.__cause__):
-            *_, last = 0, *(record.rounds for record in read_records(folder))
-            write_failure(folder, Failure(last, str(error)))
+            *_, last = 0, *(record.rounds for record in read_records(directory))
+            write_failure(directory, Failure(last, str(error)))
         raise
 
 

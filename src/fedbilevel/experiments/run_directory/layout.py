@@ -1,4 +1,4 @@
-"""What a run's folder holds."""
+"""What a run's directory holds."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ EXPERIMENT = "experiment.toml"
 PROBLEM = "problem.py"
 """Of a custom problem: its file as it was when the run began or was last resumed."""
 CHECKPOINTS = "checkpoints"
-LEARNT = "learnt.npz"
+SOLUTION = "solution.npz"
 FAILURE = "failure.json"
 """Of a failed run: the reason, and after how many rounds it was last measured."""
 CAUSE = "cause.txt"
@@ -19,11 +19,11 @@ EXCHANGES = "exchanges.jsonl"
 """Of a run across sites: who took part in each exchange, and who did not and why."""
 
 
-def has_checkpoints(folder: Path) -> bool:
-    """Whether a run can be resumed from a folder.
+def has_checkpoints(directory: Path) -> bool:
+    """Whether a run can be resumed from a directory.
 
     Example:
         >>> has_checkpoints(Path("nowhere"))
         False
     """
-    return any((folder / CHECKPOINTS).glob("round_*"))
+    return any((directory / CHECKPOINTS).glob("round_*"))

@@ -1,4 +1,4 @@
-"""A folder belongs to one run at a time."""
+"""A directory belongs to one run at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,46 +9,46 @@ from filelock import FileLock, Timeout
 LOCK = ".lock"
 
 
-class ClaimedError(ValueError):
-    """A folder in which another process is running.
+class LockedError(ValueError):
+    """A directory in which another process is running.
 
     Example:
-        >>> str(ClaimedError("another process is running in runs/first"))
+        >>> str(LockedError("another process is running in runs/first"))
         'another process is running in runs/first'
     """
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Make a folder, and keep other processes from running in it meanwhile.
+def run_lock(directory: Path) -> Iterator[None]:
+    """Make a directory, and keep other processes from running in it meanwhile.
 
-    A new folder in which nothing is written, as by a run that is refused, is removed.
+    A new directory in which nothing is written, as by a run that is refused, is removed.
 
     Raises:
-        ClaimedError: if another one does already.
+        LockedError: if another one does already.
 
     Example:
         >>> import tempfile
-        >>> with claimed(Path(tempfile.mkdtemp()) / "first"):
+        >>> with run_lock(Path(tempfile.mkdtemp()) / "first"):
         ...     pass
     """
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK)
+    made = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ClaimedError(
-            f"another process is running in {folder}; wait for it, or choose another "
-            "--folder."
+        raise LockedError(
+            f"another process is running in {directory}; wait for it, or choose another "
+            "--directory."
         ) from None
     try:
         yield
     finally:
         with suppress(OSError):
-            if made and [one.name for one in folder.iterdir()] == [LOCK]:
+            if made and [one.name for one in directory.iterdir()] == [LOCK]:
                 # While it is held, so that no other process takes it in between.
-                (folder / LOCK).unlink()
+                (directory / LOCK).unlink()
                 for one in made:
                     one.rmdir()
         lock.release()

@@ -1,4 +1,4 @@
-"""A run in its folder: what it was asked, where it is, what was measured of it."""
+"""A run in its directory: what it was asked, where it is, what was measured of it."""
 
 import shutil
 from dataclasses import replace
@@ -15,18 +15,18 @@ from fedbilevel.experiments.run_directory.layout import (
     CHECKPOINTS,
     EXPERIMENT,
     FAILURE,
-    LEARNT,
     PROBLEM,
     RUN,
+    SOLUTION,
 )
-from fedbilevel.experiments.run_directory.lock import claimed
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.run_directory.lock import run_lock
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 
 class Run(NamedTuple):
-    """A run in a folder.
+    """A run in a directory.
 
     Attributes:
         experiment: what was asked for.
@@ -41,29 +41,29 @@ class Run(NamedTuple):
     records: list[Record]
 
 
-def asked_of(folder: Path) -> Experiment:
-    """Return what the run in a folder was asked to do.
+def asked_of(directory: Path) -> Experiment:
+    """Return what the run in a directory was asked to do.
 
     Raises:
-        ValueError: if it is no folder of a run.
+        ValueError: if it is no directory of a run.
 
     Example:
         >>> asked_of(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        ValueError: nowhere has no experiment.toml, so it is no folder of a run; see
+        ValueError: nowhere has no experiment.toml, so it is no directory of a run; see
         what fedbilevel run said at its end.
     """
-    if not (folder / EXPERIMENT).is_file():
+    if not (directory / EXPERIMENT).is_file():
         raise ValueError(
-            f"{folder} has no {EXPERIMENT}, so it is no folder of a run; see what "
+            f"{directory} has no {EXPERIMENT}, so it is no directory of a run; see what "
             "fedbilevel run said at its end."
         )
-    return read_experiment(folder / EXPERIMENT)
+    return read_experiment(directory / EXPERIMENT)
 
 
-def read_run(folder: Path) -> Run:
-    """Return the run in a folder.
+def read_run(directory: Path) -> Run:
+    """Return the run in a directory.
 
     Raises:
         ValueError: if there is none, or nothing was measured of it.
@@ -72,41 +72,41 @@ def read_run(folder: Path) -> Run:
         >>> read_run.__name__
         'read_run'
     """
-    run = Run(asked_of(folder), list(read_records(folder)))
-    failure = read_failure(folder)
+    run = Run(asked_of(directory), list(read_records(directory)))
+    failure = read_failure(directory)
     if not run.records and failure is not None:
         raise ValueError(
-            f"the run in {folder} failed before anything was measured: {failure.reason}"
+            f"the run in {directory} failed before anything was measured: {failure.reason}"
         )
     if not run.records:
         raise ValueError(
-            f"nothing was measured yet of the run in {folder}; go on with it by: "
-            f"fedbilevel resume {folder}."
+            f"nothing was measured yet of the run in {directory}; go on with it by: "
+            f"fedbilevel resume {directory}."
         )
     return run
 
 
 def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment, Path]:
-    """Return an experiment as its run keeps it, and the folder of that run.
+    """Return an experiment as its run keeps it, and the directory of that run.
 
     Args:
         experiment: what is asked for.
         file: that it was read from.
-        suffix: of the folder's name.
+        suffix: of the directory's name.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> experiment, folder = placed(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
-        >>> folder.as_posix()
+        >>> experiment, directory = placed(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
+        >>> directory.as_posix()
         'a/runs/b'
     """
-    folder = experiment.folder or file.parent / "runs" / file.stem
+    directory = experiment.directory or file.parent / "runs" / file.stem
     if suffix:
-        folder = folder.with_name(folder.name + suffix)
-    return replace(experiment, folder=None), folder
+        directory = directory.with_name(directory.name + suffix)
+    return replace(experiment, directory=None), directory
 
 
-def keep(experiment: Experiment, folder: Path) -> None:
+def keep(experiment: Experiment, directory: Path) -> None:
     """Write down what a run is asked to do, and forget how an earlier one ended.
 
     The file of a custom problem is copied: it may be edited after the run.
@@ -114,23 +114,26 @@ def keep(experiment: Experiment, folder: Path) -> None:
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
-        >>> folder = Path(tempfile.mkdtemp()) / "first"
-        >>> keep(Experiment(FedBiO(0.1)), folder)
-        >>> asked_of(folder).rounds
+        >>> directory = Path(tempfile.mkdtemp()) / "first"
+        >>> keep(Experiment(FedBiO(0.1)), directory)
+        >>> asked_of(directory).rounds
         100
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / EXPERIMENT) as unfinished:
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / EXPERIMENT) as unfinished:
         write_experiment(experiment, unfinished)
-    (folder / PROBLEM).unlink(missing_ok=True)
-    if isinstance(experiment.problem, Own) and experiment.problem.file.is_file():
-        with replacing(folder / PROBLEM) as unfinished:
+    (directory / PROBLEM).unlink(missing_ok=True)
+    if (
+        isinstance(experiment.problem, CustomProblem)
+        and experiment.problem.file.is_file()
+    ):
+        with replacing(directory / PROBLEM) as unfinished:
             shutil.copyfile(experiment.problem.file, unfinished)
-    for ending in (LEARNT, BASELINE, FAILURE, CAUSE):
-        (folder / ending).unlink(missing_ok=True)
+    for ending in (SOLUTION, BASELINE, FAILURE, CAUSE):
+        (directory / ending).unlink(missing_ok=True)
 
 
-def problem_edited(experiment: Experiment, folder: Path) -> bool:
+def problem_edited(experiment: Experiment, directory: Path) -> bool:
     """Whether the file of a custom problem is another than that of a run.
 
     Example:
@@ -138,8 +141,8 @@ def problem_edited(experiment: Experiment, folder: Path) -> bool:
         >>> problem_edited(Experiment(FedBiO(0.1)), Path("nowhere"))
         False
     """
-    copy = folder / PROBLEM
-    if not isinstance(experiment.problem, Own) or not copy.is_file():
+    copy = directory / PROBLEM
+    if not isinstance(experiment.problem, CustomProblem) or not copy.is_file():
         return False
     cure = "put the problem's file back."
     try:
@@ -152,7 +155,7 @@ def problem_edited(experiment: Experiment, folder: Path) -> bool:
     return now != read_regular(copy, cure)
 
 
-def discard(folder: Path) -> None:
+def discard(directory: Path) -> None:
     """Delete a run from its directory; files that no run writes stay.
 
     Raises:
@@ -162,30 +165,30 @@ def discard(folder: Path) -> None:
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
-        >>> folder = Path(tempfile.mkdtemp()) / "first"
-        >>> keep(Experiment(FedBiO(0.1)), folder)
-        >>> discard(folder)
-        >>> (folder / EXPERIMENT).exists()
+        >>> directory = Path(tempfile.mkdtemp()) / "first"
+        >>> keep(Experiment(FedBiO(0.1)), directory)
+        >>> discard(directory)
+        >>> (directory / EXPERIMENT).exists()
         False
     """
-    asked_of(folder)
-    if (folder / RUN).exists():
+    asked_of(directory)
+    if (directory / RUN).exists():
         raise ValueError(
-            f"{folder} holds a run across sites, which is not replaced; give the "
-            "experiment another folder."
+            f"{directory} holds a run across sites, which is not replaced; give the "
+            "experiment another directory."
         )
-    with claimed(folder):
-        if (folder / CHECKPOINTS).is_symlink():
+    with run_lock(directory):
+        if (directory / CHECKPOINTS).is_symlink():
             # What it leads to may be somebody else's.
-            (folder / CHECKPOINTS).unlink()
-        elif (folder / CHECKPOINTS).exists():
-            shutil.rmtree(folder / CHECKPOINTS)
+            (directory / CHECKPOINTS).unlink()
+        elif (directory / CHECKPOINTS).exists():
+            shutil.rmtree(directory / CHECKPOINTS)
         # The settings go last: until then it is known as a run directory.
-        for file in (RECORDS, LEARNT, BASELINE, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
-            (folder / file).unlink(missing_ok=True)
+        for file in (RECORDS, SOLUTION, BASELINE, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
+            (directory / file).unlink(missing_ok=True)
 
 
-def finished(experiment: Experiment, folder: Path) -> bool:
+def finished(experiment: Experiment, directory: Path) -> bool:
     """Whether all rounds of a run were made and measured.
 
     Example:
@@ -193,5 +196,5 @@ def finished(experiment: Experiment, folder: Path) -> bool:
         >>> finished(Experiment(FedBiO(0.1)), Path("nowhere"))
         False
     """
-    *_, last = 0, *(record.rounds for record in read_records(folder))
+    *_, last = 0, *(record.rounds for record in read_records(directory))
     return last >= experiment.rounds

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fedbilevel.atomic_write import replacing
-from fedbilevel.experiments.run_directory.layout import LEARNT
+from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Task
 from fedbilevel.regular_files import read_regular
@@ -35,7 +35,7 @@ UNREADABLE = (
 """What NumPy raises at files that are none of its own."""
 
 
-class Learnt(NamedTuple):
+class Solution(NamedTuple):
     """Both variables at the end of a run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Learnt(NamedTuple):
         y: the lower variable, the model.
 
     Example:
-        >>> Learnt(1.0, 2.0).y
+        >>> Solution(1.0, 2.0).y
         2.0
     """
 
@@ -51,22 +51,22 @@ class Learnt(NamedTuple):
     y: Lower
 
 
-def write_learnt(folder: Path, learnt: Learnt) -> None:
-    """Write `learnt.npz`: an array for each leaf of x and y, named by its path.
+def write_solution(directory: Path, learnt: Solution) -> None:
+    """Write `solution.npz`: an array for each leaf of x and y, named by its path.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_learnt(folder, Learnt({"rate": np.zeros(2)}, np.ones(3)))
-        >>> sorted(np.load(folder / "learnt.npz"))
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> write_solution(directory, Solution({"rate": np.zeros(2)}, np.ones(3)))
+        >>> sorted(np.load(directory / "solution.npz"))
         ["x['rate']", 'y']
     """
-    with replacing(folder / LEARNT) as unfinished:
+    with replacing(directory / SOLUTION) as unfinished:
         np.savez(unfinished, **_named(learnt))
 
 
-def read_learnt(folder: Path, task: Task) -> Learnt:
-    """Read `learnt.npz` into variables like those of the run's task.
+def read_solution(directory: Path, task: Task) -> Solution:
+    """Read `solution.npz` into variables like those of the run's task.
 
     Raises:
         ValueError: if the run has not come to its end, is of another problem, or the
@@ -76,21 +76,23 @@ def read_learnt(folder: Path, task: Task) -> Learnt:
         >>> import tempfile
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
         >>> task = quadratic_task(random_quadratic(devices=2))
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> write_learnt(folder, Learnt(task.x, task.y))
-        >>> bool((read_learnt(folder, task).x == task.x).all())
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> write_solution(directory, Solution(task.x, task.y))
+        >>> bool((read_solution(directory, task).x == task.x).all())
         True
     """
-    file = folder / LEARNT
-    again = f"remove it, and make it anew by: fedbilevel resume {quote(str(folder))}."
+    file = directory / SOLUTION
+    again = (
+        f"remove it, and make it anew by: fedbilevel resume {quote(str(directory))}."
+    )
     try:
         content = read_regular(file, again)
     except FileNotFoundError:
         raise ValueError(
-            f"{folder} has no {LEARNT}: the run has not come to its end; go on with "
-            f"it by: fedbilevel resume {quote(str(folder))}."
+            f"{directory} has no {SOLUTION}: the run has not come to its end; go on with "
+            f"it by: fedbilevel resume {quote(str(directory))}."
         ) from None
-    like = Learnt(task.x, task.y)
+    like = Solution(task.x, task.y)
     wanted = _named(like)
     try:
         arrays = _arrays(content, {name: one.nbytes for name, one in wanted.items()})
@@ -105,7 +107,7 @@ def read_learnt(folder: Path, task: Task) -> Learnt:
     leaves = [
         _as(arrays[name], leaf, f"{name} of {file}") for name, leaf in wanted.items()
     ]
-    found: Learnt = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    found: Solution = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return found
 
 
@@ -135,7 +137,7 @@ def _as(array: Any, like: Any, what: str) -> Any:
     return array.view(like.dtype) if array.dtype.kind == "V" else array
 
 
-def _named(learnt: Learnt) -> dict[str, Any]:
+def _named(learnt: Solution) -> dict[str, Any]:
     return {
         jax.tree_util.keystr(path).lstrip("."): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(learnt)

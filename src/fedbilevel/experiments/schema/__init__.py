@@ -5,19 +5,23 @@ from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice, Sharded
 from fedbilevel.experiments.schema.experiment import AlgorithmChoice, Experiment
 from fedbilevel.experiments.schema.federation import Federated
-from fedbilevel.experiments.schema.keeping import Evaluation, Keeping, Tracking
-from fedbilevel.experiments.schema.problems import Own, ProblemChoice
+from fedbilevel.experiments.schema.outputs import (
+    CheckpointSettings,
+    Evaluation,
+    Tracking,
+)
+from fedbilevel.experiments.schema.problems import CustomProblem, ProblemChoice
 
 __all__ = [
     "AlgorithmChoice",
     "Auto",
+    "CheckpointSettings",
+    "CustomProblem",
     "Data",
     "EngineChoice",
     "Evaluation",
     "Experiment",
     "Federated",
-    "Keeping",
-    "Own",
     "Partition",
     "ProblemChoice",
     "Sharded",

@@ -22,12 +22,12 @@ class Data:
 
     Attributes:
         name: of the data set; "hub" for any in the layout of the Hugging Face hub.
-        training: examples of lower losses; all that are left by default.
-        validation: examples of upper losses; by default a fifth of all.
-        noise: the share of training labels drawn anew at random.
-        tail: how many times the most frequent class outnumbers the rarest in training.
+        train_size: examples of lower losses; all that are left by default.
+        validation_size: examples of upper losses; by default a fifth of all.
+        label_noise: the share of training labels drawn anew at random.
+        imbalance: how many times the most frequent class outnumbers the rarest in training.
         seed: of the order of examples, of noise and tail.
-        path: of the hub's set: its name there, or a folder beside the experiment file,
+        path: of the hub's set: its name there, or a directory beside the experiment file,
             or anywhere by its whole path.
         features: the hub's columns that are learnt from; by default its images, or else
             its numbers.
@@ -46,10 +46,12 @@ class Data:
     name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups", "hub"] = (
         "digits"
     )
-    training: Count | None = None
-    validation: Count | None = None
-    noise: Annotated[float, Range(at_least=0.0, at_most=1.0, kind="a share")] = 0.0
-    tail: Annotated[float, Range(at_least=1.0)] = 1.0
+    train_size: Count | None = None
+    validation_size: Count | None = None
+    label_noise: Annotated[float, Range(at_least=0.0, at_most=1.0, kind="a share")] = (
+        0.0
+    )
+    imbalance: Annotated[float, Range(at_least=1.0)] = 1.0
     seed: Seed = 0
     path: str | None = None
     features: tuple[str, ...] | None = None
@@ -60,7 +62,8 @@ class Data:
         check_ranges(self)
         if self.name == "hub" and self.path is None:
             raise SettingError(
-                "path", 'data of name "hub" need one: a name on the hub, or a folder.'
+                "path",
+                'data of name "hub" need one: a name on the hub, or a directory.',
             )
         given = [name for name in HUB_FIELDS if getattr(self, name) is not None]
         if given and self.name != "hub":

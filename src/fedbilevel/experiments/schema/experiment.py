@@ -12,8 +12,12 @@ from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice
 from fedbilevel.experiments.schema.federation import Federated
-from fedbilevel.experiments.schema.keeping import Evaluation, Keeping, Tracking
-from fedbilevel.experiments.schema.problems import Own, ProblemChoice
+from fedbilevel.experiments.schema.outputs import (
+    CheckpointSettings,
+    Evaluation,
+    Tracking,
+)
+from fedbilevel.experiments.schema.problems import CustomProblem, ProblemChoice
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.settings import (
     Count,
@@ -22,7 +26,7 @@ from fedbilevel.mathematics.settings import (
     SettingError,
     check_ranges,
 )
-from fedbilevel.problems.ready_made import WithOwnData
+from fedbilevel.problems.ready_made import WithBundledData
 from fedbilevel.problems.regularisation import Regularisation
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
@@ -44,14 +48,14 @@ class Experiment:
         rounds: how many.
         seed: of every random choice of the run.
         participants: devices that take part in a round; all by default.
-        weigh_by_size: whether a device counts by the number of its training examples;
+        weight_by_size: whether a device counts by the number of its training examples;
             all count alike by default, as in the paper.
         size_limit: the most examples that a device counts for where it counts by
             them; a federation asks for it, as sites claim how many they hold.
         norm_limit: the largest Euclidean norm of an upload that counts.
         distance_limit: how many times as far as the median device an upload may go
             from what was sent, and count; a federation has 10 if this is left out.
-        folder: where everything about the run is kept; by default one named after the
+        directory: where everything about the run is kept; by default one named after the
             file.
         federation: how it is carried out across sites, by `fedbilevel federate`.
         evaluation: what is measured.
@@ -73,14 +77,14 @@ class Experiment:
     rounds: Count = 100
     seed: Seed = 0
     participants: Count | None = None
-    weigh_by_size: bool = False
+    weight_by_size: bool = False
     size_limit: Count | None = None
     norm_limit: Positive | None = None
     distance_limit: float | None = None
-    folder: Path | None = None
+    directory: Path | None = None
     federation: Federated = field(default_factory=Federated)
     evaluation: Evaluation = field(default_factory=Evaluation)
-    checkpoints: Keeping = field(default_factory=Keeping)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
@@ -110,7 +114,7 @@ class Experiment:
     @property
     def brings_data(self) -> bool:
         """Whether the problem has its own data and devices."""
-        return isinstance(self.problem, Own | WithOwnData)
+        return isinstance(self.problem, CustomProblem | WithBundledData)
 
     @property
     def limits(self) -> Limits:
@@ -121,7 +125,11 @@ class Experiment:
     def title(self) -> str:
         """Problem and algorithm; a custom problem is named after its file."""
         problem = self.problem
-        name = problem.file.stem if isinstance(problem, Own) else type(problem).__name__
+        name = (
+            problem.file.stem
+            if isinstance(problem, CustomProblem)
+            else type(problem).__name__
+        )
         return f"{name} by {self.algorithm_name}"
 
     @property

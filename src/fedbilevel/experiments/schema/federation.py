@@ -19,17 +19,17 @@ class Federated:
 
     Attributes:
         sites: their names; by default site-1, site-2 and so on, one a device.
-        kit: the folder of an administrator's startup kit; none to rehearse with
+        kit: the directory of an administrator's startup kit; none to rehearse with
             processes on this machine.
         timeout: seconds that an exchange waits for replies.
         quorum: how many uploads an exchange needs at least.
-        patience: how many times as long as half of the sites took the others are waited
+        straggler_factor: how many times as long as half of the sites took the others are waited
             for, once these and a quorum have answered; by default until the timeout.
-        enrolment: seconds for sites to load their data and compile.
-        measurement: seconds for the server to measure once.
-        reachable: seconds for which the server may not answer before giving up.
+        enrolment_timeout: seconds for sites to load their data and compile.
+        evaluation_timeout: seconds for the server to measure once.
+        connection_timeout: seconds for which the server may not answer before giving up.
         attempts: how many times a job may fail without progress before giving up.
-        reviewed: whether server and sites execute their own reviewed copies of a custom
+        local_code: whether server and sites execute their own reviewed copies of a custom
             problem's file, so that the job brings no code.
 
     Example:
@@ -41,12 +41,12 @@ class Federated:
     kit: Path | None = None
     timeout: Positive = 60.0
     quorum: Count = 1
-    patience: Annotated[float, Range(at_least=1.0)] | None = None
-    enrolment: Positive = 600.0
-    measurement: Positive = 600.0
-    reachable: Positive = 3600.0
+    straggler_factor: Annotated[float, Range(at_least=1.0)] | None = None
+    enrolment_timeout: Positive = 600.0
+    evaluation_timeout: Positive = 600.0
+    connection_timeout: Positive = 3600.0
     attempts: Count = 5
-    reviewed: bool = False
+    local_code: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)

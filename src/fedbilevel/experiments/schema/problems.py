@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from fedbilevel.problems.ready_made import FromExamples, WithOwnData
+from fedbilevel.problems.ready_made import FromExamples, WithBundledData
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomProblem:
     """A problem of your own: a Python file with a function `task`.
 
     In a federation, with `model` and `examples` in its place.
@@ -16,10 +16,10 @@ class Own:
     Attributes:
         file: beside the experiment file, or anywhere by its whole path.
         sha256: of the file, in a job that names a file instead of bringing it; filled
-            in by `fedbilevel federate` if `federation.reviewed` is true.
+            in by `fedbilevel federate` if `federation.local_code` is true.
 
     Example:
-        >>> Own(Path("ridge.py")).file.name
+        >>> CustomProblem(Path("ridge.py")).file.name
         'ridge.py'
     """
 
@@ -27,5 +27,5 @@ class Own:
     sha256: str | None = None
 
 
-ProblemChoice: TypeAlias = FromExamples | WithOwnData | Own
+ProblemChoice: TypeAlias = FromExamples | WithBundledData | CustomProblem
 """What a file can name: any problem of `registry.kinds`, or one by its place."""

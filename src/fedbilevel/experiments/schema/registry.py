@@ -24,7 +24,7 @@ from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
-from fedbilevel.experiments.schema.problems import Own
+from fedbilevel.experiments.schema.problems import CustomProblem
 from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
 
 AUTO = "auto"
@@ -71,7 +71,7 @@ def kinds(table: str) -> Mapping[str, type]:
         own: list[type] = [Simulation, Sharded, DebugSimulation]
     elif table == "problem":
         names = fedbilevel.problems.__all__
-        own = [*_public(table, fedbilevel.problems, names), Own]
+        own = [*_public(table, fedbilevel.problems, names), CustomProblem]
     else:
         own = [Auto, *_public(table, fedbilevel, _algorithms())]
     found = {AUTO if one is Auto else one.__name__: one for one in own}

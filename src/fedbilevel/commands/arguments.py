@@ -1,4 +1,4 @@
-"""What commands about one file or folder have in common on the command line."""
+"""What commands about one file or directory have in common on the command line."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import NamedTuple
 from fedbilevel.commands.consent import add_trust
 
 
-class Asked(NamedTuple):
+class Arguments(NamedTuple):
     """What a command was given.
 
     Attributes:
-        subject: the file or folder.
+        subject: the file or directory.
         as_json: whether to print JSON for scripts.
         options: what else there is, for the experiment.
         trust: whether the problem's file may be executed without asking.
 
     Example:
-        >>> Asked("first.toml", False, []).subject
+        >>> Arguments("first.toml", False, []).subject
         'first.toml'
     """
 
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 def asked(
     command: str, subject: str, arguments: Sequence[str], trusting: bool = False
-) -> Asked:
+) -> Arguments:
     """Return what a command was given.
 
     Args:
@@ -40,7 +40,7 @@ def asked(
 
     Example:
         >>> asked("run", "FILE", ["first.toml", "--json", "--rounds", "3"])
-        Asked(subject='first.toml', as_json=True, options=['--rounds', '3'],
+        Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False)
     """
     parser = argparse.ArgumentParser(
@@ -58,4 +58,4 @@ def asked(
     if arguments[0].startswith("-"):
         parser.error(f"{subject} comes first, and options after it.")
     found, options = parser.parse_known_args(arguments)
-    return Asked(found.subject, found.json, options, trusting and found.trust)
+    return Arguments(found.subject, found.json, options, trusting and found.trust)

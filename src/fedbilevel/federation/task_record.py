@@ -5,15 +5,15 @@ from pathlib import Path
 
 from fedbilevel.atomic_write import append
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
 
 ANSWERED = "answered.txt"
-"""The file of a run's folder at a site: a line for each task, in order."""
+"""The file of a run's directory at a site: a line for each task, in order."""
 
 
-class AnsweredTasks:
+class TaskRecord:
     """The tasks of a run that a site has answered, one for each exchange.
 
     A server that was resumed from a checkpoint asks earlier exchanges again. Where it
@@ -23,13 +23,13 @@ class AnsweredTasks:
 
     Args:
         rules: of the site.
-        folder: of the run, where the list outlives the process; none to keep it in
+        directory: of the run, where the list outlives the process; none to keep it in
             memory.
         count: of the exchanges that the site has answered in all runs.
 
     Example:
         >>> rules = SiteRules(most_rollbacks=0)
-        >>> tasks = AnsweredTasks(rules, folder=None, count=AnswerCount())
+        >>> tasks = TaskRecord(rules, directory=None, count=ExchangeCounter())
         >>> tasks.admit(Moment(0, 0), "aa")
         >>> tasks.admit(Moment(0, 0), "aa")  # the same again
         >>> tasks.admit(Moment(0, 0), "bb")
@@ -42,11 +42,11 @@ class AnsweredTasks:
     """
 
     def __init__(
-        self, rules: SiteRules, folder: Path | None, count: AnswerCount
+        self, rules: SiteRules, directory: Path | None, count: ExchangeCounter
     ) -> None:
         self._rules, self._count = rules, count
-        self._file = None if folder is None else folder / ANSWERED
-        self._name = "" if folder is None else folder.name
+        self._file = None if directory is None else directory / ANSWERED
+        self._name = "" if directory is None else directory.name
         # Not of moments: the garbage collector need not look at tuples of numbers.
         self._digests: dict[tuple[int, int], str] = {}
         self._rollbacks = self._read = 0
@@ -167,7 +167,7 @@ def _lines(file: Path, read: int) -> list[tuple[Moment, str]]:
         except ValueError:
             raise RefusedError(
                 f"line {number} of the list of tasks that the site has answered is "
-                f"damaged; let its operator restore {file.name} of the run's folder, "
-                "or remove that folder to answer the run from its start"
+                f"damaged; let its operator restore {file.name} of the run's directory, "
+                "or remove that directory to answer the run from its start"
             ) from None
     return found

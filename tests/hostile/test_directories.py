@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.hostile import cases, test_cli
-from tests.hostile.folders import CASES, RUN
+from tests.hostile.directories import CASES, RUN
 
 pytestmark = pytest.mark.process
 FEWEST = 300
@@ -24,9 +24,9 @@ OWN = re.compile(rf"{RUN}/\.lock|comparison\.svg|__pycache__|executed")
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> list[Any]:
     """What became of every case."""
-    folder = tmp_path_factory.mktemp("hostile")
-    command = [sys.executable, "-m", "tests.hostile.drive_folders", str(folder)]
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    directory = tmp_path_factory.mktemp("hostile")
+    command = [sys.executable, "-m", "tests.hostile.drive_directories", str(directory)]
+    environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
     done = subprocess.run(
         command,
         capture_output=True,

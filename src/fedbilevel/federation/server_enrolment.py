@@ -54,7 +54,7 @@ def enrol(
         transport: reaches the sites.
         names: of all sites of the run.
         form: examples such as each must hold.
-        home: the folder of the run at the server.
+        home: the directory of the run at the server.
         seconds: for sites to load their data and compile.
         at_least: how many sites must have enrolled for the run to begin.
         quorum: how many sites a run that has begun needs.

@@ -31,15 +31,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Checkpoints of a run, in its folder.
+class CheckpointSettings:
+    """Checkpoints of a run, in its directory.
 
     Attributes:
         every: rounds between two.
         keep: how many of the newest stay.
 
     Example:
-        >>> Keeping().every
+        >>> CheckpointSettings().every
         10
     """
 
@@ -52,10 +52,10 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where measurements go besides `measured.jsonl` in the run's folder.
+    """Where measurements go besides `metrics.jsonl` in the run's directory.
 
     Attributes:
-        tensorboard: whether to write TensorBoard's files, into the run's folder.
+        tensorboard: whether to write TensorBoard's files, into the run's directory.
         mlflow: the address of an MLflow tracking server, such as
             http://127.0.0.1:5000.
         wandb: a project of Weights & Biases.

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedbilevel.deployment.connection import Connection
 from fedbilevel.deployment.deadlines import EXCHANGE, Deadlines, Progress
-from fedbilevel.deployment.reach import Reach
-from fedbilevel.flare import watching
+from fedbilevel.flare import job_monitor
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.watching import Watch
+from fedbilevel.flare.job_monitor import JobMonitor
 from tests.deployment.test_suspensions import Clock
 
 DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
@@ -46,22 +46,24 @@ class Server(Administrator):
 def clock(monkeypatch) -> Clock:
     """Seconds, by which a job has begun to exchange at once."""
     clock = Clock()
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(job_monitor, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
 @pytest.fixture
 def server(monkeypatch, clock) -> Server:
-    monkeypatch.setattr(watching, "LOOK", 0.0)
+    monkeypatch.setattr(job_monitor, "LOOK", 0.0)
     return Server()
 
 
-def watched(server: Server, present: set[str], left_out: set[str]) -> Watch:
+def watched(server: Server, present: set[str], left_out: set[str]) -> JobMonitor:
     """Return a watch over a job whose sites have begun to exchange."""
-    return Watch(server, "7", present, lambda: SITES - left_out, DEADLINES, Reach(60.0))
+    return JobMonitor(
+        server, "7", present, lambda: SITES - left_out, DEADLINES, Connection(60.0)
+    )
 
 
-def looks(watch: Watch, count: int = 20) -> None:
+def looks(watch: JobMonitor, count: int = 20) -> None:
     for _ in range(count):
         watch.ask({})
 

@@ -17,7 +17,7 @@ FIRST_NOTICE = 15.0
 """Seconds without an answer after which it is said; then twice as many each time."""
 
 
-class Reach:
+class Connection:
     """Counts the seconds for which a server has not answered.
 
     Args:
@@ -26,7 +26,7 @@ class Reach:
 
     Example:
         >>> times = iter([0.0, 20.0])
-        >>> reach = Reach(3600.0, lambda: next(times))
+        >>> reach = Connection(3600.0, lambda: next(times))
         >>> reach.missed("connection refused")
         >>> reach.missed("connection refused")
         'no answer for 20 seconds (connection refused); giving up after 3600'

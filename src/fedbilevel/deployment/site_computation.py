@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from fedbilevel.deployment.job_files import arrived
-from fedbilevel.deployment.reviewed import UnreviewedError
+from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.site_files import read_site_files
-from fedbilevel.experiments.federating import known_at, sites_of
-from fedbilevel.federation.answer_count import AnswerCount
+from fedbilevel.experiments.federation import known_at, sites_of
 from fedbilevel.federation.enrolment import Enrolment
+from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site import Site
 from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
@@ -21,10 +21,10 @@ def answering(
     Args:
         site: its name.
         home: what the site keeps of the run beyond a job.
-        configuration: the folder of the job's configuration.
-        code: the folder of the job's code.
+        configuration: the directory of the job's configuration.
+        code: the directory of the job's code.
         kit: the site's, with the rules that its operator has set.
-        answers: the folder in which all runs of the kit count what they answered.
+        answers: the directory in which all runs of the kit count what they answered.
 
     Example:
         >>> import tempfile
@@ -35,7 +35,7 @@ def answering(
     try:
         rules, salt = read_site_files(kit / "local")
         experiment = arrived(configuration, code, kit)
-    except (RefusedError, UnreviewedError) as error:
+    except (RefusedError, UnknownCodeError) as error:
         return _unable(error)
     model, examples = known_at(experiment, site)
     enrolment = Enrolment.of(examples)
@@ -53,11 +53,11 @@ def answering(
             examples,
             model.x,
             model.y,
-            folder=home.parent,
+            directory=home.parent,
             rules=rules,
             salt=salt,
             run=home.name,
-            answers=AnswerCount(answers),
+            answers=ExchangeCounter(answers),
         )
         device.require_left(experiment.rounds)
     except RefusedError as error:

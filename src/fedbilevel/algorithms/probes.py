@@ -27,11 +27,11 @@ ROUNDING = 1e-5
 """Of the largest curvature: a curvature above minus this part of it may be zero."""
 
 
-class Sounding(IntEnum):
-    """The phases of soundings, by their place.
+class Probe(IntEnum):
+    """The phases of probes, by their place.
 
     Example:
-        >>> Sounding.SERIES.value
+        >>> Probe.SERIES.value
         2
     """
 
@@ -45,12 +45,12 @@ class Sounding(IntEnum):
     """How curved the mean lower loss is along what is left, the same for all."""
 
 
-class SoundingState(NamedTuple):
+class ProbeState(NamedTuple):
     """What the server asks about, and the latest answer to each question.
 
     Attributes:
-        x: where soundings are made.
-        y: where soundings are made; a descent moves it.
+        x: where probes are made.
+        y: where probes are made; a descent moves it.
         rate: of steps on y, and the scale of the series.
         counts: the share of batches in each class of curvature.
         device_counts: the share of devices in each class, each by the mean of its
@@ -62,7 +62,7 @@ class SoundingState(NamedTuple):
         smallest: vᵀH̄v / vᵀv, where v is `direction` and H̄ the mean Hessian.
 
     Example:
-        >>> SoundingState(1.0, 2.0, 0.1, (), (), (), 0.0, 0.0, 0.0).rate
+        >>> ProbeState(1.0, 2.0, 0.1, (), (), (), 0.0, 0.0, 0.0).rate
         0.1
     """
 
@@ -79,7 +79,7 @@ class SoundingState(NamedTuple):
 
 @register
 @dataclass(frozen=True)
-class Soundings:
+class Probes:
     """Asks devices what a suggestion needs, from batches of the size of the run's.
 
     Attributes:
@@ -92,7 +92,7 @@ class Soundings:
     Example:
         >>> from fedbilevel import BilevelProblem
         >>> loss = lambda x, y, batch: y**2
-        >>> len(Soundings().phases(BilevelProblem(loss, loss))) == len(Sounding)
+        >>> len(Probes().phases(BilevelProblem(loss, loss))) == len(Probe)
         True
     """
 
@@ -107,10 +107,10 @@ class Soundings:
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
-    ) -> tuple[SoundingState, tuple[()]]:
+    ) -> tuple[ProbeState, tuple[()]]:
         """Return the point, nothing known about it; devices keep nothing."""
         none = jnp.zeros((), float)
-        return SoundingState(
+        return ProbeState(
             x,
             y,
             rate=none,
@@ -123,11 +123,11 @@ class Soundings:
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: soundings have no first round."""
+        """Return nothing: probes have no first round."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return an exchange for each `Sounding`, in their order."""
+        """Return an exchange for each `Probe`, in their order."""
         return (
             queries.ask(
                 "curvature",

@@ -46,7 +46,7 @@ def task():
 '''
 EXPERIMENT = """rounds = 4
 [problem]
-name = "Own"
+name = "CustomProblem"
 file = "problem.py"
 [algorithm]
 name = "FedBiO"
@@ -102,7 +102,7 @@ def halved(path: Path) -> None:
     written(content[: len(content) // 2], path)
 
 
-def folder(path: Path) -> None:
+def directory(path: Path) -> None:
     gone(path).mkdir()
     (path / "x").write_text("x")
 
@@ -112,7 +112,7 @@ def link(target: str, path: Path) -> None:
 
 
 def socketed(path: Path) -> None:
-    # The name of a socket is short, and a test's folder is not.
+    # The name of a socket is short, and a test's directory is not.
     with socket.socket(socket.AF_UNIX) as opened:
         here = Path.cwd()
         os.chdir(gone(path).parent)
@@ -131,7 +131,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "zeros": partial(written, bytes(1000)),
     "a list": partial(written, b"[]\n"),
     "null": partial(written, b"null\n"),
-    "a folder": folder,
+    "a directory": directory,
     "a link to nowhere": partial(link, "nowhere"),
     "a link to itself": lambda path: link(path.name, path),
     "a pipe": lambda path: os.mkfifo(gone(path)),
@@ -139,7 +139,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "a device": partial(link, "/dev/null"),
 }
 NO_FILE = {
-    "a folder": "is a folder and no file; ",
+    "a directory": "is a directory and no file; ",
     "a link to nowhere": "is a link that leads nowhere; ",
     "a link to itself": "cannot be read: Too many levels of symbolic links; ",
     "a pipe": "is a pipe and no file; ",
@@ -181,8 +181,8 @@ def learnt() -> list[Case]:
     def at(what: str, damage: Callable[[Path], Any], words: str, **more: Any) -> Case:
         command = ("diagnose", RUN)
         return Case(
-            f"learnt.npz: {what}",
-            lambda run: damage(run / "learnt.npz"),
+            f"solution.npz: {what}",
+            lambda run: damage(run / "solution.npz"),
             command,
             words,
             **more,
@@ -190,7 +190,7 @@ def learnt() -> list[Case]:
 
     again = "make it anew by: fedbilevel resume"
     numbers = packed(x=np.zeros(()), y=np.zeros(()))
-    damaged = f"learnt.npz is damaged; remove it, and {again}"
+    damaged = f"solution.npz is damaged; remove it, and {again}"
     objects = packed(x=np.array([{}], object), y=np.zeros(()))
     single = io.BytesIO()
     np.save(single, np.zeros(3))
@@ -211,10 +211,10 @@ def learnt() -> list[Case]:
         at(
             "another shape",
             partial(written, packed(x=np.zeros(3), y=np.zeros(()))),
-            "x of r/learnt.npz has shape (3,), but the problem has (): it has changed "
+            "x of r/solution.npz has shape (3,), but the problem has (): it has changed "
             "since; run it again",
         ),
-        at("missing", gone, "has no learnt.npz: the run has not come to its end; go"),
+        at("missing", gone, "has no solution.npz: the run has not come to its end; go"),
         at("no permission", forbidden, "Permission denied; remove it", root=False),
     ]
 
@@ -233,14 +233,14 @@ def plotted() -> list[Case]:
         )
 
     outside = partial(link, f"../{PRECIOUS}")
-    blocked = "Is a directory; move that folder out of the way"
+    blocked = "Is a directory; move that directory out of the way"
     return [
         at("a link outside", "report.html", outside, "all of them on one page", 0),
         at("a link outside", "course.svg", outside, "all of them on one page", 0),
         at("a link", "unfinished-report.html", outside, "all of them on one page", 0),
         at("a pipe", "report.html", DAMAGES["a pipe"], "all of them on one page", 0),
-        at("a folder", "report.html", folder, blocked, 2),
-        at("a folder", "unfinished-course.svg", folder, blocked, 2),
+        at("a directory", "report.html", directory, blocked, 2),
+        at("a directory", "unfinished-course.svg", directory, blocked, 2),
     ]
 
 
@@ -253,8 +253,8 @@ def records() -> list[Case]:
         code: int = 2,
     ) -> Case:
         return Case(
-            f"measured.jsonl: {what}, {command}",
-            lambda run: damage(run / "measured.jsonl"),
+            f"metrics.jsonl: {what}, {command}",
+            lambda run: damage(run / "metrics.jsonl"),
             (command, RUN),
             words,
             code,
@@ -297,11 +297,11 @@ def records() -> list[Case]:
         at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "plot"),
         at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "plan"),
         at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "resume"),
-        at("a folder", folder, NO_FILE["a folder"], "resume"),
+        at("a directory", directory, NO_FILE["a directory"], "resume"),
         at(
             "a damaged line among others",
             lambda file: written(b"{}\n{}\n{}\n" + file.read_bytes(), file),
-            "measured.jsonl: 3 of its lines, the first of them line 1, are no records",
+            "metrics.jsonl: 3 of its lines, the first of them line 1, are no records",
             code=0,
         ),
         at(
@@ -389,12 +389,17 @@ def settings() -> list[Case]:
     def text(content: str) -> Callable[[Path], None]:
         return partial(written, content.encode())
 
-    none = "has no experiment.toml, so it is no folder of a run; see"
+    none = "has no experiment.toml, so it is no directory of a run; see"
     known = EXPERIMENT.replace('"problem.py"', '"../a/problem.py"')
     return [
         *(
             at(what, DAMAGES[what], none)
-            for what in ("a folder", "a link to nowhere", "a link to itself", "a pipe")
+            for what in (
+                "a directory",
+                "a link to nowhere",
+                "a link to itself",
+                "a pipe",
+            )
         ),
         at("a socket", DAMAGES["a socket"], none, "resume"),
         at("a device", DAMAGES["a device"], none, "compare"),
@@ -439,7 +444,10 @@ def places() -> list[Case]:
     outside = partial(link, f"../{PRECIOUS}")
     return [
         Case(
-            "no folder", lambda run: None, ("plot", "nope\x1b[2J"), r"nope\x1b[2J has"
+            "no directory",
+            lambda run: None,
+            ("plot", "nope\x1b[2J"),
+            r"nope\x1b[2J has",
         ),
         Case("no text", lambda run: None, ("plot", "nope\udcff"), r"nope\xff has no"),
         named("an escape", "\x1b]0;x\x07", "compare", r"\x1b]0;x\x07")._replace(code=0),
@@ -449,7 +457,7 @@ def places() -> list[Case]:
         Case(
             "a name of 300 letters",
             lambda run: None,
-            ("run", "../a.toml", "--folder", "x" * 300),
+            ("run", "../a.toml", "--directory", "x" * 300),
             "File name too long; give a shorter name",
         ),
         Case(
@@ -459,13 +467,16 @@ def places() -> list[Case]:
             "cannot be used",
         ),
         Case(
-            "a lock that is a folder", lambda run: folder(run / ".lock"), more, "lock"
+            "a lock that is a directory",
+            lambda run: directory(run / ".lock"),
+            more,
+            "lock",
         ),
         Case(
-            "a draft that is a folder",
-            lambda run: folder(run / "unfinished-experiment.toml"),
+            "a draft that is a directory",
+            lambda run: directory(run / "unfinished-experiment.toml"),
             more,
-            "Is a directory; move that folder out of the way",
+            "Is a directory; move that directory out of the way",
             changes=True,
         ),
         Case(
@@ -519,7 +530,7 @@ def checkpoints() -> list[Case]:
         at("garbage for digests", inside("digests.json", DAMAGES["garbage"]), useless),
         at("a list of digests", inside("digests.json", DAMAGES["a list"]), useless),
         at("pipes for digests", inside("digests.json", DAMAGES["a pipe"]), useless),
-        at("folders for digests", inside("digests.json", folder), useless),
+        at("directories for digests", inside("digests.json", directory), useless),
         at("pipes for arrays", inside("state/0.npz", DAMAGES["a pipe"]), useless),
         at("no notes", inside("notes", gone), useless),
         at("links for notes", inside("notes", DAMAGES["a link to itself"]), useless),
@@ -534,7 +545,7 @@ def checkpoints() -> list[Case]:
         at(
             "a number too many",
             lambda kept: (kept / "round_99999999999999999999").mkdir(),
-            "has got newer ones meanwhile. Let one run at a time use a folder",
+            "has got newer ones meanwhile. Let one run at a time use a directory",
         ),
         at("names of none", lambda kept: (kept / "round_x").mkdir(), "after 5", 0),
     ]

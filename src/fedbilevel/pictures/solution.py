@@ -6,7 +6,7 @@ from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.split_data import split_data
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.picture import Picture
-from fedbilevel.pictures.numbers import upper_numbers
+from fedbilevel.pictures.bars import upper_numbers
 from fedbilevel.problems.ready_made import Drawn
 
 IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}

@@ -1,9 +1,9 @@
 """An experiment seen from the server of a federation, and from a site."""
 
 from fedbilevel.data.devices import LocalExamples
-from fedbilevel.experiments.build import task_of
-from fedbilevel.experiments.custom_problem import own_examples, own_model
-from fedbilevel.experiments.schema import Experiment, Own
+from fedbilevel.experiments.build import build_task
+from fedbilevel.experiments.custom_problem import custom_examples, custom_model
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.problems.task import Model
 
 NORM_LIMIT = 1e6
@@ -23,7 +23,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
         ('site-1', 'site-2')
     """
     named = experiment.federation.sites
-    if isinstance(experiment.problem, Own):
+    if isinstance(experiment.problem, CustomProblem):
         if named is None:
             raise ValueError(
                 "federation.sites is missing: name the sites, for each of which "
@@ -32,7 +32,7 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
         return _checked(experiment, named)
     count = experiment.partition.devices
     if experiment.partition.natural or experiment.brings_data:
-        count = task_of(experiment).devices.device_count
+        count = build_task(experiment).devices.device_count
     if named is not None and len(named) != count:
         raise ValueError(
             f"federation.sites names {len(named)} sites, but the examples are dealt "
@@ -48,9 +48,9 @@ def _checked(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
             f"federation.quorum is {experiment.federation.quorum}, but there are "
             f"{len(named)} sites; give at most that."
         )
-    if experiment.weigh_by_size and experiment.size_limit is None:
+    if experiment.weight_by_size and experiment.size_limit is None:
         raise ValueError(
-            "weigh_by_size lets a site claim how much it counts; give size_limit, the "
+            "weight_by_size lets a site claim how much it counts; give size_limit, the "
             "most examples that any site counts for."
         )
     return named
@@ -64,9 +64,9 @@ def model_of(experiment: Experiment) -> Model:
         >>> sorted(model_of(Experiment(FedBiO(0.1))).metrics)
         ['accuracy']
     """
-    if isinstance(experiment.problem, Own):
-        return own_model(experiment.problem.file)
-    return Model.of(task_of(experiment))
+    if isinstance(experiment.problem, CustomProblem):
+        return custom_model(experiment.problem.file)
+    return Model.of(build_task(experiment))
 
 
 def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
@@ -81,8 +81,8 @@ def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
         >>> len(held.lower.labels)
         143
     """
-    if isinstance(experiment.problem, Own):
+    if isinstance(experiment.problem, CustomProblem):
         file = experiment.problem.file
-        return own_model(file), own_examples(file, site)
-    task = task_of(experiment)
+        return custom_model(file), custom_examples(file, site)
+    task = build_task(experiment)
     return Model.of(task), task.devices.local(sites_of(experiment).index(site))

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedbilevel.deployment.connection import Connection
 from fedbilevel.deployment.deadlines import ENDING, Deadlines, Progress, Stage
-from fedbilevel.deployment.reach import Reach
 from fedbilevel.flare.administrator import Administrator, NotRunningError
 from fedbilevel.flare.collab_server import TOPIC
 
@@ -19,7 +19,7 @@ LOST = 5
 """Answers that a job does not run after which it is lost, though said to be running."""
 
 
-class Watch:
+class JobMonitor:
     """Asks a job how it is, and whether it is over, lost, late, or lacks a site.
 
     Args:
@@ -36,8 +36,8 @@ class Watch:
         idle: sites of the job that are connected but do not run it.
 
     Example:
-        >>> Watch.__name__
-        'Watch'
+        >>> JobMonitor.__name__
+        'JobMonitor'
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Watch:
         present: Iterable[str],
         sites: Callable[[], set[str]],
         deadlines: Deadlines,
-        reach: Reach,
+        reach: Connection,
     ) -> None:
         self._administrator, self._job, self._sites = administrator, job, sites
         self._present = set(present)

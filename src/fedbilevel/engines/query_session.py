@@ -14,7 +14,7 @@ from fedbilevel.engines.protocol import Engine, Moment, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
-class Inquiry:
+class QuerySession:
     """Exchanges with all devices through an engine, outside the rounds of a run.
 
     A run repeats the same phases; here whoever asks looks at an answer before choosing
@@ -41,7 +41,7 @@ class Inquiry:
         >>> from fedbilevel.metrics.survey import Question, Survey
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
-        >>> inquiry = Inquiry(
+        >>> inquiry = QuerySession(
         ...     BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0, seed=0,
         ...     weights=None, engine=Simulation(),
         ... )

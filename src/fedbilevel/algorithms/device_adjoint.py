@@ -16,7 +16,7 @@ PROBE_RESIDUAL = 1e-3
 """At which a solve for a random vector is done, which looks for small curvature."""
 
 
-class OwnSolves(NamedTuple):
+class DeviceSolves(NamedTuple):
     """The mean over devices of what they report about their own solves.
 
     Attributes:
@@ -30,7 +30,7 @@ class OwnSolves(NamedTuple):
         curvature: of that curvature, 0 for others.
 
     Example:
-        >>> OwnSolves(*range(7)).residual
+        >>> DeviceSolves(*range(7)).residual
         2
     """
 
@@ -43,14 +43,14 @@ class OwnSolves(NamedTuple):
     curvature: Float[Array, ""]
 
 
-def own_solve(
+def solve_adjoint(
     hessian: Callable[[Lower], Lower],
     mixed: Callable[[Lower], Upper],
     right: Lower,
     probes: Lower,
     limit: Int[Array, ""],
     tolerance: tree.Scalar,
-) -> OwnSolves:
+) -> DeviceSolves:
     """Return what one device reports about its own solve of H_k z_k = b_k.
 
     Args:
@@ -64,7 +64,7 @@ def own_solve(
     Example:
         >>> import jax.numpy as jnp
         >>> probes = jnp.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]])
-        >>> found = own_solve(
+        >>> found = solve_adjoint(
         ...     lambda v: jnp.array([1.0, 4.0]) * v,
         ...     lambda v: -v,
         ...     jnp.ones(2),
@@ -99,7 +99,7 @@ def own_solve(
     convex = jnp.all(both.convex)
     unfinished = convex & ~jnp.all(both.done)
     needed = jnp.max(jax.vmap(conjugate_gradients.products_needed)(both))
-    return OwnSolves(
+    return DeviceSolves(
         indirect=jax.tree.map(lambda leaf: leaf[0], images),
         error=size * jnp.max(both.inverse_bound) * jnp.sqrt(squared),
         residual=jnp.sqrt(squared / jnp.where(whole > 0, whole, 1)),

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from fedbilevel.commands.batch_progress import BatchProgress
 from fedbilevel.commands.job import Job
 from fedbilevel.commands.worker import ENDED, ERROR, Worker
-from fedbilevel.experiments.run_directory.lock import claimed
+from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.tracking.records import Record
 
@@ -18,14 +18,14 @@ LOOKS_EVERY = 0.2
 """Seconds that `hear` waits for a line."""
 
 
-class Crew:
+class WorkerPool:
     """Workers, and the jobs that they have or wait for.
 
     Attributes:
         errors: by run directory, the last message of a run.
 
     Example:
-        >>> crew = Crew([], 2, BatchProgress(0))
+        >>> crew = WorkerPool([], 2, BatchProgress(0))
         >>> crew.fill()
         >>> crew.busy
         False
@@ -54,11 +54,11 @@ class Crew:
             self._waiting.remove(job)
             try:
                 job.begin()
-                with claimed(job.folder):
-                    keep(job.experiment, job.folder)
+                with run_lock(job.directory):
+                    keep(job.experiment, job.directory)
             except (ValueError, OSError) as error:
-                self.errors[job.folder] = str(error)
-                self._progress.ended(str(job.folder))
+                self.errors[job.directory] = str(error)
+                self._progress.ended(str(job.directory))
                 continue
             if worker is None:
                 # A free worker that cannot be used would keep its memory.
@@ -69,8 +69,8 @@ class Crew:
                 worker = Worker(self._lines)
             self._free.pop(worker, None)
             self._jobs[worker] = job
-            self._progress.began(str(job.folder), job.experiment.rounds)
-            worker.run(job.folder)
+            self._progress.began(str(job.directory), job.experiment.rounds)
+            worker.run(job.directory)
 
     def hear(self) -> None:
         """Take in one line of a worker, if one comes soon."""
@@ -86,7 +86,7 @@ class Crew:
             self._take_in(worker, job, line)
         elif job is not None:
             ending = f"its process ended: {_cause(worker.exit_code)}"
-            self.errors.setdefault(job.folder, ending)
+            self.errors.setdefault(job.directory, ending)
             self._end(worker, job)
 
     def interrupt(self) -> None:
@@ -124,21 +124,21 @@ class Crew:
     def _take_in(self, worker: Worker, job: Job, line: str) -> None:
         found = _parsed(line)
         if isinstance(found, Record):
-            self._progress.measured(str(job.folder), found)
+            self._progress.measured(str(job.directory), found)
         elif found == ENDED:
             self._end(worker, job)
             self._free[worker] = job
         elif line.startswith(ERROR):
-            self.errors[job.folder] = line.removeprefix(ERROR)
-        elif job.folder in self.errors:
-            self.errors[job.folder] += f"\n{line}"
+            self.errors[job.directory] = line.removeprefix(ERROR)
+        elif job.directory in self.errors:
+            self.errors[job.directory] += f"\n{line}"
         # JSON that is no record is for scripts.
         elif not (self._interrupted or line.startswith("{")):
-            print(f"{job.folder}: {line}", file=sys.stderr, flush=True)
+            print(f"{job.directory}: {line}", file=sys.stderr, flush=True)
 
     def _end(self, worker: Worker, job: Job) -> None:
         del self._jobs[worker]
-        self._progress.ended(str(job.folder))
+        self._progress.ended(str(job.directory))
 
 
 def _parsed(line: str) -> Record | str | None:

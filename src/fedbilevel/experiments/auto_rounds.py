@@ -5,7 +5,7 @@ from dataclasses import replace
 from fedbilevel.experiments.schema import Auto, Experiment
 
 
-def with_rates_of(then: Experiment, now: Experiment) -> Experiment:
+def with_initial_rounds(then: Experiment, now: Experiment) -> Experiment:
     """Return an experiment whose rates are those of the run that was begun.
 
     `AutoFedBiO` makes its rates from its number of rounds, so a run that is given more
@@ -17,7 +17,7 @@ def with_rates_of(then: Experiment, now: Experiment) -> Experiment:
 
     Example:
         >>> then, now = Experiment(Auto(), rounds=3), Experiment(Auto(), rounds=5)
-        >>> with_rates_of(then, now).federated_algorithm.rounds
+        >>> with_initial_rounds(then, now).federated_algorithm.rounds
         3
     """
     if not isinstance(then.algorithm, Auto) or not isinstance(now.algorithm, Auto):

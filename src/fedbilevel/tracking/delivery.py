@@ -44,14 +44,14 @@ def tracked(
         >>> from fedbilevel.tracking import TensorBoard
         >>> task = quadratic_task(random_quadratic(devices=2))
         >>> rounds = run(*task[:1], FedBiO(0.1), *task[1:4], rounds=2)
-        >>> folder = Path(tempfile.mkdtemp())
+        >>> directory = Path(tempfile.mkdtemp())
         >>> began = time.monotonic()
-        >>> with tracked([TensorBoard(folder)], "first", {"rate": 0.1}) as record:
+        >>> with tracked([TensorBoard(directory)], "first", {"rate": 0.1}) as record:
         ...     for done in rounds:
         ...         distance = float(task.metrics["distance"](done.x, done.y))
         ...         figures, seconds = {"distance": distance}, time.monotonic() - began
         ...         record(Record(done.number + 1, seconds, done.costs, figures))
-        >>> len(list(folder.glob("events.*")))
+        >>> len(list(directory.glob("events.*")))
         1
     """
     begun: list[_Patient] = []

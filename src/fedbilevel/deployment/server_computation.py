@@ -6,10 +6,10 @@ from pathlib import Path
 import jax
 
 from fedbilevel.deployment.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
-from fedbilevel.deployment.gc_control import Garbage
-from fedbilevel.deployment.reporting import Reports
+from fedbilevel.deployment.gc_control import GarbageCollector
+from fedbilevel.deployment.server_report import ServerReport
 from fedbilevel.experiments.build import weights_of
-from fedbilevel.experiments.federating import sites_of
+from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.measure import metrics_of
 from fedbilevel.experiments.run import Work
 from fedbilevel.experiments.schema import Experiment
@@ -25,7 +25,7 @@ def federated_work(
     run: str,
     home: Path,
     transport: Transport,
-    reports: Reports,
+    reports: ServerReport,
     leave_out: Callable[[Mapping[str, str]], None],
 ) -> Work:
     """Have the sites enrol; return what the rounds of an experiment work with.
@@ -34,7 +34,7 @@ def federated_work(
         experiment: what is asked for.
         model: what the server knows of its problem.
         run: its name.
-        home: its folder at the server.
+        home: its directory at the server.
         transport: reaches the sites.
         reports: are told what the server waits for.
         leave_out: is told who has not enrolled and why, so that tasks of this job need
@@ -55,14 +55,14 @@ def federated_work(
         sites,
         model.form,
         home,
-        seconds=asked.enrolment,
+        seconds=asked.enrolment_timeout,
         # Weights by size need to be known from the first round.
-        at_least=len(sites) if experiment.weigh_by_size else asked.quorum,
+        at_least=len(sites) if experiment.weight_by_size else asked.quorum,
         quorum=asked.quorum,
     )
     leave_out(absent)
     reports.enter(EXCHANGE)
-    garbage = Garbage()
+    garbage = GarbageCollector()
 
     def note(exchange: Exchange) -> None:
         reports.note(exchange)
@@ -81,7 +81,7 @@ def federated_work(
         run=run,
         timeout=asked.timeout,
         quorum=asked.quorum,
-        patience=asked.patience,
+        straggler_factor=asked.straggler_factor,
         note=note,
     )
     weights = weights_of(experiment, devices)

@@ -8,7 +8,7 @@ from typing import Any
 from fedbilevel.atomic_write import replacing
 from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
-from fedbilevel.experiments.run_directory.lock import ClaimedError
+from fedbilevel.experiments.run_directory.lock import LockedError
 from fedbilevel.federation import Exchange
 from fedbilevel.tracking.records import read_records
 
@@ -16,18 +16,18 @@ MOST = 500
 """Records that one answer holds."""
 
 
-class Reports:
+class ServerReport:
     """Exchanges written down, and an administrator's questions answered.
 
     Args:
-        home: the folder of the run at the server.
+        home: the directory of the run at the server.
         awaited: returns the sites whose replies are waited for now.
         failures: returns why sites of the job have failed, by name.
 
     Example:
         >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> reports = Reports(folder, set, dict)
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> reports = ServerReport(directory, set, dict)
         >>> reports.note(Exchange(0, 0, 0.1, ["a"], {}, [], 300, 200))
         >>> reports.answer({"after": -1})["records"]
         []
@@ -98,7 +98,7 @@ def is_mistake(error: Exception) -> bool:
         True
     """
     kinds = ValueError, TypeError
-    return isinstance(error, kinds) and not isinstance(error, ClaimedError)
+    return isinstance(error, kinds) and not isinstance(error, LockedError)
 
 
 def _before(line: str, round_number: int) -> bool:

@@ -7,25 +7,25 @@ from pathlib import Path
 from fedbilevel.atomic_write import append
 
 COUNT = "exchanges.txt"
-"""The file of all runs' folder at a site: a line for each exchange, in order."""
+"""The file of all runs' directory at a site: a line for each exchange, in order."""
 LOCK = ".answering"
 WAIT = 60.0
 """Seconds to wait for another process, which holds the lock while it writes a line."""
 
 
-class AnswerCount:
+class ExchangeCounter:
     """Counts the exchanges that a site has answered in all of its runs.
 
     Jobs of several runs answer at the same time, each in a process of its own. Whoever
     looks at the count and adds to it holds a lock in between, or several would take the
-    last free place. What a server has read stays read: the count outlives the folders
+    last free place. What a server has read stays read: the count outlives the directories
     of the runs.
 
     Args:
-        folder: that the folders of all runs are below; none to count in memory.
+        directory: that the directories of all runs are below; none to count in memory.
 
     Example:
-        >>> count = AnswerCount(None)
+        >>> count = ExchangeCounter(None)
         >>> with count.held() as number:
         ...     count.add("first 0 0")
         >>> with count.held() as number:
@@ -33,8 +33,8 @@ class AnswerCount:
         1
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
         self._number = self._read = 0
 
     @contextmanager
@@ -44,23 +44,23 @@ class AnswerCount:
         Raises:
             OSError: the file cannot be read, or another process does not let go.
         """
-        if self._folder is None:
+        if self._directory is None:
             yield self._number
             return
         # Here, as a site whose runs are in memory does without the package.
         from filelock import FileLock
 
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._folder / LOCK, timeout=WAIT):
-            self._catch_up(self._folder / COUNT)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._directory / LOCK, timeout=WAIT):
+            self._catch_up(self._directory / COUNT)
             yield self._number
 
     def add(self, exchange: str) -> None:
         """Count one more, with the lock held; `exchange` says which, for operators."""
-        if self._folder is None:
+        if self._directory is None:
             self._number += 1
         else:
-            append(self._folder / COUNT, exchange.encode())
+            append(self._directory / COUNT, exchange.encode())
 
     def _catch_up(self, file: Path) -> None:
         """Read what was added since the last time."""

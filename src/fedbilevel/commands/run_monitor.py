@@ -12,7 +12,7 @@ from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
-from fedbilevel.experiments.run import Work, carry_out, work_of
+from fedbilevel.experiments.run import Work, prepare_run, run_experiment
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -40,7 +40,7 @@ class RunEnding(NamedTuple):
 
 def follow(
     experiment: Experiment,
-    folder: Path,
+    directory: Path,
     *,
     goes_on: bool,
     as_json: bool = False,
@@ -50,7 +50,7 @@ def follow(
 
     Args:
         experiment: what is asked for.
-        folder: of the run.
+        directory: of the run.
         goes_on: whether a run that was begun in it is to go on.
         as_json: whether to print records as JSON instead.
         quiet: whether to print nothing at all.
@@ -64,13 +64,13 @@ def follow(
     works: list[Work] = []
 
     def prepare(experiment: Experiment) -> Work:
-        works.append(work_of(experiment))
+        works.append(prepare_run(experiment))
         return works[0]
 
     with (
-        closing(carry_out(experiment, folder, goes_on, prepare)) as steps,
+        closing(run_experiment(experiment, directory, goes_on, prepare)) as steps,
         interruption() as interrupted,
-        progress(headline(experiment, folder), experiment.rounds, silent) as show,
+        progress(headline(experiment, directory), experiment.rounds, silent) as show,
     ):
         for step in steps:
             show(step.done.number + 1, step.done.costs, step.record)
@@ -86,23 +86,25 @@ def follow(
     if done < experiment.rounds:
         print(
             f"stopped after {done} of {experiment.rounds} rounds; go on with: "
-            f"fedbilevel resume {quote(str(folder))}",
+            f"fedbilevel resume {quote(str(directory))}",
             file=sys.stderr,
         )
         return RunEnding(False, code)
-    if not code and lacks_baseline(experiment, folder):
+    if not code and lacks_baseline(experiment, directory):
         (work,) = works
-        code = follow_baseline(experiment, work, folder, as_json=as_json, quiet=quiet)
+        code = follow_baseline(
+            experiment, work, directory, as_json=as_json, quiet=quiet
+        )
     return RunEnding(True, code)
 
 
 def conclude(
-    folder: Path, *, as_json: bool, devices: Sequence[str] | None = None
+    directory: Path, *, as_json: bool, devices: Sequence[str] | None = None
 ) -> int:
     """Print what a finished run has come to; return the exit code.
 
     Args:
-        folder: of the run.
+        directory: of the run.
         as_json: whether to print JSON, and only where the outcome is bad.
         devices: their names, by number; numbers by default.
 
@@ -110,26 +112,26 @@ def conclude(
         >>> conclude.__name__
         'conclude'
     """
-    records = list(read_records(folder))
-    outcome = outcome_of(records, devices, read_cause(folder))
+    records = list(read_records(directory))
+    outcome = outcome_of(records, devices, read_cause(directory))
     if not as_json:
-        _sum_up(folder, records, outcome)
+        _sum_up(directory, records, outcome)
     elif not outcome.is_good:
         print(outcome.line, flush=True)
     return 0 if outcome.is_good else BAD
 
 
-def _sum_up(folder: Path, records: Sequence[Record], outcome: Outcome) -> None:
-    print(_summary(records, read_baseline(folder)))
+def _sum_up(directory: Path, records: Sequence[Record], outcome: Outcome) -> None:
+    print(_summary(records, read_baseline(directory)))
     for reason in outcome.reasons:
         print(reason)
     print(
-        f"all of it is in {folder}; look at it with: fedbilevel plot "
-        f"{quote(str(folder))}"
+        f"all of it is in {directory}; look at it with: fedbilevel plot "
+        f"{quote(str(directory))}"
     )
 
 
-def headline(experiment: Experiment, folder: Path) -> str:
+def headline(experiment: Experiment, directory: Path) -> str:
     """Return what a run is about.
 
     Example:
@@ -137,7 +139,7 @@ def headline(experiment: Experiment, folder: Path) -> str:
         >>> headline(Experiment(FedBiO(0.1)), Path("runs/first"))
         'Regularisation by FedBiO, in runs/first'
     """
-    return f"{experiment.title}, in {folder}"
+    return f"{experiment.title}, in {directory}"
 
 
 def _summary(records: Sequence[Record], baseline: Record | None) -> str:

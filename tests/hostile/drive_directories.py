@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.__main__ import main as command_line
-from tests.hostile.folders import CASES, EXPERIMENT, PRECIOUS, PROBLEM, RUN, Case
+from tests.hostile.directories import CASES, EXPERIMENT, PRECIOUS, PROBLEM, RUN, Case
 
 LONGEST = 600
 """Seconds after which a command hangs, on however busy a machine."""
@@ -41,10 +41,10 @@ def call(words: list[str]) -> dict[str, Any]:
     return {"code": code, "said": out.getvalue() + err.getvalue()}
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """Return what is in a folder, by name; times left aside."""
+def contents(directory: Path) -> dict[str, str]:
+    """Return what is in a directory, by name; times left aside."""
     found = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             about = f"link to {os.readlink(path)}"
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, str]:
             about = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
             about = str(stat.S_IFMT(mode))
-        found[os.fsdecode(os.fsencode(path.relative_to(folder)))] = about
+        found[os.fsdecode(os.fsencode(path.relative_to(directory)))] = about
     return found
 
 
@@ -73,18 +73,18 @@ def outcome(case: Case, made: Path, box: Path) -> dict[str, Any]:
     return {**found, "changed": changed}
 
 
-def main(folder: Path) -> None:
+def main(directory: Path) -> None:
     signal.signal(signal.SIGALRM, hang)
-    os.chdir(folder)
-    (folder / "problem.py").write_text(PROBLEM.replace("METRIC", "1.0"))
-    (folder / "a.toml").write_text(EXPERIMENT)
+    os.chdir(directory)
+    (directory / "problem.py").write_text(PROBLEM.replace("METRIC", "1.0"))
+    (directory / "a.toml").write_text(EXPERIMENT)
     began = call(["run", "a.toml"])
     assert began["code"] in (0, 3), began
-    made = folder / "runs" / "a"
+    made = directory / "runs" / "a"
     found: list[dict[str, Any] | None] = []
     for number, case in enumerate(CASES):
         if case.root or os.geteuid():
-            found.append(outcome(case, made, folder / str(number)))
+            found.append(outcome(case, made, directory / str(number)))
         else:
             found.append(None)
     json.dump(found, sys.stdout)

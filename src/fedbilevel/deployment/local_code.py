@@ -7,14 +7,14 @@ from pathlib import Path
 from fedbilevel.atomic_write import replacing
 
 PROBLEMS = Path("local") / "problems"
-"""The folder of a kit with the files that jobs may name, and none may bring."""
+"""The directory of a kit with the files that jobs may name, and none may bring."""
 
 
-class UnreviewedError(ValueError):
+class UnknownCodeError(ValueError):
     """A job names a problem file that nobody here has read.
 
     Example:
-        >>> str(UnreviewedError("hospitals.py is not among the reviewed ones"))
+        >>> str(UnknownCodeError("hospitals.py is not among the reviewed ones"))
         'hospitals.py is not among the reviewed ones'
     """
 
@@ -32,7 +32,7 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def keep_reviewed(kit: Path, file: Path) -> str:
+def install_code(kit: Path, file: Path) -> str:
     """Copy a problem file into a kit, for jobs that name it by its SHA-256.
 
     Args:
@@ -50,15 +50,15 @@ def keep_reviewed(kit: Path, file: Path) -> str:
         >>> kit = Path(tempfile.mkdtemp())
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
-        >>> digest = keep_reviewed(kit, kit / "hospitals.py")
+        >>> digest = install_code(kit, kit / "hospitals.py")
         >>> reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
         True
     """
     _require_python(file)
     digest = digest_of(file)
-    folder = kit / PROBLEMS
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(folder / f"{digest}.py") as unfinished:
+    directory = kit / PROBLEMS
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with replacing(directory / f"{digest}.py") as unfinished:
         shutil.copyfile(file, unfinished)
     return digest
 
@@ -83,13 +83,13 @@ def reviewed(kit: Path, name: str, sha256: str) -> Path:
         sha256: That the job gives.
 
     Raises:
-        UnreviewedError: If the kit has no such file.
+        UnknownCodeError: If the kit has no such file.
 
     Example:
         >>> reviewed(Path("hospital-1"), "hospitals.py", "00ff")
         Traceback (most recent call last):
         ...
-        fedbilevel.deployment.reviewed.UnreviewedError: the problem file hospitals.py
+        fedbilevel.deployment.local_code.UnknownCodeError: the problem file hospitals.py
         with the SHA-256 00ff is not among the reviewed ones of this kit; its operator
         can read the file and allow it by fedbilevel.flare.review.
     """
@@ -97,7 +97,7 @@ def reviewed(kit: Path, name: str, sha256: str) -> Path:
     for file in sorted((kit / PROBLEMS).glob("*.py")):
         if file.is_file() and digest_of(file) == sha256:
             return file
-    raise UnreviewedError(
+    raise UnknownCodeError(
         f"the problem file {name} with the SHA-256 {sha256} is not among the reviewed "
         "ones of this kit; its operator can read the file and allow it by "
         "fedbilevel.flare.review."
