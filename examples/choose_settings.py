@@ -121,7 +121,7 @@ def swept_losses(task: Task, algorithm: fb.LocalBSGM) -> dict[float, float]:
         seeds=[0, 1],
         measure=measure,
     )
-    last = np.asarray(swept.measured[:, :, -1]).mean(axis=1)
+    last = np.asarray(swept.measurements[:, :, -1]).mean(axis=1)
     return dict(zip(rates, last.tolist(), strict=True))
 
 

@@ -122,7 +122,7 @@ def test_the_drawn_number_of_products_has_the_expectation_of_the_series():
             rounds=rounds,
             seeds=[0],
             measure=lambda server: server.hypergradient,
-        ).measured[0, 0]
+        ).measurements[0, 0]
 
     drawn = hypergradients(1000, drawn_products=True)
     error = drawn.std(axis=0) / np.sqrt(len(drawn))
