@@ -130,7 +130,7 @@ def facts(done) -> dict[str, Any]:
         "costs": done.costs,
         "exclusions": done.exclusions,
         "participants": [one.contributors.tolist() for one in done.reports],
-        "left out": [one.left_out.tolist() for one in done.reports],
+        "left out": [one.excluded.tolist() for one in done.reports],
     }
 
 

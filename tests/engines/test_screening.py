@@ -160,7 +160,7 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
         np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
         assert sorted(one.participants) == sorted(other.participants)
         left_out = np.flatnonzero(added[:, one.number])
-        assert sorted(one.reports[0].left_out) == left_out.tolist()
+        assert sorted(one.reports[0].excluded) == left_out.tolist()
         # They have drawn and sent as much as the others.
         assert one.costs.samples >= other.costs.samples
     # A device is named when its count has doubled: in its first, second and fourth

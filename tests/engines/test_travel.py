@@ -208,7 +208,7 @@ def test_a_small_poison_in_one_variable_alone_is_seen():
             rounds=3,
             limits=limits,
         )
-        sent.append(last.reports[-1].left_out.tolist())
+        sent.append(last.reports[-1].excluded.tolist())
     assert sent == [[], [FAR]]
 
 
@@ -216,4 +216,4 @@ def test_honest_devices_count_however_the_data_differ():
     for done in run(
         PROBLEM, FedBiO(0.1), InMemoryDevices(HELD), *START, rounds=20, limits=NEAR
     ):
-        assert not len(done.reports[0].left_out)
+        assert not len(done.reports[0].excluded)

@@ -63,11 +63,11 @@ class Limits:
             )
 
     @property
-    def broken(self) -> str:
+    def violation(self) -> str:
         """What is wrong with an upload that does not count.
 
         Example:
-            >>> Limits(norm=8.0).broken
+            >>> Limits(norm=8.0).violation
             'upload is not finite or exceeds the norm limit of 8'
         """
         faults = ["is not finite"]
@@ -81,14 +81,14 @@ class Limits:
         return f"upload {' or '.join(faults)}"
 
     @property
-    def broken_alone(self) -> str:
+    def single_violation(self) -> str:
         """What is wrong with an upload that does not count, whatever others sent.
 
         Example:
-            >>> Limits(norm=8.0, distance=2.0).broken_alone
+            >>> Limits(norm=8.0, distance=2.0).single_violation
             'upload is not finite or exceeds the norm limit of 8'
         """
-        return replace(self, distance=None).broken
+        return replace(self, distance=None).violation
 
     @property
     def cure(self) -> str:

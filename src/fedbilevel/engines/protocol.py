@@ -124,7 +124,7 @@ class Report(NamedTuple):
         >>> import numpy as np
         >>> yes, no = np.array([True]), np.array([False])
         >>> report = Report(np.array([0, 2]), np.array([True] * 2), (yes, no), {}, 0.0)
-        >>> report.contributors, report.left_out
+        >>> report.contributors, report.excluded
         (array([0]), array([2]))
     """
 
@@ -142,7 +142,7 @@ class Report(NamedTuple):
         return devices
 
     @property
-    def left_out(self) -> Int[np.ndarray, "left"]:
+    def excluded(self) -> Int[np.ndarray, "left"]:
         """The devices that were asked, and whose uploads did not count."""
         devices: Int[np.ndarray, "left"] = self.devices[self.present & ~self._counted()]
         return devices

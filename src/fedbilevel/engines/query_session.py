@@ -101,7 +101,7 @@ class QuerySession:
         )
         asked = int(report.present.sum())
         self.costs = self.costs.plus(self._job.costs[reference].times(asked))
-        self._require_everyone(report.left_out.tolist(), report.reasons, asked)
+        self._require_everyone(report.excluded.tolist(), report.reasons, asked)
         return state.server
 
     def _require_everyone(self, left_out: list[int], reasons: Any, asked: int) -> None:

@@ -206,13 +206,13 @@ def inspect(
             contacted = report.devices[report.present]
             for device in np.setdiff1d(participants, contacted).tolist():
                 excluded.setdefault(device, (exchange, "was not contacted"))
-        left_out = report.left_out
+        left_out = report.excluded
         if not len(left_out):
             continue
         if len(left_out) == asked:
             raise NoUploadsError(
                 f"round {round_number}, exchange {exchange}: the uploads of all "
-                f"{asked} devices were left out: {limits.broken}; {cure}lower the step "
+                f"{asked} devices were left out: {limits.violation}; {cure}lower the step "
                 "that was too large (fedbilevel.metrics.find_instabilities names it), "
                 "or let DebugSimulation find the first number that is not finite."
             )
@@ -237,7 +237,7 @@ def _warn(
     for device, reason in sorted(devices.items())[:MOST_NAMED]:
         count = counts.of(device)
         name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
-        by_reason.setdefault(reason or limits.broken, []).append(name)
+        by_reason.setdefault(reason or limits.violation, []).append(name)
     named = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()
     )

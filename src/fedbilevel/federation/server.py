@@ -328,7 +328,7 @@ def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:
     """Return why sites' uploads were not accepted, and what to do about it."""
     if not reasons:
         return "No more devices were chosen: let more of them participate."
-    bad_numbers = limits.broken_alone
+    bad_numbers = limits.single_violation
     named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
     more = len(reasons) - MOST_NAMED
     cures = []
