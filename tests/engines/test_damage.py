@@ -78,7 +78,7 @@ def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplo
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         again = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
         assert [done.number for done in again] == [0, 1, 2, 3, 4]
-    assert "no checkpoint that can be used" in caplog.messages[-1]
+    assert "has no readable checkpoint" in caplog.messages[-1]
     (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(end), two_checkpoints[1])
 
@@ -94,5 +94,5 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
 
     # Whoever runs the tests as root may read everything.
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(CheckpointError, match=r"cannot be read: .*Permission denied"):
+    with pytest.raises(CheckpointError, match=r"cannot be read: Permission denied"):
         resume(**arguments(rounds=5), checkpoints=Checkpoints(directory))

@@ -37,9 +37,11 @@ def test_wrapping_phases_makes_no_more_of_them():
 def test_two_phases_of_one_name_are_refused():
     _, phases = rounds_of(FEDNEST)
     first, second = phases[:2]
-    with pytest.raises(ValueError, match="two different phases of a round are called"):
+    with pytest.raises(
+        ValueError, match="Two different phases of a round have the name"
+    ):
         references(False, (first, second._replace(name=first.name)))
-    with pytest.raises(ValueError, match="two different phases"):
+    with pytest.raises(ValueError, match="Two different phases"):
         references(False, (second, second._replace(steps=second.steps + 1)))
 
 

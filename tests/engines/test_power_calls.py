@@ -83,8 +83,8 @@ class Disk:
     """A disk that keeps what was synchronised.
 
     Attributes:
-        pending: files with content, and files and directories with a name, that a loss of
-            power would take away.
+        pending: files with content, and names of files and directories, that a power
+            loss would remove.
     """
 
     def __init__(self) -> None:

@@ -158,14 +158,14 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds, at least 1"),
-        ({"weights": [1.0]}, "one weight a device"),
-        ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weight of device 1"),
-        ({"weights": np.zeros(4)}, "takes part in round 0"),
-        ({"participation": UniformSample(5)}, "4 are enrolled"),
-        ({"participation": lambda *_: np.array([1, 1])}, "chosen twice"),
-        ({"participation": lambda *_: [-1, 2]}, "device -1 was chosen"),
-        ({"participation": lambda *_: [4]}, "numbered 0 to 3"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"weights": [1.0]}, "one weight for each device"),
+        ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weights\\[1\\] is nan"),
+        ({"weights": np.zeros(4)}, "selected for round 0 have weight 0"),
+        ({"participation": UniformSample(5)}, "there are 4 devices"),
+        ({"participation": lambda *_: np.array([1, 1])}, "a device twice"),
+        ({"participation": lambda *_: [-1, 2]}, "returned device -1"),
+        ({"participation": lambda *_: [4]}, "numbers from 0 to 3"),
     ],
 )
 def test_mistakes_are_refused_with_cause_and_cure(settings, message):
@@ -175,7 +175,7 @@ def test_mistakes_are_refused_with_cause_and_cure(settings, message):
 
 
 def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_for():
-    with pytest.raises(ValueError, match="rounds, at least 1"):
+    with pytest.raises(ValueError, match="rounds is 0"):
         start_run(LocalBSGM(0.1, SERIES), rounds=0)
 
 
@@ -184,7 +184,7 @@ def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_f
     [
         (np.zeros(3), np.zeros(4, int), "y has dtype int64"),
         ({"a": np.zeros(3, int)}, np.zeros(4), r"x\['a'\] has dtype int64"),
-        ({}, np.zeros(4), "x holds no array"),
+        ({}, np.zeros(4), "x has no arrays"),
     ],
 )
 def test_variables_that_cannot_be_differentiated_are_refused(x, y, message):
@@ -296,4 +296,4 @@ def test_a_list_of_devices_is_told_what_to_do_with_it():
     done = subprocess.run(
         [sys.executable, "-c", LISTED], capture_output=True, text=True, check=False
     )
-    assert "wrap what each device holds in InMemoryDevices" in done.stderr
+    assert "Wrap the data of the devices in InMemoryDevices" in done.stderr

@@ -414,7 +414,7 @@ def test_mistakes_are_told():
     with pytest.raises(ValueError, match="residual above 0 and below 1, but it is 2"):
         Survey(residual=2.0)
     held[1].lower.matrix[5] = np.nan
-    with pytest.raises(ArithmeticError, match="answer of device 1 is not finite"):
+    with pytest.raises(ArithmeticError, match="upload of device 1 is not finite"):
         diagnose(quadratic.problem(), InMemoryDevices(held), X, Y)
 
 

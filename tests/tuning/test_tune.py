@@ -299,7 +299,7 @@ def test_a_score_of_ones_own_is_minimised():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": 0}, "at least 1, but rounds is 0"),
+        ({"rounds": 0}, "rounds is 0"),
         ({"trials": 0}, "at least 1 trial and 1 seed, but trials=0"),
         ({"seeds": []}, "there are 0 seeds"),
         ({"seeds": [1, 1]}, "names a seed twice"),
