@@ -17,7 +17,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
-from fedbilevel.engines.device_work import Done, Step, run_device
+from fedbilevel.engines.device_work import DeviceResult, Step, run_device
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
@@ -210,7 +210,7 @@ def _follow(
             examples.drawn = first + steps * (examples.drawn - first)
         return carry
 
-    def work(downlink: Downlink, private: Private, key: RandomKey) -> Done:
+    def work(downlink: Downlink, private: Private, key: RandomKey) -> DeviceResult:
         return run_device(phase, downlink, private, counted, key, repeat=repeat)
 
     done = jax.eval_shape(work, downlink, private, key)

@@ -31,7 +31,7 @@ Call: TypeAlias = Callable[..., Any]
 """Calls a function with arguments, and is told what it is called for."""
 
 
-class Done(NamedTuple):
+class DeviceResult(NamedTuple):
     """What a device ends an exchange with.
 
     Attributes:
@@ -40,7 +40,7 @@ class Done(NamedTuple):
         info: what it reports.
 
     Example:
-        >>> Done(Upload((1.0,)), (), {}).upload.update
+        >>> DeviceResult(Upload((1.0,)), (), {}).upload.update
         (1.0,)
     """
 
@@ -89,7 +89,7 @@ def run_device(
     *,
     repeat: Repeat = scanned,
     call: Call = _plainly,
-) -> Done:
+) -> DeviceResult:
     """Carry out a device's part of one exchange.
 
     Args:
@@ -129,4 +129,4 @@ def run_device(
     last = fold(key, phase.steps + 1)
     returned = call("finish", phase.finish, carry, downlink, last)
     check_finished(phase, returned, private)
-    return Done(*returned)
+    return DeviceResult(*returned)

@@ -239,7 +239,7 @@ def conclude(
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def concluded(
+def jit_conclude(
     algorithm: FederatedAlgorithm,
     server: Server,
     mean: WeightedMean,
@@ -252,8 +252,8 @@ def concluded(
     """Return the server's next state and the dispersion, by a program of its own.
 
     Example:
-        >>> concluded.__name__
-        'concluded'
+        >>> jit_conclude.__name__
+        'jit_conclude'
     """
     phase = reference.of(algorithm, problem)
     return conclude(phase, server, mean, server_key(key, moment))

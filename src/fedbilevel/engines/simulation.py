@@ -21,7 +21,7 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.mean import WeightedMean, concluded, merge
+from fedbilevel.engines.mean import WeightedMean, jit_conclude, merge
 from fedbilevel.engines.protocol import (
     Block,
     Job,
@@ -108,7 +108,7 @@ class Simulation:
                 private = _with_rows(private, chunk.devices, who, kept)
             total = mean if total is None else _merge(total, mean)
         assert total is not None, "a round has at least one participant"
-        server, dispersion = concluded(
+        server, dispersion = jit_conclude(
             job.algorithm, server, total, job.key, now, **program
         )
         return RunState(server, private), Report(

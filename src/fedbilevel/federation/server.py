@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Downlink, Private
 from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.mean import concluded
+from fedbilevel.engines.mean import jit_conclude
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
@@ -214,7 +214,7 @@ class Federation:
                 f"accepted. {_reasons(reasons, job.limits)}"
             )
         mean = gathering.mean.found
-        server, dispersion = concluded(
+        server, dispersion = jit_conclude(
             job.algorithm,
             state.server,
             mean,
