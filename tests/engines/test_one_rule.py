@@ -271,7 +271,7 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     algorithm = Reporting(FedBiO(0.1))
     runs = federations(algorithm, PROBLEM, held)
     # This engine stops at any number that is not finite, whatever it belongs to.
-    with pytest.raises(DeviceError, match="device 1, round 0, phase 0, start"):
+    with pytest.raises(DeviceError, match="Device 1, round 0, phase 0, start"):
         runs.counted("debug", None)
     for engine in ("simulation", "sharded", "federation"):
         assert runs.counted(engine, None) == [0], engine
