@@ -59,8 +59,8 @@ def test_negative_curvature_is_named_at_the_end_of_a_run(directory, capsys):
     capsys.readouterr()
     assert main(["diagnose", "runs/small"]) == 0
     answer = capsys.readouterr().out
-    assert "The answer is unclear: the lower loss is not strongly convex" in answer
-    assert "negative or no curvature, -1.4" in answer  # 1.5 (3 · 0.1² − 1)
+    assert "The verdict is unclear. The lower loss is not strongly convex" in answer
+    assert "curvature along a direction is -1.4" in answer  # 1.5 (3 · 0.1² − 1)
     assert "Add a penalty on y" in answer
 
 

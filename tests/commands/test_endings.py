@@ -105,7 +105,7 @@ def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(here, capsys):
         "device 3 was excluded in 20 of its 20 rounds: the result is that of the other "
         "3 devices.\n"
     ) in said
-    assert "device 3 diverges by itself: learning_rate · lower_rate = 0.1 " in said
+    assert "device 3 diverges: learning_rate · lower_rate = 0.1 " in said
     assert "exceeds 2 / L = 0.05" in said
     last = Path("runs/scalar/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["exclusions"]["devices"] == [[3, 20, 20]]

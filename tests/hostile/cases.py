@@ -385,12 +385,12 @@ def questions() -> list[Case]:
             Case(
                 f"costs of {n!r} participants",
                 partial(costs, rounds=1, participants=n),
-                "give a whole number of devices",
+                "Pass a whole number of devices",
             )
             for n in (0, -1, 1.5, "2")
         ),
         Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1."),
-        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "at least 1 trial"),
+        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "Pass at least 1"),
         Case("tune without seeds", partial(tuned, rounds=2, seeds=[]), "0 seeds"),
         checkpoints(directory=None),
         checkpoints(directory=3),

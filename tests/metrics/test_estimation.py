@@ -115,7 +115,7 @@ def test_eigenvalues_that_are_not_found_are_reported(monkeypatch):
         ),
     )
     ones = np.ones(1)
-    with pytest.raises(ArithmeticError, match="raise the tolerance"):
+    with pytest.raises(ArithmeticError, match="Raise the tolerance"):
         estimate(problem, [LocalExamples(ones, ones)], 1.0, np.ones(size))
 
 
