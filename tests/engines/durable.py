@@ -1,4 +1,4 @@
-"""A run of 40 rounds in a process of its own, to be killed and started again."""
+"""A run of 40 rounds in a separate process, to be killed and started again."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""One process of two that do not see the same: what they make of it."""
+"""One of two processes with different arguments, which the engine must reject."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several rounds in one call: the numbers, records and warnings of one at a time."""
+"""Rounds in one call give the same numbers, records and warnings as single rounds."""
 
 import logging
 import subprocess
@@ -37,7 +37,7 @@ PROGRAMS: Any = block._rounds
 
 
 class Example(NamedTuple):
-    """A number, and the round in which its device uploads no number."""
+    """A number, and the round in which its device uploads NaN."""
 
     value: np.ndarray
     bad_round: np.ndarray
@@ -53,10 +53,10 @@ class Server(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Restless:
-    """A made-up algorithm that does all that a block has to keep track of.
+    """An algorithm with everything that a block has to record.
 
-    A round has three exchanges, two of them of one phase. Devices keep how often they
-    took part and report it; some upload NaN. Every fourth round is a setback.
+    A round has three exchanges, two of them of one phase. Devices count and report
+    their participations; some upload NaN. Every fourth round is a setback.
     """
 
     def init(self, problem, x, y):
@@ -124,7 +124,7 @@ def start_run(bad_rounds=(NEVER,) * DEVICES, start=run, **settings):
 
 
 def facts(done) -> dict[str, Any]:
-    """Return all that a round says, in plain words but for its numbers."""
+    """Return all fields of a round as plain values, except its numbers."""
     return {
         "number": done.number,
         "costs": done.costs,
@@ -167,7 +167,7 @@ def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
             caplog.clear()
             together[every] = kept(start_run(bad_rounds, every=every))
             assert caplog.messages == warnings
-    # The last block is shorter than the others, and the same program.
+    # The last block is shorter than the others, but runs the same program.
     assert PROGRAMS._cache_size() == before + 1
     assert [*together[7]] == [6, 13, 16]
     for every, rounds in together.items():

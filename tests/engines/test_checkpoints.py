@@ -1,4 +1,4 @@
-"""Durable runs: the same bits after any interruption, and no use of damaged files."""
+"""Durable runs: the same bits after any interruption; damaged files are never used."""
 
 import subprocess
 import sys
@@ -62,7 +62,7 @@ def arguments_without_rounds() -> dict[str, Any]:
 
 
 def numbers(done):
-    """Return all that a run is, devices that a mesh adds left aside."""
+    """Return the state of a run without the padding of a mesh."""
     kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], done.private)
     return jax.tree.map(np.asarray, (done.server, kept)), done.costs
 
@@ -83,10 +83,10 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
         if done.number + 1 == stop:
             break
     again = list(resume(**arguments(engine=engine), checkpoints=checkpoints))
-    # The round that the run was left after has a checkpoint too.
+    # The last round before the iterator was closed has a checkpoint too.
     assert [done.number for done in again] == list(range(stop, ROUNDS))
     assert_same_bits(numbers(again[-1]), whole)
-    # The run is over: its end can be had again.
+    # The run is complete: its last round is yielded again.
     (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
     assert end.number == ROUNDS - 1
     assert_same_bits(numbers(end), whole)
@@ -135,7 +135,7 @@ def test_a_part_that_is_missing_is_missed(tmp_path):
 
 @pytest.mark.process
 def test_a_state_that_does_not_fit_ends_in_a_sentence(tmp_path):
-    # In a process of its own: Orbax's threads are loud.
+    # In a separate process, because Orbax's threads write to stderr.
     code = """
 import resource, sys
 import jax.numpy as jnp

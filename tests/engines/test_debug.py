@@ -27,7 +27,7 @@ def one_example_devices(values):
 @pytest.mark.slow
 def test_an_error_in_the_loss_names_device_round_phase_and_step():
     def loss(x, y, batch):
-        # Only a concrete batch can be looked at, so only the device's work fails.
+        # Only a concrete batch can be inspected, so only the device's work fails.
         if not isinstance(batch, jnp.ndarray):
             return jnp.sum(y**2)
         try:

@@ -1,4 +1,4 @@
-"""One table: every algorithm on every engine, one trajectory."""
+"""Every algorithm has the same trajectory on every engine."""
 
 from typing import Any
 
@@ -73,8 +73,8 @@ def two_processes(request, tmp_path_factory) -> dict[str, list[np.ndarray]]:
     }
 
 
-# By day the kind with several exchanges and private state; another is held by day to
-# two shards of one process, above.
+# By day the algorithm with several exchanges and private state; another is tested by
+# day on two shards of one process, above.
 @pytest.mark.process
 @in_tiers(quick=(), check=KINDS[2:])
 def test_two_processes_of_two_shards_give_the_same(name, two_processes):
@@ -102,7 +102,7 @@ def test_samples_of_devices_loaded_on_demand_give_the_same(name):
 
 @pytest.mark.slow
 def test_more_devices_of_one_shard_than_a_program_has_room_for():
-    # Two of eight devices usually take part, so there is room for two of each shard.
+    # Two of eight devices usually participate, so there is room for two of each shard.
     examples = quadratic.devices(8, 3, 0.2)
 
     def choose(seed: int, number: int, count: int) -> np.ndarray:

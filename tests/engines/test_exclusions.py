@@ -1,4 +1,4 @@
-"""Counts of excluded uploads: of every device, and across resumption."""
+"""Counts of excluded uploads, by device and across resumption."""
 
 import gc
 import logging
@@ -28,13 +28,13 @@ def loss(x: Any, y: Any, batch: Any) -> Any:
 
 
 def sampled(seed: int, number: int, count: int) -> np.ndarray:
-    """Let the minority device take part in two rounds of three."""
+    """Select the minority device in two rounds of three."""
     return np.arange(count) if number % 3 else np.delete(np.arange(count), MINORITY)
 
 
 @pytest.fixture
 def what() -> tuple[Any, ...]:
-    """A run whose fourth device uploads what is not finite."""
+    """A run whose fourth device uploads NaN."""
     held = [LocalExamples(np.ones(2), np.ones(2)) for _ in range(DEVICES)]
     held[MINORITY] = LocalExamples(np.ones(2), np.full(2, np.inf))
     return BilevelProblem(loss, loss), FedBiO(0.01), InMemoryDevices(held), 3.0, 0.0
@@ -54,7 +54,7 @@ def test_exclusions_are_counted_across_resumption(what, tmp_path, caplog):
     assert last.exclusions.devices == ((MINORITY, 8, 8),)
     assert last.exclusions[:2] == (8, 12 * DEVICES - 4)
     assert again.exclusions == last.exclusions
-    # Eight exclusions are four lines: the first, second, fourth and eighth.
+    # Eight exclusions give four lines: the first, second, fourth and eighth.
     told = [m.split("rounds")[0].split("(in ")[1] for m in caplog.messages]
     assert told == [f"{n} of its {n} " for n in (1, 2, 4, 8)]
 
@@ -105,7 +105,7 @@ def test_the_exclusions_of_a_round_do_not_change_with_later_rounds(what):
         seen.append(done.exclusions)
         rounds.append(done)
     assert [done.exclusions for done in rounds] == seen
-    # Uploads are looked at two rounds later; the minority sits out each third round.
+    # Uploads are inspected two rounds later; the minority is absent in each third.
     assert [one.excluded for one in seen] == [0, 0, 0, 1, 2, 2, 3, 4, 4, 6]
     assert [one.participations for one in seen[:4]] == [0, 0, 4, 9]
 

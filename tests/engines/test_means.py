@@ -1,4 +1,4 @@
-"""Losses that are not finite or no means are refused when a run begins."""
+"""Losses that are not finite or not means raise an error at the start of a run."""
 
 from typing import Any, NamedTuple
 
@@ -97,7 +97,7 @@ def test_labels_as_a_column_are_named():
 
     def error(x, y, batch):
         inputs, labels = batch
-        # Spelled out, since tests let no array broadcast to another rank by itself.
+        # Explicit, since tests forbid implicit broadcasting to another rank.
         return jnp.mean(((inputs @ y)[None] - labels) ** 2) + 0 * x
 
     with pytest.raises(ValueError, match="lower_loss is not a mean") as raised:
@@ -135,7 +135,7 @@ def test_means_pass_in_any_precision(dtype):
 
 
 def absent_group(x: Any, y: Any, batch: Rows) -> Any:
-    """Return the worst mean of a group: 0 / 0 where a batch lacks one."""
+    """Return the worst mean of a group: 0 / 0 if a batch lacks a group."""
     members = [(batch.group == group).astype(float) for group in range(2)]
     losses = [jnp.sum(those * squares(y, batch)) / jnp.sum(those) for those in members]
     return jnp.max(jnp.stack(losses))
@@ -174,7 +174,7 @@ def test_other_uses_of_a_loss_that_is_not_finite_are_refused_too():
 
 def test_a_loss_may_be_infinite_near_the_start():
     held = rows()
-    near = 1e-3  # the random point beside it has a negative y
+    near = 1e-3  # the random point near it has a negative y
     assert not np.isfinite(logarithm(0.5, near - 0.02, held))
     require_mean("upper_loss", logarithm, 0.5, near, held)
 

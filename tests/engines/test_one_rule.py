@@ -1,4 +1,4 @@
-"""One rule about bad numbers: in JAX, in NumPy, and on every engine."""
+"""The rule of screening is the same in JAX, in NumPy, and on every engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ def plain_rule(upload: Any, info: Any, limit: float | None) -> bool:
 def random_uploads(
     generator: np.random.Generator, dtype: Any, size: float, count: int
 ) -> list[tuple[tuple[np.ndarray, ...], dict[str, np.ndarray]]]:
-    """Return uploads about a norm of `size`, some of them not finite or too large."""
+    """Return uploads of norms near `size`, some of them not finite or too large."""
     drawn = []
     for _ in range(count):
         parts = [generator.normal(size=shape) for shape in ((3, 2), (5,), ())]
@@ -88,7 +88,7 @@ def test_both_array_libraries_follow_the_rule(dtype, size):
     everyone = jnp.ones(len(uploads), bool)
     in_jax = acceptable(stacked[0], stacked[1], everyone, Limits(size))
     in_numpy = [is_acceptable(*upload, Limits(size)) for upload in uploads]
-    # Norms were drawn no closer to the limit than 1e-6, where single precision rounds.
+    # Norms differ from the limit by at least 1e-6, where single precision rounds.
     clear = [
         dtype == np.float64
         or plain_rule(*upload, size and size * (1 - 1e-5))
@@ -133,7 +133,7 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
 
 
 class Federations(NamedTuple):
-    """One run of an algorithm, ready to begin on every engine."""
+    """One run of an algorithm, prepared for every engine."""
 
     job: Job
     server: Any
@@ -142,7 +142,7 @@ class Federations(NamedTuple):
     enrolled: EnrolledDevices
 
     def counted(self, name: str, limit: float | None) -> list[int]:
-        """Return whose uploads an engine counts in the first exchange."""
+        """Return the devices whose uploads an engine accepts in the first exchange."""
         engine = self.engines[name]
         devices = self.enrolled if name == "federation" else self.job.devices
         job = replace(self.job, limits=Limits(limit), devices=devices)
@@ -187,7 +187,7 @@ def federations(
 
 
 def upload_norms(run: Federations) -> list[float]:
-    """Return the norms of all devices' first uploads, by the program of a site."""
+    """Return the norms of all devices' first uploads, from the program of a site."""
     job, norms = run.job, []
     phase = job.opening[0].of(job.algorithm, job.problem)
     for device in range(DEVICES):
@@ -210,7 +210,7 @@ def test_every_engine_counts_the_same_devices(name):
     run = federations(ALGORITHMS[name]())
     norms = upload_norms(run)
     limit = sum(norms) / DEVICES
-    # Clearly apart, since engines round differently.
+    # Norms differ clearly, since engines round differently.
     assert max(norms) > 1.0001 * min(norms)
     found = {engine: run.counted(engine, limit) for engine in run.engines}
     smaller = int(np.argmin(norms))
@@ -270,7 +270,7 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     ]
     algorithm = Reporting(FedBiO(0.1))
     runs = federations(algorithm, PROBLEM, held)
-    # This engine stops at any number that is not finite, whatever it belongs to.
+    # This engine stops at any number that is not finite.
     with pytest.raises(DeviceError, match="Device 1, round 0, phase 0, start"):
         runs.counted("debug", None)
     for engine in ("simulation", "sharded", "federation"):

@@ -1,4 +1,4 @@
-"""Mistakes of whoever writes an algorithm, each answered with the phase and a cure."""
+"""Mistakes in a custom algorithm raise errors with the phase and a remedy."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ def with_mistake(**mistake: Any) -> Phase:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Mine:
-    """An algorithm with what is wrong in one place."""
+    """An algorithm with one mistake."""
 
     given: Any = None
     first: Any = None
@@ -145,7 +145,7 @@ def test_a_class_that_jax_does_not_know_is_named():
 
 
 class Counting(Simulation):
-    """Does something of its own in every exchange."""
+    """An engine with a custom exchange."""
 
     def exchange(self, *arguments: Any) -> Any:
         EXCHANGES.append(arguments[2])

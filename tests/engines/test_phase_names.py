@@ -1,4 +1,4 @@
-"""A phase is known by its name: what wraps it compiles no more programs."""
+"""A phase is identified by its name, so wrapped phases need no further programs."""
 
 from typing import Any
 

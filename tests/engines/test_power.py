@@ -1,4 +1,4 @@
-"""What a run deletes, it deletes once what takes its place is on the disk."""
+"""A run deletes files only after their replacements are on the disk."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ Happened = list[tuple[str, str]]
 
 @pytest.fixture
 def happened(monkeypatch, tmp_path) -> Happened:
-    """What is put on the disk, renamed and removed below a directory, in order."""
+    """The synchronisations, renames and removals below a directory, in order."""
     events: Happened = []
     below, synchronise = str(tmp_path), os.fsync
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(happened, tmp_path
             assert path.name != "round_3" or held
             assert {str(temporary / one) for one in held} <= on_disk
         assert str(temporary) in on_disk
-        # The name itself, before anything older is removed.
+        # The new name is synchronised before any older file is removed.
         later = happened[place:]
         name_kept = later.index(("on disk", str(path.parent)))
         older = [

@@ -1,8 +1,8 @@
-"""What the kernel is asked when checkpoints replace each other, as strace sees it.
+"""System calls, as strace reports them, when checkpoints replace each other.
 
-The tests of `test_power` see what Python asks for; here it is whatever any library
-does. The calls are put through a model of a disk that keeps nothing but what was
-synchronised, and that may lose its power before any of them.
+The tests of `test_power` observe Python's calls; these tests observe the calls of any
+library. A model of a disk executes the calls. It keeps only synchronised data, and
+may lose its power before any call.
 """
 
 import re
@@ -38,15 +38,15 @@ PATH = re.compile(r'"([^"]*)"|<(/[^>]*)>')
 RESUMED = re.compile(r"^\d+\s+<\.\.\. \w+ resumed>(.*)$")
 UNFINISHED = "<unfinished ...>"
 READ = "state", "notes", "digests.json"
-"""Of a checkpoint, what is read; Orbax writes more, which nobody needs."""
+"""The files of a checkpoint that are read; Orbax writes further files."""
 
 
 class Call(NamedTuple):
-    """A call that has succeeded.
+    """A successful system call.
 
     Attributes:
-        name: of the call.
-        paths: that it is about.
+        name: name of the call.
+        paths: paths in its arguments.
     """
 
     name: str
@@ -69,7 +69,7 @@ def calls(lines: Sequence[str]) -> Iterator[Call]:
             continue
         paths: list[Path] = []
         for named, opened in PATH.findall(found[2]):
-            # A name may be one in the directory whose descriptor comes before it.
+            # A name may be relative to the directory of the preceding descriptor.
             if named and paths and not named.startswith("/"):
                 paths[-1] /= named
             elif named and paths and found[1] not in RENAMING:
@@ -80,7 +80,7 @@ def calls(lines: Sequence[str]) -> Iterator[Call]:
 
 
 class Disk:
-    """A disk that keeps what was synchronised.
+    """A disk that keeps only synchronised data.
 
     Attributes:
         pending: files with content, and names of files and directories, that a power
@@ -91,7 +91,7 @@ class Disk:
         self.pending: set[tuple[str, Path]] = set()
 
     def do(self, call: Call) -> None:
-        """Carry out a call."""
+        """Execute a call."""
         first, last = call.paths[0], call.paths[-1]
         if call.name in MAKING:
             self.pending.add(("name", last))
@@ -119,7 +119,7 @@ class Disk:
             }
 
     def lost(self, checkpoint: Path) -> list[Path]:
-        """Return what of a checkpoint a loss of power would take away now."""
+        """Return the files of a checkpoint that a power loss would remove."""
         needed = [checkpoint / one for one in READ]
         return [
             path
@@ -130,7 +130,7 @@ class Disk:
 
 
 def removals(lines: Sequence[str], kept: Path) -> int:
-    """Return how many checkpoints were removed; each must leave a whole one."""
+    """Return the number of removed checkpoints; a complete one must always remain."""
     disk, named, gone = Disk(), set[Path](), set[Path]()
     for name, paths in calls(lines):
         if paths == (kept.parent,):
@@ -167,7 +167,7 @@ def test_a_checkpoint_outlasts_a_loss_of_power_before_an_older_one_goes(tmp_path
     subprocess.run(["strace", *options, *program], check=True, capture_output=True)
     lines = trace.read_text(errors="replace").splitlines()
     assert removals(lines, tmp_path / "kept") == 3
-    # The model would see a name that is not on the disk.
+    # The model must detect a name that is not on the disk.
     without = [one for one in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", one)]
     with pytest.raises(AssertionError, match="round_1 goes, and"):
         removals(without, tmp_path / "kept")

@@ -50,7 +50,7 @@ def start_run(algorithm, devices=None, **settings):
 
 
 def predicted(algorithm, rounds):
-    """Return what a run costs, as `test_what_a_run_will_cost_is_known_before` holds."""
+    """Return the costs of a run, after `test_what_a_run_will_cost_is_known_before`."""
     devices = InMemoryDevices(quadratic.devices(4, 3, 0.1))
     return predict_costs(quadratic.problem(), algorithm, devices, *START, rounds=rounds)
 
@@ -78,7 +78,7 @@ def test_conjugate_gradient_draws_one_curvature_batch():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [TwoExchanges(0.1), *at_night(WITH_WARM_START)])
 def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypatch):
-    """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
+    """Observe the uncompiled engine, in which messages and samples are real arrays."""
     seen = {"down": 0, "up": 0, "samples": 0}
     draw = StoredExamples.draw
 
@@ -115,7 +115,7 @@ def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in()
         engine=Simulation(chunk_size=3),
     ):
         times[done.participants] += 1
-        # The report is the mean over participants of what each counted for itself.
+        # The report is the mean of the participants' counts.
         expected = times[done.participants].mean()
         np.testing.assert_allclose(done.reports[1].info["rounds"], expected)
     assert times.min() < times.max()
@@ -140,7 +140,7 @@ def test_data_loaded_on_demand_gives_the_same_numbers():
     for one, other in zip(stored, rounds, strict=True):
         np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
         np.testing.assert_allclose(one.y, other.y, rtol=0, atol=1e-12)
-        # Only who takes part is loaded.
+        # Only participants are loaded.
         assert set(loaded) == set(other.participants.tolist())
         loaded.clear()
 
@@ -235,7 +235,7 @@ def test_a_tree_of_axes_can_be_made_of_an_algorithm():
 
 
 def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
-    """A phase may encode what it uploads; bytes are counted on what is sent."""
+    """A phase may encode its upload; bytes are those of the message."""
 
     class Halves:
         def init(self, problem, x, y):
@@ -292,7 +292,7 @@ run(BilevelProblem(loss, loss), FedBiO(0.1), [LocalExamples([1], [1])], 0, 0, ro
 
 @pytest.mark.process
 def test_a_list_of_devices_is_told_what_to_do_with_it():
-    # As a user: in this process the tests' type checker would speak first.
+    # In another process: here the tests' type checker would raise first.
     done = subprocess.run(
         [sys.executable, "-c", LISTED], capture_output=True, text=True, check=False
     )

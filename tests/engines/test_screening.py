@@ -1,4 +1,4 @@
-"""Bad numbers: a device's mistake is its own."""
+"""Bad uploads are excluded and do not affect other devices."""
 
 import logging
 import re
@@ -41,7 +41,7 @@ ALGORITHMS = {
 
 
 class PoisonedUpper(NamedTuple):
-    """Upper examples, and what their device adds to its uploads, by round."""
+    """Upper examples, and numbers that their device adds to its uploads, by round."""
 
     target: np.ndarray
     shift: np.ndarray
@@ -64,7 +64,7 @@ class PoisonedServer(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Poisoned:
-    """Another algorithm, whose devices upload the nonsense that their data name."""
+    """An algorithm whose devices add numbers of their data to their uploads."""
 
     inner: Any
 
@@ -103,7 +103,7 @@ class Poisoned:
 
 
 def poison() -> np.ndarray:
-    """Return what each device adds in each round, in seeded rounds."""
+    """Return the number that each device adds in each round, from a seed."""
     added = np.zeros((DEVICES, ROUNDS))
     generator = np.random.default_rng(5)
     for device, value in NONSENSE.items():
@@ -161,7 +161,7 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
         assert sorted(one.participants) == sorted(other.participants)
         left_out = np.flatnonzero(added[:, one.number])
         assert sorted(one.reports[0].excluded) == left_out.tolist()
-        # They have drawn and sent as much as the others.
+        # Excluded devices have the same costs as the others.
         assert one.costs.samples >= other.costs.samples
     # A device is named when its count has doubled: in its first, second and fourth
     # excluded round, each with the counts until then.
@@ -201,7 +201,7 @@ def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     finished: list[Any] = []
     with pytest.raises(NoUploadsError, match=r"Round 4.* 0 of 16 uploads .* DebugSim"):
         finished.extend(rounds)
-    # The state of the last good round is untouched, and the run soon at its end.
+    # The state of the last good round is unchanged, and the run ends soon.
     np.testing.assert_array_equal(finished[4].x, finished[3].x)
     assert len(finished) <= 4 + 1 + MOST_PENDING
 

@@ -1,4 +1,4 @@
-"""A sweep is so many runs, made in one program."""
+"""A sweep gives the same numbers as separate runs, in one program."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How far is too far: an upload is held to what the median device does."""
+"""The distance limit: uploads are compared with that of the median device."""
 
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def upper_median(values: list[float]) -> float:
 def test_the_reach_is_a_multiple_of_the_median_of_those_allowed(count):
     generator = np.random.default_rng(count)
     gone = 10 ** generator.uniform(-3, 3, size=(3, count + 2))
-    gone[1] = 0.0  # a variable that nobody moves
+    gone[1] = 0.0  # a variable that no device moves
     allowed = np.arange(count + 2) >= 2
     gone[:, :2] = np.nan
     lengths = np.sqrt((gone[:, 2:] ** 2).sum(axis=0))
@@ -64,7 +64,7 @@ def test_devices_that_do_not_move_exclude_nobody():
 
 
 class PoisonedUpper(NamedTuple):
-    """Upper examples, and what their device adds to its uploads."""
+    """Upper examples, and numbers that their device adds to its uploads."""
 
     target: np.ndarray
     shift: np.ndarray
@@ -73,7 +73,7 @@ class PoisonedUpper(NamedTuple):
 
 @jax.tree_util.register_static
 class Poisoned:
-    """An algorithm whose devices add to their uploads what their data name."""
+    """An algorithm whose devices add numbers of their data to their uploads."""
 
     def __init__(self, inner: FederatedAlgorithm) -> None:
         self.inner = inner
@@ -94,7 +94,7 @@ class Poisoned:
         return tuple(map(self._poisoned, self.inner.phases(problem)))
 
     def _poisoned(self, phase: Any) -> Any:
-        if not phase.is_compared:  # nothing that the limit is about
+        if not phase.is_compared:  # not affected by the limit
             return phase
 
         def start(downlink: Any, private: Any, data: Any, key: Any) -> Any:
@@ -136,7 +136,7 @@ ENGINES: dict[str, Engine] = {
 def points(
     algorithm: FederatedAlgorithm, engine: str, added: float, without: bool
 ) -> list[Any]:
-    """Return x after each round, with the device that goes too far or without it."""
+    """Return x after each round, with or without the device that moves too far."""
     held = holding(added)
     weights = np.where(np.arange(DEVICES) == FAR, 0.0 if without else 1.0, 1.0)
     given: dict[str, Any] = {"rounds": ROUNDS, "weights": weights, "limits": NEAR}
@@ -164,7 +164,7 @@ def points(
 
 
 @pytest.mark.slow
-# By day those that differ most. The uncompiled engine takes half the time of all.
+# By day the most different engines. The uncompiled one takes half of the time.
 @pytest.mark.parametrize(
     "engine",
     by_day([*ENGINES, "federation"], "one chunk", "shards and chunks", "federation"),
@@ -185,14 +185,16 @@ def test_every_algorithm_says_how_far_its_uploads_go(name):
         pytest.skip("says nothing of how far its uploads go")
     expected = points(algorithm, "one chunk", 1e4, without=True)
     found = points(algorithm, "one chunk", 1e4, without=False)
-    if name == "AutoFedBiO":  # its first round asks all for curvatures, of any size
+    if (
+        name == "AutoFedBiO"
+    ):  # its first round measures curvatures, which may have any size
         return
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_a_small_poison_in_one_variable_alone_is_seen():
-    # Of all variables together it would be a small part.
+    # It would be a small part of the distance in all variables together.
     problem = BilevelProblem(
         lambda x, y, batch: 1e-3 * quadratic.upper_loss(x, y, batch),
         quadratic.lower_loss,

@@ -1,4 +1,4 @@
-"""`diagnose` beside closed forms, most of them badly conditioned."""
+"""`diagnose` against closed forms, most of them ill-conditioned."""
 
 import csv
 from pathlib import Path
@@ -40,7 +40,7 @@ SIZE = 12
 
 
 def scattered(devices, per_device, between, within, seed=5):
-    """Return devices that differ by `between`, their examples scattered by `within`."""
+    """Return devices that differ by `between`, and examples by `within`."""
     generator = np.random.default_rng(seed)
     held = []
     for _ in range(devices):
@@ -92,8 +92,8 @@ CONDITIONED = BilevelProblem(upper_loss, lower_loss)
 def conditioned(matrices, couplings, targets, x) -> dict[str, Any]:
     """Return the arguments of a diagnosis, of one shape: compiled once for all tests.
 
-    Two devices have a third beside them that is absent; to fewer than `SIZE` entries of
-    y others are added that x and f have no part in.
+    Two devices get a third that is absent; a y of fewer than `SIZE` entries gets more
+    entries that x and f do not affect.
     """
     missing = SIZE - len(targets[0])
     held = [
@@ -268,7 +268,7 @@ def test_curvature_beside_an_eigenvector_of_signs_counts(curvature, side):
 def test_the_error_of_the_lower_solution_is_part_of_the_limits(
     curvature, start, target
 ):
-    # A lower solve that ended where ∇y g was small beside its largest value on the way
+    # A lower solve that ended when ∇y g was small relative to its largest value
     # gave 0.0033 and HOMOGENEOUS for a true 0.33.
     matrices = [np.diag([1.0, curvature]), np.diag([1.0, 3 * curvature])]
     x = np.array([2.0, 2 * curvature])
@@ -282,7 +282,7 @@ def test_the_error_of_the_lower_solution_is_part_of_the_limits(
         np.testing.assert_allclose(found.distance, truth, rtol=1e-3)
         assert found.verdict is Verdict.HETEROGENEOUS
     else:
-        # ∇y f vanishes in the second entry, up to the error of y: no more is known.
+        # ∇y f vanishes in the second entry, up to the error of y.
         assert found.verdict is Verdict.UNCLEAR
         assert found.obstacle is not None
         assert found.obstacle.cause is Cause.REMAINDER
@@ -322,7 +322,7 @@ def test_too_few_products_leave_it_unclear_and_enough_are_named():
 )
 def test_negative_curvature_is_named(curvatures, stage):
     matrices = [np.diag([1.0, 2.0, one]) for one in curvatures]
-    # ∇y f has no part in the direction of negative curvature.
+    # ∇y f has no component in the direction of negative curvature.
     targets = np.array([[1.0, 1.0, 0.0]] * 2)
     couplings = [np.ones((3, 1))] * 2
     found = diagnose(**conditioned(matrices, couplings, targets, np.zeros(1)))

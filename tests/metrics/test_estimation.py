@@ -18,7 +18,7 @@ def estimate(problem, held, x=X, y=Y, **options):
 
 
 def hessians(lower) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Hessians of f and g in (x, y), given a matrix and a coupling."""
+    """Return the Hessians of f and g in (x, y) for a matrix and a coupling."""
     matrix, coupling = lower[:2]
     of_f = np.diag([quadratic.RIDGE] * quadratic.X_SIZE + [1.0] * quadratic.Y_SIZE)
     corner = np.zeros((quadratic.X_SIZE, quadratic.X_SIZE))
@@ -39,11 +39,11 @@ def test_the_mean_of_a_ragged_quadratic(block_size):
     eigenvalues = np.linalg.eigvalsh(mean.matrix)
     np.testing.assert_allclose(got.strong_convexity, eigenvalues[0], rtol=1e-10)
     largest = max(map(spectral_norm, hessians(mean)))
-    assert largest > eigenvalues[-1]  # so that the mixed part is seen to count
+    assert largest > eigenvalues[-1]  # so that the mixed part matters
     np.testing.assert_allclose(got.gradient_lipschitz, largest, rtol=1e-10)
     assert got.cross_lipschitz == got.curvature_lipschitz == 0
 
-    # Every device counts alike, whatever it holds.
+    # Every device has the same weight, whatever its number of examples.
     mean_gradient = mean.matrix @ Y - mean.coupling @ X - mean.offset
     variance, steepest = 0.0, 0.0
     for device in held:

@@ -1,4 +1,4 @@
-"""Quadratics on which exactly one step is too large: it is named, with a cure."""
+"""Quadratics on which exactly one step is too large; the result names it."""
 
 from dataclasses import replace
 from functools import cache
@@ -81,7 +81,7 @@ def found(algorithm: Any) -> tuple[Instability, ...]:
 
 
 def distance(algorithm: Any, rounds: int = 80) -> float:
-    """Return how far from y*(x) and x* a run ends, in units of where it began."""
+    """Return the last distances from y*(x) and x*, relative to the first."""
     problem, devices, x, y = task()[:4]
     solution = QUADRATIC.solution()
     try:
@@ -181,7 +181,7 @@ def test_an_algorithm_without_these_settings_is_not_judged():
 
 
 class Clock:
-    """A clock that jumps past every time limit in a given trial's second round."""
+    """A clock that jumps past every time limit in the second round of a trial."""
 
     def __init__(self, trial: int) -> None:
         self.trial, self.count, self.now = trial, 0, 0.0
@@ -199,7 +199,7 @@ class Clock:
 
 @pytest.fixture
 def cut_short(monkeypatch):
-    """Return a function that has a trial, counted from 1, cut short."""
+    """Return a function that interrupts a trial, counted from 1."""
 
     def cut(trial: int) -> None:
         clock = Clock(trial)
@@ -210,7 +210,7 @@ def cut_short(monkeypatch):
     return cut
 
 
-# Of SimFBO the trials are: y, the adjoint, x.
+# The trials of SimFBO are y, the adjoint and x.
 @pytest.mark.parametrize("trial", [1, 2, 3])
 def test_a_trial_that_is_cut_short_is_not_stable(cut_short, trial):
     cut_short(trial)
@@ -267,5 +267,5 @@ def test_no_step_is_blamed_for_a_loss_that_is_not_finite_at_the_start():
     held = [LocalExamples(value * np.ones(2), np.ones(2)) for value in (1.0, 0.0)]
     what = InMemoryDevices(held), 3.0, 0.0
     problem = BilevelProblem(undefined, loss)
-    # A device is excluded in every round, so that a search would begin.
+    # A device is excluded in every round, which would start a search.
     assert not find_instabilities(problem, FedBiO(0.1), *what, rounds=4, seconds=600.0)

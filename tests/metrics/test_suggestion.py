@@ -1,4 +1,4 @@
-"""Suggested settings against known answers, the badly conditioned ones first."""
+"""Suggested settings against known answers, ill-conditioned ones first."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 START = np.zeros(()), np.zeros(3)
 COUNT = 24
-"""Devices of every federation below, so that one program serves all of them."""
+"""Number of devices of every federation below, so that all use one program."""
 PROBLEM = BilevelProblem(
     # ∇y f = −(1, 1, 1) wherever y is, and H = diag of the batch's mean.
     upper_loss=lambda x, y, batch: jnp.mean(-jnp.sum(y) + 0.0 * batch),
@@ -29,7 +29,7 @@ PROBLEM = BilevelProblem(
 
 
 def devices(*diagonals, dtype=np.float64):
-    """Return `COUNT` devices, as many of each Hessian."""
+    """Return `COUNT` devices, equally many of each Hessian."""
     held = [np.asarray([one], dtype) for one in diagonals]
     each, rest = divmod(COUNT, len(held))
     assert not rest
@@ -56,7 +56,7 @@ def test_curvature_and_remainders_are_those_of_the_matrix(diagonal):
     else:
         assert found.series is None
         assert "Use an algorithm with an adjoint" in found.reasons["series"]
-    # Along what is left after 64 terms: a mean of curvatures, not below the smallest.
+    # Along the remainder of 64 terms: a mean of curvatures, not below the smallest.
     assert min(diagonal) * (1 - 1e-9) <= found.smallest <= largest * (1 + 1e-9)
     assert found.sharpest <= found.curvature
 
@@ -123,7 +123,7 @@ def test_rates_are_stable_on_a_device_that_is_far_sharper(factor):
 
 
 def dense(*matrices):
-    """Return devices whose lower loss is ½ yᵀHy, each with a Hessian of its own."""
+    """Return devices whose lower loss is ½ yᵀHy, each with another Hessian H."""
     held = [np.asarray([one]) for one in matrices]
     return InMemoryDevices([LocalExamples(one, one) for one in held])
 
@@ -149,7 +149,7 @@ def test_the_smallest_curvature_is_bounded_by_that_of_the_mean_hessian(
     found = suggest(DENSE, dense(*hessians), *START, rounds=200)
     least, *_, most = np.linalg.eigvalsh(np.mean(hessians, 0))
     assert least * (1 - 1e-9) <= found.smallest <= most * (1 + 1e-9)
-    # What is left after 64 terms has lost all that is more than a tenth as curved.
+    # After 64 terms, directions of more than a tenth of the curvature have vanished.
     if condition <= 1e2 and alike:
         assert found.smallest < 1.01 * least
 
@@ -161,7 +161,7 @@ def test_the_smallest_curvature_of_devices_that_are_flat_in_turn():
 
 
 def test_curvature_is_measured_near_the_solution():
-    # Flat where y begins: the curvature of a quartic at its solution is 300.
+    # Flat at the initial y: the curvature of a quartic at its solution is 300.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean(jnp.sum(y) + 0.0 * batch),
         lower_loss=lambda x, y, batch: jnp.mean(

@@ -1,4 +1,4 @@
-"""The picture of a search that began with a rate of 0."""
+"""The plot of a search with an initial rate of 0."""
 
 from math import inf
 

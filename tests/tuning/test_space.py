@@ -1,4 +1,4 @@
-"""Which settings are searched, and in which ranges."""
+"""The searched settings and their ranges."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_a_fresh_gradient_never_weighs_more_than_1(algorithm, highest):
     for one in mixing:
         assert one.high == pytest.approx(highest)
         assert one.widened(best=one.high).high == one.high
-        space.at({one.name: one.high})  # the algorithm takes it
+        space.at({one.name: one.high})  # the algorithm accepts it
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_first_proposals_are_the_given_setting_and_the_theory():
         assert one["lower_rate"] == pytest.approx(0.5)  # learning_rate · it = 1 / L
         assert one["hypergradient.scale"] == pytest.approx(0.9 / 4)
         assert one["upper_mixing"] == start["upper_mixing"]
-        space.at(one)  # the algorithm takes it
+        space.at(one)  # the algorithm accepts it
 
 
 def test_without_theory_the_given_setting_comes_first_alone():
@@ -138,7 +138,7 @@ def test_without_theory_the_given_setting_comes_first_alone():
 
 
 def test_a_fixed_x_is_searched_around_1():
-    # A range of logarithms cannot hold 0.
+    # A logarithmic range cannot contain 0.
     space = search_space(FedBiO(1.0, upper_rate=0.0), curvature=2.0, steps=1)
     assert space.settings[0] == Setting("upper_rate", 0.01, 100.0)
     assert space.start["upper_rate"] == 0.0

@@ -1,4 +1,4 @@
-"""Proposals: ranges that follow what was found."""
+"""Proposals of a study: ranges follow the best values."""
 
 from math import inf
 
@@ -37,7 +37,9 @@ def test_the_first_trial_is_the_given_setting_outside_of_its_range(upper_rate):
             "upper_rate": 0.1 if upper_rate == 0 else 10.0,
             "lower_rate": 1.0,
         }
-        reported(study, [0.01 * n for n in range(12)])  # the given one is the best
+        reported(
+            study, [0.01 * n for n in range(12)]
+        )  # the initial setting is the best
         assert len(study.propose(1, 12)) == 12
         assert len(study.trials()) == 24
         assert len(study.importances()) == 2
@@ -85,7 +87,7 @@ def test_a_damaged_line_is_named_with_its_cure(damage, tmp_path):
     )
     with pytest.raises(ValueError, match=message), opened(file, SPACE, seed=0):
         pass
-    # The cure is one: what is before the damage is a study.
+    # The remedy works: the lines above the damage are a study.
     file.write_bytes(b"\n".join([*whole[:4], b""]))
     with opened(file, SPACE, seed=0) as study:
         assert len(study.propose(0, 2)) == 2

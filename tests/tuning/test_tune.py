@@ -32,7 +32,7 @@ UPPER = Space(SLOW, (Setting("upper_rate", 0.001, 1.0),))
 
 
 class KilledError(Exception):
-    """What a report raises where a process would have been killed."""
+    """An exception in place of the end of a killed process."""
 
 
 def searched(algorithm=SLOW, trials=12, **options):
@@ -75,7 +75,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
         reached = {one.number for one in mine if one.rounds == last.rounds}
         expected = sorted(mine, key=lambda one: overall(one.scores[first.rounds]))
         best = {one.number for one in expected[: last.settings]}
-        # The start goes on in any case.
+        # The initial setting continues in any case.
         assert reached == best | ({0} if generation == 0 else set())
 
 
@@ -89,7 +89,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
 )
 @pytest.mark.slow
 def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
-    # x must not move, and those that move it least are the best.
+    # x must not move, so the settings that move it least are the best.
     given: Any = space.algorithm if isinstance(space, Space) else space
     options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
     with pytest.raises(KilledError):
@@ -123,7 +123,7 @@ def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(found, tmp_
             break
         except KilledError:
             batches += 1
-            # Half a line, as of a process that was killed while it wrote.
+            # Half a line, as left by a process that was killed during a write.
             with file.open("ab") as journal:
                 journal.write(b'{"op_code": 4, "worker')
     assert batches == 8
@@ -156,7 +156,7 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
 )
 @pytest.mark.slow
 def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
-    # Without a single generation that is opened again: its halving is over.
+    # No generation is continued, because its halving is complete.
     for trials in counts:
         found = searched(UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log")
         assert len(found.trials) >= trials
@@ -206,7 +206,7 @@ def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
 
 
 def test_a_setting_that_deteriorates_later_cannot_win():
-    # x falls from 3 to 1: whoever is at 2 after 10 rounds is beyond it at the end.
+    # x falls from 3 to 1: a run at x = 2 after 10 rounds is below it at the end.
     found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
     early = min(found.trials, key=lambda one: one.scores[10])
     assert early.scores[10] < found.best.scores[10]
@@ -216,7 +216,7 @@ def test_a_setting_that_deteriorates_later_cannot_win():
 
 def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
     def score(x, y):
-        # One call for the shorter run, and of the three seeds to the end the second.
+        # One call for the shorter run, and the second of three seeds of the full run.
         return inf if next(calls) == 2 else 1.0
 
     calls = count()
@@ -228,7 +228,7 @@ def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
 @pytest.mark.parametrize("memory", [scoring.MEMORY, *at_night(0.0)])
 @pytest.mark.slow
 def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
-    # Steps of the last device on y overflow; it is excluded, and the others go on.
+    # The steps of the last device on y overflow; it is excluded, others continue.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((y - 1) ** 2 + 0 * batch),
         lower_loss=lambda x, y, batch: jnp.mean(batch * (y - x) ** 2) / 2,
@@ -245,13 +245,13 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     arguments = problem, space, held, 3.0, 2.0
     with pytest.raises(ArithmeticError, match="All 2 settings diverged"):
         tune(*arguments, rounds=2, trials=2, seeds=[0])
-    # Where large uploads are to be left out, such a setting is as good as any.
+    # If the limits exclude large uploads, this setting is as good as any.
     limited = tune(*arguments, rounds=2, trials=2, seeds=[0], limits=Limits(norm=1e6))
     assert isfinite(limited.best.score)
 
 
 def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
-    # The sigmoid is best at y = ∞, where lower rates beyond 2 lead.
+    # The sigmoid is best at y = ∞, to which lower rates above 2 diverge.
     problem = BilevelProblem(
         lambda x, y, b: jnp.mean(jax.nn.sigmoid(-y * b)) + 10 * (x + 3) ** 2,
         lambda x, y, b: jnp.mean((y - x * b) ** 2) / 2,

@@ -152,8 +152,8 @@ def _located(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        place = f"{where[0].upper()}{where[1:]}"
-        raise DeviceError(f"{place}: {type(error).__name__}: {error}") from error
+        location = f"{where[0].upper()}{where[1:]}"
+        raise DeviceError(f"{location}: {type(error).__name__}: {error}") from error
 
 
 def _require_finite(result: PyTree) -> PyTree:

@@ -44,9 +44,9 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
         >>> mean = lambda x, y, batch: jnp.mean((y - batch) ** 2)
         >>> variance = lambda x, y, batch: jnp.var(y * batch)
         >>> rows = StoredExamples(jnp.arange(3.0), jnp.array(0), jnp.array(3))
-        >>> data, one = StoredData(rows, rows), jnp.array(1.0)
-        >>> check_means(BilevelProblem(mean, mean), one, one, data)
-        >>> check_means(BilevelProblem(variance, mean), one, one, data)
+        >>> data, x = StoredData(rows, rows), jnp.array(1.0)
+        >>> check_means(BilevelProblem(mean, mean), x, x, data)
+        >>> check_means(BilevelProblem(variance, mean), x, x, data)
         Traceback (most recent call last):
         ...
         ValueError: upper_loss is not a mean over its batch: on 3 examples it is

@@ -159,10 +159,12 @@ def diagnose(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
         ...     lower_loss=lambda x, y, batch: jnp.mean(batch * y**2 / 2 - x * y),
         ... )
-        >>> one, four = np.ones(1), np.full(1, 4.0)
-        >>> alike = InMemoryDevices([LocalExamples(one, one)] * 2)
-        >>> apart = InMemoryDevices([LocalExamples(one, one), LocalExamples(one, four)])
-        >>> for devices in (alike, apart):
+        >>> ones, fours = np.ones(1), np.full(1, 4.0)
+        >>> equal = InMemoryDevices([LocalExamples(ones, ones)] * 2)
+        >>> mixed = InMemoryDevices(
+        ...     [LocalExamples(ones, ones), LocalExamples(ones, fours)]
+        ... )
+        >>> for devices in (equal, mixed):
         ...     print(diagnose(problem, devices, 3.0, 0.0).verdict.name)
         HOMOGENEOUS
         HETEROGENEOUS
@@ -195,7 +197,7 @@ def _measure(solves: FederatedSolves, tolerance: float) -> Diagnosis:
         server = solves.session.ask(Question.UPPER, server)
         curvature = solves.curvature(server)
         shared, z = solves.adjoint(server, curvature.factor, residuals[0])
-        local = solves.own_adjoints(server, residuals[1])
+        local = solves.local_adjoints(server, residuals[1])
         lower = lower_errors(solves, server, curvature, z, shared, local, residuals[1])
         diagnosis = _compare(server.direct, shared, local, lower, tolerance)
         goal = SMALL * tolerance * _size(server.direct, shared.indirect)
@@ -226,7 +228,7 @@ def _compare(
     # ∇x f̄ is the same in both hypergradients.
     difference = norm(tree.subtract(local.indirect, shared.indirect))
     solve_error = shared.error + local.error
-    error = solve_error + lower.indirect + lower.own
+    error = solve_error + lower.indirect + lower.local
     size_error = shared.error + lower.indirect + lower.direct
     distance = difference / size
     low = max(0.0, difference - error) / (size + size_error)

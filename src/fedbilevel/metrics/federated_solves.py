@@ -124,7 +124,7 @@ class FederatedSolves:
         relative = left / size if size else 0.0
         return Adjoint(self.cross(server, z), factor * left, relative), z
 
-    def own_adjoints(self, server: SurveyState, residual: float) -> Adjoint:
+    def local_adjoints(self, server: SurveyState, residual: float) -> Adjoint:
         """Return the mean of J_k z_k with H_k z_k = ∇y f_k, solved by each device.
 
         Raises:
@@ -136,25 +136,25 @@ class FederatedSolves:
             server = self.session.ask(
                 Question.OWN, server._replace(limit=limit, residual=residual)
             )
-            own = server.own
-            left = float(own.residual)
+            local = server.local
+            left = float(local.residual)
             self.report_residual(Stage.OWN, left, residual)
-            share = float(own.not_convex)
+            share = float(local.not_convex)
             if share:
                 raise ObstacleError(
                     Obstacle(
                         Cause.NEGATIVE_CURVATURE,
                         Stage.OWN,
                         left,
-                        curvature=float(own.curvature) / share,
+                        curvature=float(local.curvature) / share,
                         devices=share,
                     )
                 )
-            share = float(own.unfinished)
+            share = float(local.unfinished)
             if not share:
-                return Adjoint(own.indirect, float(own.error), left)
+                return Adjoint(local.indirect, float(local.error), left)
             if limit == self.survey.products:
-                needed = ceil(float(own.needed) / share)
+                needed = ceil(float(local.needed) / share)
                 raise ObstacleError(
                     Obstacle(
                         Cause.NOT_CONVERGED, Stage.OWN, left, needed, devices=share

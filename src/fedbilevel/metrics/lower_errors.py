@@ -24,23 +24,23 @@ class LowerErrors(NamedTuple):
     Attributes:
         direct: bound on the error of ∇x f̄.
         indirect: bound on the error of J̄ H̄⁻¹ ∇y f̄.
-        own: bound on the error of the mean of J_k H_k⁻¹ ∇y f_k.
+        local: bound on the error of the mean of J_k H_k⁻¹ ∇y f_k.
         residual: ‖∇y ḡ‖, relative to the terms that cancel in it.
 
     Example:
-        >>> LowerErrors(direct=0.5, indirect=1.0, own=2.0, residual=1e-9).total
+        >>> LowerErrors(direct=0.5, indirect=1.0, local=2.0, residual=1e-9).total
         3.5
     """
 
     direct: float = 0.0
     indirect: float = 0.0
-    own: float = 0.0
+    local: float = 0.0
     residual: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum of the three bounds."""
-        return self.direct + self.indirect + self.own
+        return self.direct + self.indirect + self.local
 
 
 def lower_errors(
@@ -85,10 +85,10 @@ def lower_errors(
     moved_rest = tree.subtract(moved.right_side, solves.product(moved, z))
     indirect = norm(tree.subtract(solves.cross(moved, z), shared.indirect))
     indirect += curvature.factor * norm(tree.subtract(moved_rest, rest))
-    moved_local = solves.own_adjoints(moved, local_residual)
+    moved_local = solves.local_adjoints(moved, local_residual)
     return LowerErrors(
         direct=scale * norm(tree.subtract(moved.direct, server.direct)),
         indirect=scale * indirect,
-        own=scale * norm(tree.subtract(moved_local.indirect, local.indirect)),
+        local=scale * norm(tree.subtract(moved_local.indirect, local.indirect)),
         residual=size / terms,
     )

@@ -10,7 +10,7 @@ class Stage(Enum):
     LOWER = "lower problem"
     CURVATURE = "smallest curvature"
     ADJOINT = "global adjoint"
-    OWN = "devices' own adjoints"
+    OWN = "devices' local adjoints"
 
 
 class Cause(Enum):

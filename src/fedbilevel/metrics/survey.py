@@ -50,7 +50,7 @@ class SurveyState(NamedTuple):
         direct: ∇x f̄.
         right_side: ∇y f̄.
         cross: J̄ · vector.
-        own: means over the devices' local solves.
+        local: means over the devices' local solves.
     """
 
     x: Upper
@@ -65,7 +65,7 @@ class SurveyState(NamedTuple):
     direct: Upper
     right_side: Lower
     cross: Upper
-    own: DeviceSolves
+    local: DeviceSolves
 
 
 @register
@@ -117,7 +117,7 @@ class Survey:
             direct=zero_x,
             right_side=zero_y,
             cross=zero_x,
-            own=DeviceSolves(zero_x, *(zero,) * 6),
+            local=DeviceSolves(zero_x, *(zero,) * 6),
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
@@ -195,7 +195,7 @@ class Survey:
                 lambda server, mean, key: server._replace(cross=mean),
             ),
             queries.ask(
-                "own solutions",
+                "local solutions",
                 lambda server: (
                     server.x,
                     server.y,
@@ -204,7 +204,7 @@ class Survey:
                     server.residual,
                 ),
                 solve,
-                lambda server, mean, key: server._replace(own=mean),
+                lambda server, mean, key: server._replace(local=mean),
             ),
         )
 

@@ -61,7 +61,7 @@ class Trial(NamedTuple):
         return overall(self.scores[self.rounds]) if self.scores else inf
 
     @property
-    def place(self) -> tuple[int, float]:
+    def sort_key(self) -> tuple[int, float]:
         """The sort key of trials, best first: rounds, then the score."""
         return -self.rounds if self.score < inf else 0, self.score
 
@@ -198,7 +198,7 @@ class Study:
         ranges = self._space.settings
         for number in range(1, generation + 1):
             earlier = [trial for trial in self.trials() if trial.generation < number]
-            best = min(earlier, key=lambda trial: trial.place)
+            best = min(earlier, key=lambda trial: trial.sort_key)
             if best.score < inf:
                 ranges = tuple(
                     item.widened(best.settings[item.name]) for item in ranges
@@ -249,7 +249,7 @@ class Study:
         ranges = _distributions(settings)
         trials = sorted(
             (trial for trial in every if _all_inside(settings, trial.settings)),
-            key=lambda trial: trial.place,
+            key=lambda trial: trial.sort_key,
         )
         if len(trials) < 10 or len(ranges) < 2:
             return {}

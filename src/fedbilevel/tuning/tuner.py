@@ -93,7 +93,7 @@ class TuningProgress(NamedTuple):
     def best(self) -> Trial | None:
         """The best trial so far: the lowest score of the longest runs."""
         finite = [trial for trial in self.trials if trial.score < inf]
-        return min(finite, key=lambda trial: trial.place, default=None)
+        return min(finite, key=lambda trial: trial.sort_key, default=None)
 
 
 def tune(
