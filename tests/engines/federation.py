@@ -44,6 +44,6 @@ def trajectory(name: str, engine: Engine, **settings: Any) -> list[np.ndarray]:
         **{"rounds": ROUNDS, "weights": WEIGHTS, "engine": engine, **settings},
     )
     return [
-        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(done.server)])
-        for done in rounds
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.server)])
+        for result in rounds
     ]

@@ -61,15 +61,15 @@ def arguments_without_rounds() -> dict[str, Any]:
     return {name: value for name, value in arguments().items() if name != "rounds"}
 
 
-def numbers(done):
+def numbers(result):
     """Return the state of a run without the padding of a mesh."""
-    kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], done.private)
-    return jax.tree.map(np.asarray, (done.server, kept)), done.costs
+    kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], result.private)
+    return jax.tree.map(np.asarray, (result.server, kept)), result.costs
 
 
-def assert_same_bits(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one[0], other[0])
-    assert one[1] == other[1]
+def assert_same_bits(actual, other):
+    jax.tree.map(np.testing.assert_array_equal, item[0], other[0])
+    assert item[1] == other[1]
 
 
 @pytest.mark.slow
@@ -79,12 +79,12 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     *_, expected = run(**arguments(engine=engine))
     whole = numbers(expected)
     checkpoints = Checkpoints(tmp_path, every=2, keep=2)
-    for done in run(**arguments(engine=engine), checkpoints=checkpoints):
-        if done.number + 1 == stop:
+    for result in run(**arguments(engine=engine), checkpoints=checkpoints):
+        if result.number + 1 == stop:
             break
     again = list(resume(**arguments(engine=engine), checkpoints=checkpoints))
     # The last round before the iterator was closed has a checkpoint too.
-    assert [done.number for done in again] == list(range(stop, ROUNDS))
+    assert [result.number for result in again] == list(range(stop, ROUNDS))
     assert_same_bits(numbers(again[-1]), whole)
     # The run is complete: its last round is yielded again.
     (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
@@ -113,10 +113,10 @@ def test_arrays_of_any_shape_type_and_place_come_back_as_they_were(
     store = Store(Checkpoints(tmp_path, every=1), {})
     store.save(Progress(1, state, Costs(), ()))
     store.close()
-    found = store.newest(state)
-    assert found is not None
-    assert {one.dtype for one in jax.tree.leaves(found.state)} == {jnp.dtype(dtype)}
-    jax.tree.map(np.testing.assert_array_equal, found.state, state)
+    actual = store.newest(state)
+    assert actual is not None
+    assert {item.dtype for item in jax.tree.leaves(actual.state)} == {jnp.dtype(dtype)}
+    jax.tree.map(np.testing.assert_array_equal, actual.state, state)
     other = jax.tree.map(lambda leaf: leaf.astype(as_wide), state)
     with pytest.raises(CheckpointError, match="other shapes or dtypes"):
         store.newest(other)
@@ -153,10 +153,12 @@ try:
 except CheckpointError as error:
     print(error)
 """
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", code, tmp_path], text=True, stderr=subprocess.DEVNULL
     )
-    assert said.startswith(f"A checkpoint could not be written to {tmp_path}: File too")
+    assert output.startswith(
+        f"A checkpoint could not be written to {tmp_path}: File too"
+    )
 
 
 @pytest.mark.slow
@@ -186,7 +188,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         tmp_path,
         every=2,
         keep=2,
-        measure=lambda done: {"loss": seen[done.number]},
+        measure=lambda result: {"loss": seen[result.number]},
         best="loss",
     )
     *_, last = run(**arguments(), checkpoints=checkpoints)
@@ -242,7 +244,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_without_a_checkpoint_the_run_begins(tmp_path):
     rounds = resume(**arguments(rounds=2), checkpoints=Checkpoints(tmp_path))
-    assert [done.number for done in rounds] == [0, 1]
+    assert [result.number for result in rounds] == [0, 1]
 
 
 def kept(directory: Path) -> list[int]:
@@ -256,7 +258,7 @@ def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
         tmp_path,
         every=2,
         keep=1,
-        measure=lambda done: {"loss": seen[done.number]},
+        measure=lambda result: {"loss": seen[result.number]},
         best="loss",
     )
     for rounds, expected in [(2, [2]), (4, [2, 4]), (6, [2, 6]), (9, [2, 9])]:
@@ -293,7 +295,7 @@ def test_without_a_number_to_choose_by_there_is_no_best(tmp_path):
     ],
 )
 def test_a_measure_that_is_no_number_is_refused(measured, message, tmp_path):
-    checkpoints = Checkpoints(tmp_path, measure=lambda done: measured, best="loss")
+    checkpoints = Checkpoints(tmp_path, measure=lambda result: measured, best="loss")
     with pytest.raises((TypeError, ValueError), match=message):
         list(run(**arguments(rounds=1), checkpoints=checkpoints))
 

@@ -47,7 +47,7 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
     offset, environment = false_clock(tmp_path)
     directory = tmp_path / "checkpoints"
     began = time.time()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", __name__, offset, directory],
         env={**os.environ, **environment},
         capture_output=True,
@@ -55,9 +55,9 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
         timeout=HANG,
         cwd=Path(__file__).parents[2],
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert result.returncode == 0, result.stderr[-3000:]
     took = time.time() - began
-    for seen, jump in zip(map(float, done.stdout.split()), JUMPS, strict=True):
+    for seen, jump in zip(map(float, result.stdout.split()), JUMPS, strict=True):
         assert 0 < seen - began - jump < took  # The clock was wrong.
     newest = directory / f"round_{len(JUMPS) * ROUNDS_BETWEEN}"
     assert (newest / "commit_success.txt").exists()

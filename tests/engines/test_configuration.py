@@ -94,8 +94,8 @@ def test_a_change_that_shows_in_many_places_is_told_once():
         loss = closure(value)
         return {"loss": loss, "gradient": jax.jit(loss)}
 
-    found = differences(describe(oracles(0.5)), describe(oracles(0.6)))
-    assert found == ["loss.value was 0.5 and is 0.6"]
+    actual = differences(describe(oracles(0.5)), describe(oracles(0.6)))
+    assert actual == ["loss.value was 0.5 and is 0.6"]
 
 
 def test_a_wrapper_of_a_library_is_looked_through_and_one_of_the_user_is_not():

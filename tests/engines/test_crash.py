@@ -24,8 +24,8 @@ def start(directory: Path, result: Path, count: int) -> list[subprocess.Popen[st
 
 def finish(running: list[subprocess.Popen[str]]) -> None:
     for process in running:
-        said, _ = process.communicate(timeout=HANG)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0, output
 
 
 def finish_elsewhere(directory: Path, count: int) -> np.ndarray:
@@ -42,7 +42,7 @@ def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
     assert process.stdout is not None
     seen: list[int] = []
     for line in process.stdout:
-        assert "skipped" not in line, line
+        assert "Skipped" not in line, line
         # Other processes write to the same pipe, in parts.
         seen += [int(number) for number in re.findall(r"round (\d+)\n", line)]
         if len(seen) >= enough:
@@ -52,8 +52,8 @@ def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
 
 def newest(directory: Path) -> int:
     """Return the number of rounds of the newest checkpoint."""
-    found = [path.name.split("_")[1] for path in directory.glob("round_*")]
-    return max([0, *(int(number) for number in found if number.isdigit())])
+    actual = [path.name.split("_")[1] for path in directory.glob("round_*")]
+    return max([0, *(int(number) for number in actual if number.isdigit())])
 
 
 def wait_for_a_write(directory: Path, process: subprocess.Popen[str]) -> None:

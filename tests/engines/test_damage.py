@@ -59,14 +59,14 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
         "round_4",
         "round_5",
     }
-    for one in directory.glob("round_*"):
-        verified_notes(one)
+    for item in directory.glob("round_*"):
+        verified_notes(item)
     part_of_the_state = victim.relative_to(directory / "round_4").parts[0] in (
         "state",
         "notes",
         "digests.json",
     )
-    assert part_of_the_state == any("skipped" in one for one in caplog.messages)
+    assert part_of_the_state == any("Skipped" in item for item in caplog.messages)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplo
         digests.unlink()
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         again = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
-        assert [done.number for done in again] == [0, 1, 2, 3, 4]
+        assert [result.number for result in again] == [0, 1, 2, 3, 4]
     assert "has no readable checkpoint" in caplog.messages[-1]
     (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(end), two_checkpoints[1])

@@ -27,8 +27,8 @@ def shards(count: int, chunk_size: int | None = None) -> Sharded:
     return Sharded(Mesh(np.array(jax.devices()[:count]), ("shards",)), chunk_size)
 
 
-def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+def assert_same(actual: list[np.ndarray], other: list[np.ndarray]) -> None:
+    np.testing.assert_allclose(entry, other, rtol=0, atol=1e-10)
 
 
 @in_tiers(quick=(), check=KINDS[1:])
@@ -65,8 +65,8 @@ def two_processes(request, tmp_path_factory) -> dict[str, list[np.ndarray]]:
     for process in start_processes(
         2, ["tests.engines.processes", str(directory), *names]
     ):
-        said, _ = process.communicate(timeout=HANG)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0, output
     return {
         name: list(np.load(directory / f"{number}.npy"))
         for number, name in enumerate(names)
@@ -135,12 +135,12 @@ def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
 @pytest.mark.process
 def test_processes_that_do_not_see_the_same_decide_alike(tmp_path):
     running = start_processes(2, ["tests.engines.quarrel", str(tmp_path)])
-    said = [process.communicate(timeout=HANG)[0] for process in running]
-    for process, lines in zip(running, said, strict=True):
+    output = [process.communicate(timeout=HANG)[0] for process in running]
+    for process, lines in zip(running, output, strict=True):
         assert process.returncode == 0, lines
-        words = [line.split() for line in lines.splitlines()]
-        assert [w[1] for w in words if w[0] == "resumed"] == ["2", "3"]
-        ends = [w[1] for w in words if w[0] == "end"]
+        message = [line.split() for line in lines.splitlines()]
+        assert [w[1] for w in message if w[0] == "resumed"] == ["2", "3"]
+        ends = [w[1] for w in message if w[0] == "end"]
         assert ends[0] == ends[1]
         assert "refused The processes of this run have different" in lines
 

@@ -157,8 +157,8 @@ def test_a_loss_that_is_not_finite_at_the_start_is_refused():
         assert "the number of examples of a group that is absent" in message
     held = rows()
     held.value[0] = 0.0
-    words = "it is -inf on 1 of 8 single examples and -inf on a batch of 8 examples"
-    with pytest.raises(ValueError, match=words):
+    text = "it is -inf on 1 of 8 single examples and -inf on a batch of 8 examples"
+    with pytest.raises(ValueError, match=text):
         begin(logarithm, mean, held, y=1.0)
 
 
@@ -197,18 +197,18 @@ def test_a_loss_that_takes_no_single_example_is_not_judged():
 
 def test_other_ways_to_begin_refuse_too():
     problem, held = BilevelProblem(mean, variance), rows()
-    own = LocalExamples(held, held)
-    on_demand = OnDemandDevices(3, lambda device: own, 9, 9)
+    local = LocalExamples(held, held)
+    on_demand = OnDemandDevices(3, lambda device: local, 9, 9)
     algorithm, start = FedBiO(0.1), (jnp.array(0.5), jnp.array(0.0))
     with pytest.raises(ValueError, match="lower_loss is not a mean"):
         run(problem, algorithm, on_demand, *start, rounds=1)
     with pytest.raises(ValueError, match="lower_loss is not a mean"):
-        Site(0, problem, algorithm, own, *start)
+        Site(0, problem, algorithm, local, *start)
     with pytest.raises(ValueError, match="lower_loss is not a mean"):
         sweep(
             problem,
             [algorithm],
-            InMemoryDevices([own]),
+            InMemoryDevices([local]),
             *start,
             rounds=1,
             seeds=[0],

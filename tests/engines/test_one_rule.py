@@ -121,7 +121,7 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
     def stacked(upload: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], upload)
 
-    found = [
+    actual = [
         (
             is_acceptable(upload, {}, Limits(limit)),
             bool(acceptable(stacked(upload), {}, everyone, Limits(limit))[0]),
@@ -129,7 +129,7 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
         for upload, limit in cases
     ]
     wanted = [True, False, True, False, False, True, True, False]
-    assert found == [(one, one) for one in wanted]
+    assert actual == [(item, item) for item in wanted]
 
 
 class Federations(NamedTuple):
@@ -162,12 +162,12 @@ def federations(
     server, private = canonical(algorithm.init(problem, *map(jnp.asarray, START)))
     phases = references(False, algorithm.phases(problem))
     devices = InMemoryDevices(held)
-    one = one_device(devices.cohort(np.array([0])))
+    item = one_device(devices.cohort(np.array([0])))
     job = Job(
         problem=problem,
         algorithm=algorithm,
         devices=devices,
-        form=jax.eval_shape(lambda: one),
+        form=jax.eval_shape(lambda: item),
         key=jax.random.key(0),
         opening=references(True, algorithm.opening(problem)) or phases,
         phases=phases,
@@ -212,9 +212,9 @@ def test_every_engine_counts_the_same_devices(name):
     limit = sum(norms) / DEVICES
     # Norms differ clearly, since engines round differently.
     assert max(norms) > 1.0001 * min(norms)
-    found = {engine: run.counted(engine, limit) for engine in run.engines}
+    actual = {engine: run.counted(engine, limit) for engine in run.engines}
     smaller = int(np.argmin(norms))
-    assert found == {engine: [smaller] for engine in run.engines}
+    assert actual == {engine: [smaller] for engine in run.engines}
 
 
 @pytest.mark.slow
@@ -247,8 +247,8 @@ class Reporting:
             return carry, jnp.log(batch.target[0, 0])
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            upload, kept, _ = phase.finish(carry[0], downlink, key)
-            return upload, kept, {"reported": carry[1]}
+            upload, saved, _ = phase.finish(carry[0], downlink, key)
+            return upload, saved, {"reported": carry[1]}
 
         return (
             phase._replace(
@@ -265,8 +265,8 @@ class Reporting:
 @pytest.mark.slow
 def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     held = [
-        one._replace(upper=one.upper._replace(target=np.full((2, 4), sign)))
-        for one, sign in zip(HELD, [2.0, -1.0], strict=True)
+        item._replace(upper=item.upper._replace(target=np.full((2, 4), sign)))
+        for item, sign in zip(HELD, [2.0, -1.0], strict=True)
     ]
     algorithm = Reporting(FedBiO(0.1))
     runs = federations(algorithm, PROBLEM, held)
@@ -275,8 +275,8 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
         runs.counted("debug", None)
     for engine in ("simulation", "sharded", "federation"):
         assert runs.counted(engine, None) == [0], engine
-    (done,) = run(PROBLEM, algorithm, InMemoryDevices(held), *START, rounds=1)
-    reported = done.reports[0].info["reported"]
+    (result,) = run(PROBLEM, algorithm, InMemoryDevices(held), *START, rounds=1)
+    reported = result.reports[0].info["reported"]
     np.testing.assert_allclose(reported, np.log(2.0), rtol=0, atol=1e-12)
 
 
@@ -284,11 +284,11 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
 def test_errors_of_both_kinds_of_engines_name_the_limit():
     algorithm = SimFBO(0.01, local_steps=9)
     runs = federations(algorithm, GENTLE)
-    given = (GENTLE, algorithm)
+    initial = (GENTLE, algorithm)
     rest: dict[str, Any] = {"rounds": 1, "limits": Limits(norm=0.001)}
     engine = runs.engines["federation"]
     with pytest.raises(NoQuorumError) as refused:
-        list(run(*given, runs.enrolled, *START, engine=engine, **rest))
+        list(run(*initial, runs.enrolled, *START, engine=engine, **rest))
     reason = "upload is not finite or exceeds the norm limit of 0.001."
     sites = " ".join(f'Site "site-{number}": {reason}' for number in range(DEVICES))
     assert str(refused.value) == (
@@ -296,4 +296,4 @@ def test_errors_of_both_kinds_of_engines_name_the_limit():
         "Raise the norm limit or lower the learning rate."
     )
     with pytest.raises(NoUploadsError, match=r"limit of 0\.001; raise the norm limit"):
-        list(run(*given, InMemoryDevices(HELD), *START, **rest))
+        list(run(*initial, InMemoryDevices(HELD), *START, **rest))

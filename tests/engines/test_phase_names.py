@@ -16,8 +16,8 @@ FEDNEST = FedNest(0.1, NeumannSeries(terms=20, scale=0.15), lower_rounds=3)
 
 def wrapped(phase: Phase) -> Phase:
     def finish(carry: Any, downlink: Any, key: Any) -> Any:
-        upload, kept, info = phase.finish(carry, downlink, key)
-        return jax.tree.map(lambda leaf: 0.5 * leaf, upload), kept, info
+        upload, state, info = phase.finish(carry, downlink, key)
+        return jax.tree.map(lambda leaf: 0.5 * leaf, upload), state, info
 
     return phase._replace(finish=finish)
 
@@ -48,7 +48,8 @@ def test_two_phases_of_one_name_are_refused():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_names_its_phases(name):
     for phases in rounds_of(ALGORITHMS[name]()):
-        found = references(False, phases)
+        actual = references(False, phases)
         assert all(
-            phases[one.index] == phase for one, phase in zip(found, phases, strict=True)
+            phases[item.index] == phase
+            for item, phase in zip(actual, phases, strict=True)
         )

@@ -32,7 +32,9 @@ def happened(monkeypatch, tmp_path) -> Happened:
                 events.append(("named", os.fspath(arguments[1])))
 
     monkeypatch.setattr(os, "fsync", recorded)
-    sys.addaudithook(lambda *said: heard(*said) if below in str(said[1]) else None)
+    sys.addaudithook(
+        lambda *event: heard(*event) if below in str(event[1]) else None
+    )
     return events
 
 
@@ -43,7 +45,7 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
     with replacing(file) as unfinished:
         unfinished.write_text("all")
     draft, directory = str(tmp_path / "unfinished-notes"), str(tmp_path)
-    order = [one for one in happened if one[0] != "os.remove"]
+    order = [entry for entry in happened if entry[0] != "os.remove"]
     assert order[-4:] == [
         ("on disk", draft),
         ("os.rename", draft),
@@ -68,9 +70,9 @@ def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(happened, tmp_path
         on_disk = {name for event, name in happened[:place] if event == "on disk"}
         temporary = Path(happened[place - 1][1])
         for item in ("state", "notes"):
-            held = [one.relative_to(path) for one in (path / item).rglob("*")]
+            held = [entry.relative_to(path) for entry in (path / item).rglob("*")]
             assert path.name != "round_3" or held
-            assert {str(temporary / one) for one in held} <= on_disk
+            assert {str(temporary / entry) for entry in held} <= on_disk
         assert str(temporary) in on_disk
         # The new name is synchronised before any older file is removed.
         later = happened[place:]

@@ -64,19 +64,19 @@ def calls(lines: Sequence[str]) -> Iterator[Call]:
         resumed = RESUMED.match(line)
         if resumed:
             line = begun.pop(process, "") + resumed[1]
-        found = LINE.match(line)
-        if not found or (found[1] == "openat" and "O_CREAT" not in found[2]):
+        actual = LINE.match(line)
+        if not actual or (actual[1] == "openat" and "O_CREAT" not in actual[2]):
             continue
         paths: list[Path] = []
-        for named, opened in PATH.findall(found[2]):
+        for named, opened in PATH.findall(actual[2]):
             # A name may be relative to the directory of the preceding descriptor.
             if named and paths and not named.startswith("/"):
                 paths[-1] /= named
-            elif named and paths and found[1] not in RENAMING:
+            elif named and paths and actual[1] not in RENAMING:
                 paths[-1] = Path(named)
             else:
                 paths.append(Path(named or opened))
-        yield Call(found[1], tuple(paths))
+        yield Call(actual[1], tuple(paths))
 
 
 class Disk:
@@ -120,12 +120,12 @@ class Disk:
 
     def lost(self, checkpoint: Path) -> list[Path]:
         """Return the files of a checkpoint that a power loss would remove."""
-        needed = [checkpoint / one for one in READ]
+        needed = [checkpoint / item for item in READ]
         return [
             path
             for _, path in self.pending
             if path in (checkpoint, checkpoint.parent)
-            or any(path.is_relative_to(one) for one in needed)
+            or any(path.is_relative_to(item) for item in needed)
         ]
 
 
@@ -135,14 +135,14 @@ def removals(lines: Sequence[str], kept: Path) -> int:
     for name, paths in calls(lines):
         if paths == (kept.parent,):
             disk.do(Call(name, paths))
-        inside = [one for one in paths if one.is_relative_to(kept)]
+        inside = [item for item in paths if item.is_relative_to(kept)]
         if not inside:
             continue
         checkpoint = kept.joinpath(*inside[-1].relative_to(kept).parts[:1])
         if name in REMOVING and checkpoint in named:
             named.discard(checkpoint)
             gone.add(checkpoint)
-            lost = {one.name: disk.lost(one) for one in named}
+            lost = {item.name: disk.lost(item) for item in named}
             assert not all(lost.values()), f"{checkpoint.name} goes, and: {lost}"
         disk.do(Call(name, paths))
         if name in RENAMING and paths[-1].parent == kept:
@@ -168,6 +168,6 @@ def test_a_checkpoint_outlasts_a_loss_of_power_before_an_older_one_goes(tmp_path
     lines = trace.read_text(errors="replace").splitlines()
     assert removals(lines, tmp_path / "kept") == 3
     # The model must detect a name that is not on the disk.
-    without = [one for one in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", one)]
+    without = [item for item in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", item)]
     with pytest.raises(AssertionError, match="round_1 goes, and"):
         removals(without, tmp_path / "kept")

@@ -35,5 +35,5 @@ def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
         "round_1",
         "round_2",
     }
-    said = [one.getMessage() for one in caplog.records if one.name == "absl"]
-    assert said == []
+    output = [item.getMessage() for item in caplog.records if item.name == "absl"]
+    assert output == []

@@ -83,10 +83,10 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
     draw = StoredExamples.draw
 
     def watched_work(phase, downlink, *rest, **how):
-        done = run_device(phase, downlink, *rest, **how)
-        seen["up"] += tree.number_of_bytes(done.upload)
+        result = run_device(phase, downlink, *rest, **how)
+        seen["up"] += tree.number_of_bytes(result.upload)
         seen["down"] += tree.number_of_bytes(downlink)
-        return done
+        return result
 
     def watched_draw(self, key, batch_size, draws):
         batches = draw(self, key, batch_size, draws)
@@ -107,17 +107,17 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
 @pytest.mark.slow
 def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in():
     times = np.zeros(9)
-    for done in start_run(
+    for result in start_run(
         TwoExchanges(0.1),
         InMemoryDevices(quadratic.devices(9, 3, 0.1)),
         rounds=6,
         participation=UniformSample(4),
         engine=Simulation(chunk_size=3),
     ):
-        times[done.participants] += 1
+        times[result.participants] += 1
         # The report is the mean of the participants' counts.
-        expected = times[done.participants].mean()
-        np.testing.assert_allclose(done.reports[1].info["rounds"], expected)
+        expected = times[result.participants].mean()
+        np.testing.assert_allclose(result.reports[1].info["rounds"], expected)
     assert times.min() < times.max()
 
 
@@ -137,9 +137,9 @@ def test_data_loaded_on_demand_gives_the_same_numbers():
     stored = list(start_run(algorithm, InMemoryDevices(held), **settings))
     rounds = start_run(algorithm, on_demand, **settings)
     loaded.clear()
-    for one, other in zip(stored, rounds, strict=True):
-        np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(one.y, other.y, rtol=0, atol=1e-12)
+    for item, other in zip(stored, rounds, strict=True):
+        np.testing.assert_allclose(item.x, other.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(item.y, other.y, rtol=0, atol=1e-12)
         # Only participants are loaded.
         assert set(loaded) == set(other.participants.tolist())
         loaded.clear()
@@ -293,7 +293,7 @@ run(BilevelProblem(loss, loss), FedBiO(0.1), [LocalExamples([1], [1])], 0, 0, ro
 @pytest.mark.process
 def test_a_list_of_devices_is_told_what_to_do_with_it():
     # In another process: here the tests' type checker would raise first.
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LISTED], capture_output=True, text=True, check=False
     )
-    assert "Wrap the data of the devices in InMemoryDevices" in done.stderr
+    assert "Wrap the data of the devices in InMemoryDevices" in result.stderr

@@ -54,8 +54,8 @@ def test_the_reach_is_a_multiple_of_the_median_of_those_allowed(count):
     medians = [upper_median(gone[k, 2:].tolist()) for k in range(3)]
     expected = 4.0 * np.array([medians[0], whole, medians[2]])
     for library in (np, jnp):
-        found = reach_of(library, library.asarray(gone), library.asarray(allowed), 4.0)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        actual = reach_of(library, library.asarray(gone), library.asarray(allowed), 4.0)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_devices_that_do_not_move_exclude_nobody():
@@ -102,8 +102,8 @@ class Poisoned:
             return phase.start(downlink, private, data, key), batch.added[0]
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            upload, kept, info = phase.finish(carry[0], downlink, key)
-            return jax.tree.map(lambda leaf: leaf + carry[1], upload), kept, info
+            upload, state, info = phase.finish(carry[0], downlink, key)
+            return jax.tree.map(lambda leaf: leaf + carry[1], upload), state, info
 
         return phase._replace(
             start=start,
@@ -114,10 +114,12 @@ class Poisoned:
 
 def holding(added: float) -> list[LocalExamples]:
     held = []
-    for number, own in enumerate(HELD):
+    for number, local in enumerate(HELD):
         mine = np.full(2, added if number == FAR else 0.0)
         held.append(
-            own._replace(upper=PoisonedUpper(own.upper.target, own.upper.shift, mine))
+            local._replace(
+                upper=PoisonedUpper(local.upper.target, local.upper.shift, mine)
+            )
         )
     return held
 
@@ -139,7 +141,7 @@ def points(
     """Return x after each round, with or without the device that moves too far."""
     held = holding(added)
     weights = np.where(np.arange(DEVICES) == FAR, 0.0 if without else 1.0, 1.0)
-    given: dict[str, Any] = {"rounds": ROUNDS, "weights": weights, "limits": NEAR}
+    initial: dict[str, Any] = {"rounds": ROUNDS, "weights": weights, "limits": NEAR}
     poisoned = Poisoned(algorithm)
     if engine == "federation":
         sites = sites_holding(held, PROBLEM, poisoned)
@@ -149,18 +151,24 @@ def points(
         engine_of_sites = Federation(
             InProcess(sites), enrolled, run="first", timeout=HANG
         )
-        done = run(PROBLEM, poisoned, enrolled, *START, engine=engine_of_sites, **given)
+        result = run(
+            PROBLEM, poisoned, enrolled, *START, engine=engine_of_sites, **initial
+        )
     else:
         devices = InMemoryDevices(held)
-        done = run(PROBLEM, poisoned, devices, *START, engine=ENGINES[engine], **given)
-    found = []
-    for one in done:
+        result = run(
+            PROBLEM, poisoned, devices, *START, engine=ENGINES[engine], **initial
+        )
+    actual = []
+    for item in result:
         phases = algorithm.phases(PROBLEM)
-        if not one.number:
+        if not item.number:
             phases = algorithm.opening(PROBLEM) or phases
-        assert (FAR in one.participants) == (not phases[-1].is_compared and not without)
-        found.append(np.asarray(one.x))
-    return found
+        assert (FAR in item.participants) == (
+            not phases[-1].is_compared and not without
+        )
+        actual.append(np.asarray(item.x))
+    return actual
 
 
 @pytest.mark.slow
@@ -184,12 +192,12 @@ def test_every_algorithm_says_how_far_its_uploads_go(name):
     if name.startswith("two exchanges"):
         pytest.skip("says nothing of how far its uploads go")
     expected = points(algorithm, "one chunk", 1e4, without=True)
-    found = points(algorithm, "one chunk", 1e4, without=False)
+    actual = points(algorithm, "one chunk", 1e4, without=False)
     if (
         name == "AutoFedBiO"
     ):  # its first round measures curvatures, which may have any size
         return
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -215,7 +223,7 @@ def test_a_small_poison_in_one_variable_alone_is_seen():
 
 
 def test_honest_devices_count_however_the_data_differ():
-    for done in run(
+    for result in run(
         PROBLEM, FedBiO(0.1), InMemoryDevices(HELD), *START, rounds=20, limits=NEAR
     ):
-        assert not len(done.reports[0].excluded)
+        assert not len(result.reports[0].excluded)

@@ -62,8 +62,8 @@ def test_single_examples_count_where_they_are_worse_than_their_mean():
     held = quadratic.devices(1, 3, 0.8)
     got = estimate(quadratic.problem(), held, examples=40)
     lower = list(zip(*held[0].lower, strict=True))
-    smallest = [np.linalg.eigvalsh(one[0])[0] for one in lower]
-    largest = [spectral_norm(hessians(one)[1]) for one in lower]
+    smallest = [np.linalg.eigvalsh(item[0])[0] for item in lower]
+    largest = [spectral_norm(hessians(item)[1]) for item in lower]
     np.testing.assert_allclose(got.strong_convexity, min(smallest), rtol=1e-10)
     np.testing.assert_allclose(got.gradient_lipschitz, max(largest), rtol=1e-10)
     of_mean = estimate(quadratic.problem(), held, examples=0)

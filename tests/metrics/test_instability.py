@@ -107,7 +107,7 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
         assert steps == ()
         return
     assert not distance(algorithm) < 3
-    assert [one.level.name for one in steps] == [level]
+    assert [item.level.name for item in steps] == [level]
     (step,) = steps
     owner, _, field = step.setting.rpartition(".")
     assert step.value == getattr(getattr(algorithm, owner, algorithm), field)
@@ -122,7 +122,7 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
 
 def test_two_steps_that_are_too_large_are_both_named():
     algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
-    assert [one.level.name for one in found(algorithm)] == ["LOWER", "ADJOINT"]
+    assert [item.level.name for item in found(algorithm)] == ["LOWER", "ADJOINT"]
 
 
 @pytest.mark.nightly
@@ -171,7 +171,7 @@ def test_a_device_that_diverges_by_itself_is_named():
         rounds=10,
         seconds=600.0,
     )
-    assert [one.level.name for one in steps][:1] == ["LOWER"]
+    assert [item.level.name for item in steps][:1] == ["LOWER"]
     assert "device 3 diverges" in steps[0].evidence
     assert "L = 40" in steps[0].evidence
 
@@ -191,10 +191,10 @@ class Clock:
 
     def rounds_of(self, spec: RunSpec) -> Any:
         self.count += 1
-        for done in rounds_of(spec):
-            if self.count == self.trial and done.number == 1:
+        for result in rounds_of(spec):
+            if self.count == self.trial and result.number == 1:
                 self.now = 1e9
-            yield done
+            yield result
 
 
 @pytest.fixture
@@ -242,8 +242,8 @@ def cause_at_the_best_point(problem: BilevelProblem) -> str:
 
 def test_a_run_whose_lower_loss_is_not_finite_gets_no_cause_and_ends():
     problem = replace(task().problem, lower_loss=lambda x, y, batch: np.nan * y[0])
-    said = "At the best point, after 7 rounds, no step could be tried: lower_loss is"
-    assert cause_at_the_best_point(problem).startswith(said)
+    output = "At the best point, after 7 rounds, no step could be tried: lower_loss is"
+    assert cause_at_the_best_point(problem).startswith(output)
 
 
 def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):

@@ -39,8 +39,8 @@ def test_theorem_1_holds_and_is_loose_by_orders_of_magnitude():
         """Return the running averages of the paper's measure, round by round."""
         devices = InMemoryDevices.sharing(HELD, DEVICES)
         points = [
-            (np.asarray(done.x), np.asarray(done.y))
-            for done in run(problem, algorithm, devices, X, Y, rounds=ROUNDS)
+            (np.asarray(result.x), np.asarray(result.y))
+            for result in run(problem, algorithm, devices, X, Y, rounds=ROUNDS)
         ]
         values = [
             np.sum(MEAN.hypergradient(x) ** 2)

@@ -53,15 +53,15 @@ def test_ranges_are_widened_where_the_best_is_at_an_edge():
         assert (upper.low, upper.high) == (0.1, 100.0)
         assert (lower.low, lower.high) == (0.1, 10.0)
         proposed = study.propose(1, 20)
-    values = [one.settings["upper_rate"] for one in proposed]
+    values = [item.settings["upper_rate"] for item in proposed]
     assert max(values) > 10.0
 
 
 def test_ranges_go_down_where_all_diverged():
     with opened(None, SPACE, seed=0) as study:
         reported(study, [inf, inf])
-        for one in study.settings(1):
-            assert (one.low, one.high) == pytest.approx((0.001, 10.0))
+        for item in study.settings(1):
+            assert (item.low, item.high) == pytest.approx((0.001, 10.0))
 
 
 def test_two_processes_cannot_use_one_file(tmp_path):

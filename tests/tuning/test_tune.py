@@ -67,14 +67,14 @@ def test_the_best_is_better_than_the_start_and_gives_what_it_promises(found):
 
 def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
     for generation in range(4):
-        mine = [one for one in found.trials if one.generation == generation]
+        mine = [item for item in found.trials if item.generation == generation]
         assert len(mine) == 3
         first, last = rungs_of(ROUNDS, 3, 3)
-        assert all(len(one.scores[first.rounds]) == 1 for one in mine)
-        assert all(len(one.scores.get(last.rounds, "all")) == 3 for one in mine)
-        reached = {one.number for one in mine if one.rounds == last.rounds}
-        expected = sorted(mine, key=lambda one: overall(one.scores[first.rounds]))
-        best = {one.number for one in expected[: last.settings]}
+        assert all(len(item.scores[first.rounds]) == 1 for item in mine)
+        assert all(len(item.scores.get(last.rounds, "all")) == 3 for item in mine)
+        reached = {item.number for item in mine if item.rounds == last.rounds}
+        expected = sorted(mine, key=lambda item: overall(item.scores[first.rounds]))
+        best = {item.number for item in expected[: last.settings]}
         # The initial setting continues in any case.
         assert reached == best | ({0} if generation == 0 else set())
 
@@ -90,7 +90,7 @@ def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
 @pytest.mark.slow
 def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp_path):
     # x must not move, so the settings that move it least are the best.
-    given: Any = space.algorithm if isinstance(space, Space) else space
+    initial: Any = space.algorithm if isinstance(space, Space) else space
     options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
     with pytest.raises(KilledError):
         searched(space, file=tmp_path / "study.log", report=kill, **options)
@@ -98,12 +98,12 @@ def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp
     assert len(found.trials) == 4
     assert found.start.rounds == ROUNDS
     for seed, score in zip((0, 1), found.start.scores[ROUNDS], strict=True):
-        *_, last = run(PROBLEM, given, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed)
+        *_, last = run(PROBLEM, initial, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed)
         assert float(abs(last.x - 3)) == pytest.approx(score, rel=1e-9)
     assert found.best.score <= found.start.score
-    assert (found.algorithm == given) == (found.best is found.start)
-    if given.upper_rate == 0.0:
-        assert found.algorithm == given
+    assert (found.algorithm == initial) == (found.best is found.start)
+    if initial.upper_rate == 0.0:
+        assert found.algorithm == initial
 
 
 @pytest.mark.slow
@@ -139,9 +139,9 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
     lines = file.read_bytes().splitlines(keepends=True)
     scored = next(n for n, line in enumerate(lines) if b'"scores"' in line)
     assert scored > 15
-    for kept in range(1, scored, 7):
-        cut = tmp_path / f"cut-{kept}.log"
-        cut.write_bytes(b"".join(lines[:kept]))
+    for state in range(1, scored, 7):
+        cut = tmp_path / f"cut-{state}.log"
+        cut.write_bytes(b"".join(lines[:state]))
         resumed = searched(file=cut)
         assert resumed.trials == found.trials
 
@@ -160,9 +160,9 @@ def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
     for trials in counts:
         found = searched(UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log")
         assert len(found.trials) >= trials
-    generations = [one.generation for one in found.trials]
+    generations = [item.generation for item in found.trials]
     assert tuple(map(generations.count, range(len(sizes)))) == sizes
-    assert all(one.scores for one in found.trials)
+    assert all(item.scores for item in found.trials)
 
 
 def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
@@ -208,7 +208,7 @@ def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
 def test_a_setting_that_deteriorates_later_cannot_win():
     # x falls from 3 to 1: a run at x = 2 after 10 rounds is below it at the end.
     found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
-    early = min(found.trials, key=lambda one: one.scores[10])
+    early = min(found.trials, key=lambda item: item.scores[10])
     assert early.scores[10] < found.best.scores[10]
     assert early.rounds == ROUNDS  # it was run to the end, and lost
     assert early.score > found.best.score
@@ -259,7 +259,7 @@ def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
     algorithm = FedBiO(1.0, upper_rate=0.001, lower_rate=0.5, adjoint_rate=0.5)
     space = Space(algorithm, (Setting("lower_rate", 0.1, 10.0),))
     found = tune(problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0])
-    rates = {one.settings["lower_rate"]: one.score for one in found.trials}
+    rates = {item.settings["lower_rate"]: item.score for item in found.trials}
     assert any(rate > 2.5 for rate in rates)
     assert all(score == inf for rate, score in rates.items() if rate > 2.5)
     assert found.best.settings["lower_rate"] < 2.0
