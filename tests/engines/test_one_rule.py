@@ -295,5 +295,5 @@ def test_errors_of_both_kinds_of_engines_name_the_limit():
         f"Round 0: 0 of 1 required uploads were accepted. {sites} "
         "Raise the norm limit or lower the learning rate."
     )
-    with pytest.raises(NoUploadsError, match=r"limit of 0\.001; raise the norm limit"):
+    with pytest.raises(NoUploadsError, match=r"limit of 0\.001\. Raise the norm limit"):
         list(run(*initial, InMemoryDevices(HELD), *START, **rest))

@@ -32,9 +32,7 @@ def happened(monkeypatch, tmp_path) -> Happened:
                 events.append(("named", os.fspath(arguments[1])))
 
     monkeypatch.setattr(os, "fsync", recorded)
-    sys.addaudithook(
-        lambda *event: heard(*event) if below in str(event[1]) else None
-    )
+    sys.addaudithook(lambda *event: heard(*event) if below in str(event[1]) else None)
     return events
 
 

@@ -174,7 +174,7 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
     reports = [
         (int(number), int(device), int(rounds), int(count))
         for message in caplog.messages
-        for number in re.findall(r"^round (\d+), exchange 0: excluded", message)
+        for number in re.findall(r"^Round (\d+), exchange 0: excluded", message)
         for device, count, rounds in re.findall(
             r"device (\d+) \(in (\d+) of its (\d+) rounds\)", message
         )
@@ -240,7 +240,7 @@ def test_who_leaves_early_is_still_told(caplog):
                 rounds.close()
                 break
     assert caplog.messages == [
-        "round 3, exchange 0: excluded device 2 (in 1 of its 4 rounds): upload is not "
+        "Round 3, exchange 0: excluded device 2 (in 1 of its 4 rounds): upload is not "
         "finite"
     ]
 

@@ -17,26 +17,28 @@ from fedbilevel.mathematics.problem import Lower, Upper
 class Round(NamedTuple):
     """A finished round of a run, as `run` and `resume` yield it.
 
-    Most programs read `number`, `x`, `y`, `costs` and `exclusions`.
+    Most programs read `x` and `y`, the variables after the round, `number`, `costs` and
+    `exclusions`.
 
     Attributes:
         number: round number, counted from 0.
-        state: server state and private states after the round, on the engine's devices.
-            Read them through `x`, `y`, `server` and `private`.
-        reports: one report for each exchange of the round: contacted devices, accepted
-            uploads and mean reported values; empty if the round was read from a
-            checkpoint.
-        costs: samples, exchanges and transmitted numbers since the start of the run.
+        state: server state and private states after the round, on the engine's
+            hardware. Read them through `x`, `y`, `server` and `private`.
+        reports: reports of the exchanges of the round, in their order: contacted
+            devices, accepted uploads, and means of reported values. Empty if the round
+            was read from a checkpoint.
+        costs: samples, exchanges and bytes since the start of the run.
         history: metrics of each checkpoint so far, oldest first.
-        exclusion_counts: number of exclusions of each device; read `exclusions`.
+        exclusion_counts: counts of excluded uploads, by device; read `exclusions`.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from fedbilevel import Costs
         >>> from fedbilevel.algorithms.momentum import initial_state
-        >>> import jax.numpy as jnp
-        >>> server = initial_state(jnp.ones(1), jnp.ones(2))
-        >>> Round(0, RunState(server, private=()), (), Costs()).y
-        Array([1., 1.], dtype=float32)
+        >>> state = RunState(initial_state(x=jnp.ones(1), y=jnp.ones(2)), private=())
+        >>> last = Round(number=9, state=state, reports=(), costs=Costs(exchanges=10))
+        >>> last.number, last.costs.exchanges, last.y.shape
+        (9, 10, (2,))
     """
 
     number: int
