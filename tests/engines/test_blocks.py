@@ -144,17 +144,17 @@ def numbers(result) -> Any:
 
 
 def assert_same(actual, other) -> None:
-    jax.tree.map(np.testing.assert_array_equal, item, other)
+    jax.tree.map(np.testing.assert_array_equal, actual, other)
 
 
 def assert_near(actual, other) -> None:
     def check(a, b):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
-    jax.tree.map(check, item, other)
+    jax.tree.map(check, actual, other)
 
 
-def kept(rounds) -> dict[int, tuple[Any, Any]]:
+def contents(rounds) -> dict[int, tuple[Any, Any]]:
     return {result.number: (facts(result), numbers(result)) for result in rounds}
 
 
@@ -162,14 +162,14 @@ def kept(rounds) -> dict[int, tuple[Any, Any]]:
 def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
     bad_rounds = NEVER, 3, NEVER, 9, 10
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        alone = kept(start_run(bad_rounds))
+        alone = contents(start_run(bad_rounds))
         warnings = caplog.messages[:]
         assert any("Round 10: the upper loss" in item for item in warnings)
         assert any("excluded device" in item for item in warnings)
         before, together = PROGRAMS._cache_size(), {}
         for every in (2, 3, 7):
             caplog.clear()
-            together[every] = kept(start_run(bad_rounds, every=every))
+            together[every] = contents(start_run(bad_rounds, every=every))
             assert caplog.messages == warnings
     # The last block is shorter than the others, but runs the same program.
     assert PROGRAMS._cache_size() == before + 1
@@ -243,8 +243,8 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
 def test_an_engine_that_takes_several_calls_a_round_takes_one_at_a_time():
     engine = Simulation(chunk_size=2)
     before = PROGRAMS._cache_size()
-    one_by_one = kept(start_run(engine=engine, rounds=4))
-    rounds = kept(start_run(engine=engine, rounds=4, every=3))
+    one_by_one = contents(start_run(engine=engine, rounds=4))
+    rounds = contents(start_run(engine=engine, rounds=4, every=3))
     assert PROGRAMS._cache_size() == before
     assert [*rounds] == [2, 3]
     for number, (reports, actual) in rounds.items():

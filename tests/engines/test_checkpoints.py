@@ -63,13 +63,13 @@ def arguments_without_rounds() -> dict[str, Any]:
 
 def numbers(result):
     """Return the state of a run without the padding of a mesh."""
-    kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], result.private)
-    return jax.tree.map(np.asarray, (result.server, kept)), result.costs
+    private = jax.tree.map(lambda leaf: np.array(leaf)[:5], result.private)
+    return jax.tree.map(np.asarray, (result.server, private)), result.costs
 
 
 def assert_same_bits(actual, other):
-    jax.tree.map(np.testing.assert_array_equal, item[0], other[0])
-    assert item[1] == other[1]
+    jax.tree.map(np.testing.assert_array_equal, actual[0], other[0])
+    assert actual[1] == other[1]
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         best="loss",
     )
     *_, last = run(**arguments(), checkpoints=checkpoints)
-    assert kept(tmp_path) == [4, 8, 9]
+    assert saved_rounds(tmp_path) == [4, 8, 9]
     assert last.history == tuple(
         {"round": number, "loss": loss} for number, loss in seen.items()
     )
@@ -247,7 +247,7 @@ def test_without_a_checkpoint_the_run_begins(tmp_path):
     assert [result.number for result in rounds] == [0, 1]
 
 
-def kept(directory: Path) -> list[int]:
+def saved_rounds(directory: Path) -> list[int]:
     return sorted(int(path.name.split("_")[1]) for path in directory.glob("round_*"))
 
 
@@ -263,7 +263,7 @@ def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
     )
     for rounds, expected in [(2, [2]), (4, [2, 4]), (6, [2, 6]), (9, [2, 9])]:
         *_, last = resume(**arguments(rounds=rounds), checkpoints=checkpoints)
-        assert kept(tmp_path) == expected
+        assert saved_rounds(tmp_path) == expected
     *_, second, _ = run(**arguments(rounds=3))
     best = best_round(**arguments_without_rounds(), checkpoints=checkpoints)
     assert best.number == 1

@@ -28,7 +28,7 @@ def shards(count: int, chunk_size: int | None = None) -> Sharded:
 
 
 def assert_same(actual: list[np.ndarray], other: list[np.ndarray]) -> None:
-    np.testing.assert_allclose(entry, other, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(actual, other, rtol=0, atol=1e-10)
 
 
 @in_tiers(quick=(), check=KINDS[1:])

@@ -50,7 +50,7 @@ def with_mistake(**mistake: Any) -> Phase:
 class Mine:
     """An algorithm with one mistake."""
 
-    given: Any = None
+    mistake: Any = None
     first: Any = None
 
     def init(self, problem, x, y):
@@ -60,7 +60,7 @@ class Mine:
         return ()
 
     def phases(self, problem):
-        return (with_mistake(),) if self.given is None else self.given
+        return (with_mistake(),) if self.mistake is None else self.mistake
 
 
 def carried_out(algorithm: Any, rounds: int = 2, **settings: Any) -> list[Any]:
@@ -107,10 +107,10 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_in_a_phase_is_named(words):
-    with pytest.raises(TypeError, match=words):
-        carried_out(Mine(MISTAKES[words]))
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_in_a_phase_is_named(message):
+    with pytest.raises(TypeError, match=message):
+        carried_out(Mine(MISTAKES[message]))
 
 
 def test_without_a_mistake_it_runs():
@@ -118,7 +118,7 @@ def test_without_a_mistake_it_runs():
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "message"),
     [
         (
             State(1.0, 2.0, 3),
@@ -128,8 +128,8 @@ def test_without_a_mistake_it_runs():
         (({"x": 1.0, "y": 1.0}, ()), "Mine.init returned a dict as the server state"),
     ],
 )
-def test_a_first_state_of_another_form_is_named(first, words):
-    with pytest.raises(TypeError, match=words):
+def test_a_first_state_of_another_form_is_named(first, message):
+    with pytest.raises(TypeError, match=message):
         carried_out(Mine(first=first))
 
 
@@ -139,8 +139,8 @@ class Unregistered(Mine):
 
 
 def test_a_class_that_jax_does_not_know_is_named():
-    words = "Unregistered is not registered with JAX. Put @register of fedbilevel"
-    with pytest.raises(TypeError, match=words):
+    message = "Unregistered is not registered with JAX. Put @register of fedbilevel"
+    with pytest.raises(TypeError, match=message):
         carried_out(Unregistered())
 
 

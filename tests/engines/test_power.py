@@ -54,10 +54,10 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
 
 @pytest.mark.slow
 def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(happened, tmp_path):
-    kept = Checkpoints(tmp_path / "kept", every=1, keep=1)
+    checkpoints = Checkpoints(tmp_path / "kept", every=1, keep=1)
     devices = federation.in_memory()
     what = quadratic.problem(), FedBiO(0.1), devices, *federation.START
-    list(run(*what, rounds=3, checkpoints=kept))
+    list(run(*what, rounds=3, checkpoints=checkpoints))
     named = {
         place: Path(path)
         for place, (event, path) in enumerate(happened)

@@ -29,9 +29,9 @@ from fedbilevel import Checkpoints, FedBiO, run
 from tests import quadratic
 from tests.engines import federation
 
-kept = Checkpoints(Path(sys.argv[1]) / "kept", every=1, keep=1)
+checkpoints = Checkpoints(Path(sys.argv[1]) / "kept", every=1, keep=1)
 what = quadratic.problem(), FedBiO(0.1), federation.in_memory(), *federation.START
-list(run(*what, rounds=4, checkpoints=kept))
+list(run(*what, rounds=4, checkpoints=checkpoints))
 """
 LINE = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+= (\d+)")
 PATH = re.compile(r'"([^"]*)"|<(/[^>]*)>')
@@ -129,23 +129,23 @@ class Disk:
         ]
 
 
-def removals(lines: Sequence[str], kept: Path) -> int:
+def removals(lines: Sequence[str], directory: Path) -> int:
     """Return the number of removed checkpoints; a complete one must always remain."""
     disk, named, gone = Disk(), set[Path](), set[Path]()
     for name, paths in calls(lines):
-        if paths == (kept.parent,):
+        if paths == (directory.parent,):
             disk.do(Call(name, paths))
-        inside = [item for item in paths if item.is_relative_to(kept)]
+        inside = [item for item in paths if item.is_relative_to(directory)]
         if not inside:
             continue
-        checkpoint = kept.joinpath(*inside[-1].relative_to(kept).parts[:1])
+        checkpoint = directory.joinpath(*inside[-1].relative_to(directory).parts[:1])
         if name in REMOVING and checkpoint in named:
             named.discard(checkpoint)
             gone.add(checkpoint)
             lost = {item.name: disk.lost(item) for item in named}
             assert not all(lost.values()), f"{checkpoint.name} goes, and: {lost}"
         disk.do(Call(name, paths))
-        if name in RENAMING and paths[-1].parent == kept:
+        if name in RENAMING and paths[-1].parent == directory:
             named.add(paths[-1])
             gone.discard(paths[-1])
     return len(gone)

@@ -73,7 +73,7 @@ def task() -> Task:
     return quadratic_task(QUADRATIC)
 
 
-def found(algorithm: Any) -> tuple[Instability, ...]:
+def instabilities(algorithm: Any) -> tuple[Instability, ...]:
     problem, devices, x, y = task()[:4]
     return find_instabilities(
         problem, algorithm, devices, x, y, rounds=24, seconds=600.0
@@ -101,7 +101,7 @@ def distance(algorithm: Any, rounds: int = 80) -> float:
 )
 def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
     algorithm = replace(GOOD[name], **bad)
-    steps = found(algorithm)
+    steps = instabilities(algorithm)
     if level is None:
         assert distance(algorithm) < 1
         assert steps == ()
@@ -122,7 +122,10 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
 
 def test_two_steps_that_are_too_large_are_both_named():
     algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
-    assert [item.level.name for item in found(algorithm)] == ["LOWER", "ADJOINT"]
+    assert [item.level.name for item in instabilities(algorithm)] == [
+        "LOWER",
+        "ADJOINT",
+    ]
 
 
 @pytest.mark.nightly
@@ -134,12 +137,12 @@ def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
 
     algorithm = with_rate(1000.0)
     assert not distance(algorithm) < 3
-    (step,) = found(algorithm)
+    (step,) = instabilities(algorithm)
     assert (step.level.name, step.value) == ("UPPER", 1000.0)
     assert step.setting == "server_optimiser.learning_rate"
     assert distance(with_rate(step.cure)) < 1
     lower = replace(GOOD["FedBiO"], **LOWER)
-    (step,) = found(
+    (step,) = instabilities(
         with_server_optimiser(lower, optax_optimiser("sgd", learning_rate=1.0))
     )
     assert step.setting == "lower_rate"
@@ -147,7 +150,7 @@ def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
 
 def test_a_warm_start_can_be_what_diverges():
     algorithm = replace(GOOD["LocalBSGM"], warm_start=WarmStart(0.6, exchanges=5))
-    (step,) = found(algorithm)
+    (step,) = instabilities(algorithm)
     assert step.setting == "warm_start.learning_rate"
     assert step.cure == pytest.approx(0.25, rel=0.02)
 
@@ -177,7 +180,7 @@ def test_a_device_that_diverges_by_itself_is_named():
 
 
 def test_an_algorithm_without_these_settings_is_not_judged():
-    assert found(Survey()) == ()
+    assert instabilities(Survey()) == ()
 
 
 class Clock:
@@ -215,12 +218,12 @@ def cut_short(monkeypatch):
 def test_a_trial_that_is_cut_short_is_not_stable(cut_short, trial):
     cut_short(trial)
     with pytest.raises(TimeoutError, match="after 600 seconds without a result"):
-        found(GOOD["SimFBO"])
+        instabilities(GOOD["SimFBO"])
 
 
 def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
     cut_short(trial=2)
-    (step,) = found(replace(GOOD["FedBiO"], **LOWER))
+    (step,) = instabilities(replace(GOOD["FedBiO"], **LOWER))
     assert step.level.name == "LOWER"
     assert isnan(step.cure)
     assert "much lower" in str(step)
@@ -229,7 +232,7 @@ def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
 def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
     cut_short(trial=4)
     with pytest.raises(TimeoutError):
-        found(replace(GOOD["FedBiO"], **UPPER))
+        instabilities(replace(GOOD["FedBiO"], **UPPER))
 
 
 def cause_at_the_best_point(problem: BilevelProblem) -> str:

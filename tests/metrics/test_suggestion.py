@@ -85,18 +85,18 @@ def test_negative_curvature_is_told():
 
 
 @pytest.mark.parametrize(
-    ("diagonals", "told"),
+    ("diagonals", "reason"),
     [
         ([(1.0, -1.0, -1.0)], "negative curvature, -1 in a direction"),
         ([(1.0, 1.0, 1.0)] * 3 + [(-1.0, 1.0, 1.0)], "on 25 % of devices (by weight)"),
     ],
 )
-def test_growing_powers_are_told_and_do_not_overflow(diagonals, told):
+def test_growing_powers_are_told_and_do_not_overflow(diagonals, reason):
     start = np.zeros((), np.float32), np.zeros(3, np.float32)
     single = devices(*diagonals, dtype=np.float32)
     actual = suggest(PROBLEM, single, *start, rounds=200)
     assert actual.series is None
-    assert told in actual.reasons["series"]
+    assert reason in actual.reasons["series"]
     assert 1 < actual.remainders[-1] <= 1e30
 
 

@@ -41,12 +41,12 @@ def searched(algorithm=SLOW, trials=12, **options):
 
 
 @pytest.fixture
-def found():
-    return found_once()
+def search_result():
+    return search_once()
 
 
 @cache
-def found_once():
+def search_once():
     return searched()
 
 
@@ -54,20 +54,28 @@ def kill(progress):
     raise KilledError
 
 
-def test_the_best_is_better_than_the_start_and_gives_what_it_promises(found):
-    assert found.start.settings["upper_rate"] == 0.01
-    assert found.start.rounds == ROUNDS
-    assert found.best.score < 0.5 * found.start.score
-    for seed, promised in zip(found.seeds, found.best.scores[ROUNDS], strict=True):
+def test_the_best_is_better_than_the_start_and_gives_what_it_promises(search_result):
+    assert search_result.start.settings["upper_rate"] == 0.01
+    assert search_result.start.rounds == ROUNDS
+    assert search_result.best.score < 0.5 * search_result.start.score
+    for seed, promised in zip(
+        search_result.seeds, search_result.best.scores[ROUNDS], strict=True
+    ):
         *_, last = run(
-            PROBLEM, found.algorithm, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed
+            PROBLEM,
+            search_result.algorithm,
+            devices(),
+            3.0,
+            3.0,
+            rounds=ROUNDS,
+            seed=seed,
         )
         assert float(last.y - 1) ** 2 == pytest.approx(promised, rel=1e-9)
 
 
-def test_every_generation_is_halved_and_its_best_run_to_the_end(found):
+def test_every_generation_is_halved_and_its_best_run_to_the_end(search_result):
     for generation in range(4):
-        mine = [item for item in found.trials if item.generation == generation]
+        mine = [item for item in search_result.trials if item.generation == generation]
         assert len(mine) == 3
         first, last = rungs_of(ROUNDS, 3, 3)
         assert all(len(item.scores[first.rounds]) == 1 for item in mine)
@@ -94,26 +102,30 @@ def test_the_given_setting_runs_as_it_is_and_wins_if_nothing_beats_it(space, tmp
     options = {"seeds": [0, 1], "score": lambda x, y: float(abs(x - 3)), "trials": 4}
     with pytest.raises(KilledError):
         searched(space, file=tmp_path / "study.log", report=kill, **options)
-    found = searched(space, file=tmp_path / "study.log", **options)
-    assert len(found.trials) == 4
-    assert found.start.rounds == ROUNDS
-    for seed, score in zip((0, 1), found.start.scores[ROUNDS], strict=True):
+    search_result = searched(space, file=tmp_path / "study.log", **options)
+    assert len(search_result.trials) == 4
+    assert search_result.start.rounds == ROUNDS
+    for seed, score in zip((0, 1), search_result.start.scores[ROUNDS], strict=True):
         *_, last = run(PROBLEM, initial, devices(), 3.0, 3.0, rounds=ROUNDS, seed=seed)
         assert float(abs(last.x - 3)) == pytest.approx(score, rel=1e-9)
-    assert found.best.score <= found.start.score
-    assert (found.algorithm == initial) == (found.best is found.start)
+    assert search_result.best.score <= search_result.start.score
+    assert (search_result.algorithm == initial) == (
+        search_result.best is search_result.start
+    )
     if initial.upper_rate == 0.0:
-        assert found.algorithm == initial
+        assert search_result.algorithm == initial
 
 
 @pytest.mark.slow
-def test_the_same_search_gives_the_same_trials(found):
-    assert searched().trials == found.trials
-    assert searched(seed=1).trials[-1].settings != found.trials[-1].settings
+def test_the_same_search_gives_the_same_trials(search_result):
+    assert searched().trials == search_result.trials
+    assert searched(seed=1).trials[-1].settings != search_result.trials[-1].settings
 
 
 @pytest.mark.slow
-def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(found, tmp_path):
+def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(
+    search_result, tmp_path
+):
     file = tmp_path / "study.log"
     batches = 0
 
@@ -127,12 +139,12 @@ def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(found, tmp_
             with file.open("ab") as journal:
                 journal.write(b'{"op_code": 4, "worker')
     assert batches == 8
-    assert resumed.trials == found.trials
-    assert resumed.importances == found.importances
+    assert resumed.trials == search_result.trials
+    assert resumed.importances == search_result.importances
 
 
 @pytest.mark.slow
-def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
+def test_a_search_killed_while_it_proposed_proposes_the_same(search_result, tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):
         searched(file=file, report=kill)
@@ -143,7 +155,7 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
         cut = tmp_path / f"cut-{state}.log"
         cut.write_bytes(b"".join(lines[:state]))
         resumed = searched(file=cut)
-        assert resumed.trials == found.trials
+        assert resumed.trials == search_result.trials
 
 
 @pytest.mark.parametrize(
@@ -158,11 +170,13 @@ def test_a_search_killed_while_it_proposed_proposes_the_same(found, tmp_path):
 def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
     # No generation is continued, because its halving is complete.
     for trials in counts:
-        found = searched(UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log")
-        assert len(found.trials) >= trials
-    generations = [item.generation for item in found.trials]
+        search_result = searched(
+            UPPER, trials=trials, seeds=[0], file=f"{tmp_path}/a.log"
+        )
+        assert len(search_result.trials) >= trials
+    generations = [item.generation for item in search_result.trials]
     assert tuple(map(generations.count, range(len(sizes)))) == sizes
-    assert all(item.scores for item in found.trials)
+    assert all(item.scores for item in search_result.trials)
 
 
 def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
@@ -199,19 +213,22 @@ def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
         return lambda x, y: float(abs(x - target))
 
     options = {"trials": 2, "seeds": [0], "file": tmp_path / "study.log"}
-    found = searched(UPPER, score=distance_to(2.0), **options)
-    assert searched(UPPER, score=distance_to(2.0), **options).trials == found.trials
+    search_result = searched(UPPER, score=distance_to(2.0), **options)
+    assert (
+        searched(UPPER, score=distance_to(2.0), **options).trials
+        == search_result.trials
+    )
     with pytest.raises(ValueError, match=r"score\.target was 2\.0 and is 1\.0"):
         searched(UPPER, score=distance_to(1.0), **options)
 
 
 def test_a_setting_that_deteriorates_later_cannot_win():
     # x falls from 3 to 1: a run at x = 2 after 10 rounds is below it at the end.
-    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
-    early = min(found.trials, key=lambda item: item.scores[10])
-    assert early.scores[10] < found.best.scores[10]
+    search_result = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    early = min(search_result.trials, key=lambda item: item.scores[10])
+    assert early.scores[10] < search_result.best.scores[10]
     assert early.rounds == ROUNDS  # it was run to the end, and lost
-    assert early.score > found.best.score
+    assert early.score > search_result.best.score
 
 
 def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
@@ -258,11 +275,13 @@ def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
     )
     algorithm = FedBiO(1.0, upper_rate=0.001, lower_rate=0.5, adjoint_rate=0.5)
     space = Space(algorithm, (Setting("lower_rate", 0.1, 10.0),))
-    found = tune(problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0])
-    rates = {item.settings["lower_rate"]: item.score for item in found.trials}
+    search_result = tune(
+        problem, space, devices(), -3.0, 0.0, rounds=20, trials=12, seeds=[0]
+    )
+    rates = {item.settings["lower_rate"]: item.score for item in search_result.trials}
     assert any(rate > 2.5 for rate in rates)
     assert all(score == inf for rate, score in rates.items() if rate > 2.5)
-    assert found.best.settings["lower_rate"] < 2.0
+    assert search_result.best.settings["lower_rate"] < 2.0
 
 
 def test_if_all_settings_diverge_the_message_says_what_was_tried():
@@ -291,9 +310,9 @@ def test_without_memory_runs_are_made_one_by_one_with_the_same_scores(monkeypatc
 
 
 def test_a_score_of_ones_own_is_minimised():
-    found = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
-    assert found.best.score < 0.1
-    assert found.start.score > 0.4
+    search_result = searched(UPPER, trials=27, score=lambda x, y: float(abs(x - 2)))
+    assert search_result.best.score < 0.1
+    assert search_result.start.score > 0.4
 
 
 @pytest.mark.parametrize(
