@@ -273,7 +273,7 @@ MISTAKES = (
     of_problem(
         "no x at all",
         TASK + "make = task\ndef task():\n    return make(x=())",
-        "x holds no array",
+        "x has no arrays",
     ),
     of_problem(
         "a loss for each example",
@@ -287,7 +287,7 @@ MISTAKES = (
         TASK + "make = task\ndef task():\n"
         "    rows = np.eye(3, dtype=np.float32)\n"
         "    return make(lower=lambda x, y, batch: jnp.var(batch @ y), rows=rows)",
-        "lower_loss is no mean",
+        "lower_loss is not a mean",
         "mean over the batch",
     ),
     of_problem(
@@ -325,7 +325,9 @@ MISTAKES = (
     ),
     # A run that was made.
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
-    after_run("fewer rounds", "resume runs/done --rounds 2", "4", "at least as many"),
+    after_run(
+        "fewer rounds", "resume runs/done --rounds 2", "rounds is 2", "rounds=4 or more"
+    ),
     after_run(
         "another rate",
         "resume runs/done --algorithm.learning-rate 0.2 --rounds 6",

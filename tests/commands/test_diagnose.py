@@ -59,8 +59,8 @@ def test_negative_curvature_is_named_at_the_end_of_a_run(directory, capsys):
     capsys.readouterr()
     assert main(["diagnose", "runs/small"]) == 0
     answer = capsys.readouterr().out
-    assert "The answer is unclear: the lower loss is not strongly convex" in answer
-    assert "negative or no curvature, -1.4" in answer  # 1.5 (3 · 0.1² − 1)
+    assert "The verdict is unclear. The lower loss is not strongly convex" in answer
+    assert "curvature along a direction is -1.4" in answer  # 1.5 (3 · 0.1² − 1)
     assert "Add a penalty on y" in answer
 
 
@@ -86,6 +86,6 @@ def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
 def test_a_bar_grows_with_the_logarithm_of_the_residual():
     line = line_of(DiagnosisProgress(Stage.OWN, 7, residual=1e-4, goal=1e-8), bar=True)
     assert line.count("━") == line.count("╌") == 12
-    assert "part 4 of 4, devices' own adjoints" in line
+    assert "part 4 of 4, devices' local adjoints" in line
     done = DiagnosisProgress(Stage.LOWER, 7, residual=0.0, goal=1e-8)
     assert line_of(done, bar=True).count("━") == 24

@@ -27,7 +27,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_reason_is_kept_with_the_run(failed):
     failure = read_failure(failed)
     assert failure is not None
-    assert "round 1, exchange 0: the uploads of all 1 devices" in failure.reason
+    assert "Round 1, exchange 0: 0 of 1 uploads" in failure.reason
     records = (failed / "metrics.jsonl").read_text().splitlines()
     assert failure.rounds == json.loads(records[-1])["rounds"]
 
@@ -36,7 +36,7 @@ def test_resume_does_not_repeat_a_failure(failed, capsys):
     assert main(["resume", str(failed)]) == 2
     said = capsys.readouterr().err
     assert f"the run in {failed} failed, last measured after" in said
-    assert "the uploads of all 1 devices were left out: upload is not finite" in said
+    assert "0 of 1 uploads were accepted: upload is not finite" in said
     assert "engine:DebugSimulation" in said
 
 

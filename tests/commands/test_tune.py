@@ -129,7 +129,7 @@ def test_progress_and_summary_say_what_was_found(searched):
     ("words", "message"),
     [
         ("--rounds 14", "holds a search of another experiment: rounds 12 → 14"),
-        ("--metric accuracy --maximise", "holds another search: metric was loss"),
+        ("--metric accuracy --maximise", "contains another search: metric was loss"),
         ("--metric accuraci", "did you mean accuracy?"),
         ("--trials 0", "--trials: give at least 1, not 0"),
     ],
@@ -165,7 +165,7 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
         '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
     )
     done = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
-    assert "all 3 settings diverged" in done.stderr
+    assert "All 3 settings diverged" in done.stderr
     assert "DebugSimulation" in done.stderr
 
 
@@ -180,7 +180,7 @@ def test_a_search_of_another_custom_problem_is_refused(tmp_path):
     fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")
     problem.write_text(f"{problem.read_text()}\nOTHER = 1\n")
     done = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
-    assert "holds another search: problem_file was" in done.stderr
+    assert "contains another search: problem_file was" in done.stderr
 
 
 STEEP = '''"""Finite at the start and nowhere else."""

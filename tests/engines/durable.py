@@ -1,4 +1,4 @@
-"""A run of 40 rounds in a process of its own, to be killed and started again."""
+"""A run of 40 rounds in a separate process, to be killed and started again."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def main(directory: Path, result: Path) -> None:
     if "PROCESSES" in os.environ:
         join()
         engine = Sharded()
-    for done in resume(
+    for outcome in resume(
         quadratic.problem(),
         FedBiO(0.1, 0.3, 0.5, 0.4, local_steps=2, private_lower=True),
         federation.in_memory(),
@@ -30,8 +30,8 @@ def main(directory: Path, result: Path) -> None:
         engine=engine,
         checkpoints=Checkpoints(directory, every=2, keep=2),
     ):
-        print(f"round {done.number}", flush=True)
-        x, y = np.asarray(done.x), np.asarray(done.y)
+        print(f"round {outcome.number}", flush=True)
+        x, y = np.asarray(outcome.x), np.asarray(outcome.y)
     if jax.process_index() == 0:
         np.save(result, np.concatenate([x, y]))
 

@@ -1,4 +1,4 @@
-"""The federation that every engine must give the same numbers for."""
+"""The federation for which every engine must give the same numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def on_demand(load: Callable[[int], LocalExamples] | None = None) -> OnDemandDev
 
 
 def trajectory(name: str, engine: Engine, **settings: Any) -> list[np.ndarray]:
-    """Return every number of every round's server state, one array a round."""
+    """Return all numbers of the server state, one array for each round."""
     rounds = run(
         quadratic.problem(),
         ALGORITHMS[name](),
@@ -44,6 +44,6 @@ def trajectory(name: str, engine: Engine, **settings: Any) -> list[np.ndarray]:
         **{"rounds": ROUNDS, "weights": WEIGHTS, "engine": engine, **settings},
     )
     return [
-        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(done.server)])
-        for done in rounds
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.server)])
+        for result in rounds
     ]

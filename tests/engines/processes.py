@@ -1,4 +1,4 @@
-"""One process of several: run algorithms on the sharded engine, keep what they gave."""
+"""One process of several: run algorithms on the sharded engine, store the results."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tests.engines import federation
 
 
 def join() -> int:
-    """Join the other processes; return which one this is."""
+    """Join the other processes; return the index of this process."""
     process = int(os.environ["PROCESS"])
     jax.config.update("jax_enable_x64", True)
     address = f"127.0.0.1:{os.environ['PORT']}"
@@ -29,12 +29,12 @@ def main(directory: Path, names: list[str]) -> None:
         return federation.held()[device]
 
     for number, name in enumerate(names):
-        # Half of them with data that each process loads for its own devices alone.
+        # In half of them, each process loads the data of its own devices alone.
         devices = federation.on_demand(load) if number % 2 else federation.in_memory()
         rounds = federation.trajectory(name, Sharded(), devices=devices)
         if process == 0:
             np.save(directory / f"{number}.npy", np.array(rounds))
-    # In some rounds of a sample this process has no device to load at all.
+    # In some rounds of a sample this process has no device to load.
     for _ in federation.trajectory(
         names[-1],
         Sharded(),

@@ -1,4 +1,4 @@
-"""One process of two that do not see the same: what they make of it."""
+"""One of two processes with different arguments, which the engine must reject."""
 
 import sys
 from pathlib import Path
@@ -32,9 +32,9 @@ def main(directory: Path) -> None:
         return verified_notes(path)
 
     with patch("fedbilevel.engines.checkpoints.store.verified_notes", half_blind):
-        for done in resume(**settings, rounds=4, checkpoints=checkpoints):
-            print("resumed", done.number)
-    print("end", float(done.x[0]))
+        for result in resume(**settings, rounds=4, checkpoints=checkpoints):
+            print("resumed", result.number)
+    print("end", float(result.x[0]))
     try:
         run(**settings, rounds=1, seed=process).__next__()
     except ValueError as error:

@@ -10,7 +10,7 @@ from tests.compiling import for_devices
 
 
 def start_processes(count: int, module: list[str]) -> list[subprocess.Popen[str]]:
-    """Start a module in so many processes that know each other, if more than one."""
+    """Start a module in a number of processes, connected if there are several."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Several rounds in one call: the numbers, records and warnings of one at a time."""
+"""Rounds in one call give the same numbers, records and warnings as single rounds."""
 
 import logging
 import subprocess
@@ -37,7 +37,7 @@ PROGRAMS: Any = block._rounds
 
 
 class Example(NamedTuple):
-    """A number, and the round in which its device uploads no number."""
+    """A number, and the round in which its device uploads NaN."""
 
     value: np.ndarray
     bad_round: np.ndarray
@@ -53,10 +53,10 @@ class Server(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Restless:
-    """A made-up algorithm that does all that a block has to keep track of.
+    """An algorithm with everything that a block has to record.
 
-    A round has three exchanges, two of them of one phase. Devices keep how often they
-    took part and report it; some upload NaN. Every fourth round is a setback.
+    A round has three exchanges, two of them of one phase. Devices count and report
+    their participations; some upload NaN. Every fourth round is a setback.
     """
 
     def init(self, problem, x, y):
@@ -83,8 +83,12 @@ class Restless:
 
         def count(carry, downlink, key):
             rounds = carry[1]["rounds"] + 1
-            told = {"rounds": rounds.astype(float)}
-            return Upload((downlink.x + 0.01 * carry[0].y,)), {"rounds": rounds}, told
+            reports = {"rounds": rounds.astype(float)}
+            return (
+                Upload((downlink.x + 0.01 * carry[0].y,)),
+                {"rounds": rounds},
+                reports,
+            )
 
         def conclude(server, mean, key):
             return server._replace(
@@ -123,58 +127,58 @@ def start_run(bad_rounds=(NEVER,) * DEVICES, start=run, **settings):
     return start(PROBLEM, Restless(), InMemoryDevices(held), 3.0, 0.0, **settings)
 
 
-def facts(done) -> dict[str, Any]:
-    """Return all that a round says, in plain words but for its numbers."""
+def facts(result) -> dict[str, Any]:
+    """Return all fields of a round as plain values, except its numbers."""
     return {
-        "number": done.number,
-        "costs": done.costs,
-        "exclusions": done.exclusions,
-        "participants": [one.contributors.tolist() for one in done.reports],
-        "left out": [one.left_out.tolist() for one in done.reports],
+        "number": result.number,
+        "costs": result.costs,
+        "exclusions": result.exclusions,
+        "participants": [item.contributors.tolist() for item in result.reports],
+        "excluded": [item.excluded.tolist() for item in result.reports],
     }
 
 
-def numbers(done) -> Any:
-    told = [(one.info, one.dispersion) for one in done.reports]
-    return jax.tree.map(np.array, (done.state, told))
+def numbers(result) -> Any:
+    reports = [(item.info, item.dispersion) for item in result.reports]
+    return jax.tree.map(np.array, (result.state, reports))
 
 
-def assert_same(one, other) -> None:
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+def assert_same(actual, other) -> None:
+    jax.tree.map(np.testing.assert_array_equal, actual, other)
 
 
-def assert_near(one, other) -> None:
+def assert_near(actual, other) -> None:
     def check(a, b):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
-    jax.tree.map(check, one, other)
+    jax.tree.map(check, actual, other)
 
 
-def kept(rounds) -> dict[int, tuple[Any, Any]]:
-    return {done.number: (facts(done), numbers(done)) for done in rounds}
+def contents(rounds) -> dict[int, tuple[Any, Any]]:
+    return {result.number: (facts(result), numbers(result)) for result in rounds}
 
 
 @pytest.mark.slow
 def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
     bad_rounds = NEVER, 3, NEVER, 9, 10
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        alone = kept(start_run(bad_rounds))
+        alone = contents(start_run(bad_rounds))
         warnings = caplog.messages[:]
-        assert any("round 10: the upper loss" in one for one in warnings)
-        assert any("excluded device" in one for one in warnings)
+        assert any("Round 10: the upper loss" in item for item in warnings)
+        assert any("excluded device" in item for item in warnings)
         before, together = PROGRAMS._cache_size(), {}
         for every in (2, 3, 7):
             caplog.clear()
-            together[every] = kept(start_run(bad_rounds, every=every))
+            together[every] = contents(start_run(bad_rounds, every=every))
             assert caplog.messages == warnings
-    # The last block is shorter than the others, and the same program.
+    # The last block is shorter than the others, but runs the same program.
     assert PROGRAMS._cache_size() == before + 1
     assert [*together[7]] == [6, 13, 16]
     for every, rounds in together.items():
-        for number, (told, found) in rounds.items():
+        for number, (reports, actual) in rounds.items():
             assert (number + 1) % every == 0 or number == ROUNDS - 1
-            assert told == alone[number][0]
-            assert_near(found, alone[number][1])
+            assert reports == alone[number][0]
+            assert_near(actual, alone[number][1])
         assert_same(rounds[ROUNDS - 1][1], together[2][ROUNDS - 1][1])
 
 
@@ -185,7 +189,7 @@ def test_a_run_that_was_left_resumes_to_the_same_bits(tmp_path):
     with closing(start_run(every=5, checkpoints=checkpoints)) as rounds:
         assert [next(rounds).number, next(rounds).number] == [4, 9]
     rest = list(start_run(start=resume, every=5, checkpoints=checkpoints))
-    assert [done.number for done in rest] == [14, 16]
+    assert [result.number for result in rest] == [14, 16]
     assert facts(rest[-1]) == facts(whole)
     assert_same(numbers(rest[-1]), numbers(whole))
 
@@ -199,7 +203,7 @@ def test_the_error_names_the_round_and_the_checkpoint_before_it(tmp_path):
             list(start_run((9,) * DEVICES, every=every, checkpoints=checkpoints))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
-    assert "round 9, exchange 0" in messages[0]
+    assert "Round 9, exchange 0" in messages[0]
     assert "of 8 rounds" in messages[0]
 
 
@@ -215,16 +219,16 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
     def look(every):
         checkpoints = Checkpoints(tmp_path / str(every), every=4)
         settings = {"participation": choose, "checkpoints": checkpoints}
-        for done in start_run(every=every, **settings):
-            seen[every][done.number] = facts(done), numbers(done)
+        for result in start_run(every=every, **settings):
+            seen[every][result.number] = facts(result), numbers(result)
 
     for every in seen:
         with pytest.raises(ValueError, match="nobody is there"):
             look(every)
     assert [*seen[6]] == [5, 11]
-    for number, (told, found) in seen[6].items():
-        assert told == seen[1][number][0]
-        assert_near(found, seen[1][number][1])
+    for number, (reports, actual) in seen[6].items():
+        assert reports == seen[1][number][0]
+        assert_near(actual, seen[1][number][1])
     (last,) = start_run(
         start=resume,
         rounds=12,
@@ -239,13 +243,13 @@ def test_rounds_of_other_sizes_and_mistakes_come_where_they_would(tmp_path):
 def test_an_engine_that_takes_several_calls_a_round_takes_one_at_a_time():
     engine = Simulation(chunk_size=2)
     before = PROGRAMS._cache_size()
-    one_by_one = kept(start_run(engine=engine, rounds=4))
-    rounds = kept(start_run(engine=engine, rounds=4, every=3))
+    one_by_one = contents(start_run(engine=engine, rounds=4))
+    rounds = contents(start_run(engine=engine, rounds=4, every=3))
     assert PROGRAMS._cache_size() == before
     assert [*rounds] == [2, 3]
-    for number, (told, found) in rounds.items():
-        assert told == one_by_one[number][0]
-        assert_same(found, one_by_one[number][1])
+    for number, (reports, actual) in rounds.items():
+        assert reports == one_by_one[number][0]
+        assert_same(actual, one_by_one[number][1])
 
 
 def test_calls_grow_with_the_pace_and_others_see_where_they_end(monkeypatch):
@@ -254,7 +258,7 @@ def test_calls_grow_with_the_pace_and_others_see_where_they_end(monkeypatch):
             spec = RunSpec(
                 problem, algorithm, devices, x, y, rounds, participation=participation
             )
-            return [done.number for done in rounds_of(spec, every=rounds)]
+            return [result.number for result in rounds_of(spec, every=rounds)]
 
         return start_run(start=begin)
 

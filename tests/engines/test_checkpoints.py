@@ -1,4 +1,4 @@
-"""Durable runs: the same bits after any interruption, and no use of damaged files."""
+"""Durable runs: the same bits after any interruption; damaged files are never used."""
 
 import subprocess
 import sys
@@ -61,15 +61,15 @@ def arguments_without_rounds() -> dict[str, Any]:
     return {name: value for name, value in arguments().items() if name != "rounds"}
 
 
-def numbers(done):
-    """Return all that a run is, devices that a mesh adds left aside."""
-    kept = jax.tree.map(lambda leaf: np.array(leaf)[:5], done.private)
-    return jax.tree.map(np.asarray, (done.server, kept)), done.costs
+def numbers(result):
+    """Return the state of a run without the padding of a mesh."""
+    private = jax.tree.map(lambda leaf: np.array(leaf)[:5], result.private)
+    return jax.tree.map(np.asarray, (result.server, private)), result.costs
 
 
-def assert_same_bits(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one[0], other[0])
-    assert one[1] == other[1]
+def assert_same_bits(actual, other):
+    jax.tree.map(np.testing.assert_array_equal, actual[0], other[0])
+    assert actual[1] == other[1]
 
 
 @pytest.mark.slow
@@ -79,14 +79,14 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     *_, expected = run(**arguments(engine=engine))
     whole = numbers(expected)
     checkpoints = Checkpoints(tmp_path, every=2, keep=2)
-    for done in run(**arguments(engine=engine), checkpoints=checkpoints):
-        if done.number + 1 == stop:
+    for result in run(**arguments(engine=engine), checkpoints=checkpoints):
+        if result.number + 1 == stop:
             break
     again = list(resume(**arguments(engine=engine), checkpoints=checkpoints))
-    # The round that the run was left after has a checkpoint too.
-    assert [done.number for done in again] == list(range(stop, ROUNDS))
+    # The last round before the iterator was closed has a checkpoint too.
+    assert [result.number for result in again] == list(range(stop, ROUNDS))
     assert_same_bits(numbers(again[-1]), whole)
-    # The run is over: its end can be had again.
+    # The run is complete: its last round is yielded again.
     (end,) = resume(**arguments(engine=engine), checkpoints=checkpoints)
     assert end.number == ROUNDS - 1
     assert_same_bits(numbers(end), whole)
@@ -113,12 +113,12 @@ def test_arrays_of_any_shape_type_and_place_come_back_as_they_were(
     store = Store(Checkpoints(tmp_path, every=1), {})
     store.save(Progress(1, state, Costs(), ()))
     store.close()
-    found = store.newest(state)
-    assert found is not None
-    assert {one.dtype for one in jax.tree.leaves(found.state)} == {jnp.dtype(dtype)}
-    jax.tree.map(np.testing.assert_array_equal, found.state, state)
+    actual = store.newest(state)
+    assert actual is not None
+    assert {item.dtype for item in jax.tree.leaves(actual.state)} == {jnp.dtype(dtype)}
+    jax.tree.map(np.testing.assert_array_equal, actual.state, state)
     other = jax.tree.map(lambda leaf: leaf.astype(as_wide), state)
-    with pytest.raises(CheckpointError, match="other shapes or types"):
+    with pytest.raises(CheckpointError, match="other shapes or dtypes"):
         store.newest(other)
 
 
@@ -135,7 +135,7 @@ def test_a_part_that_is_missing_is_missed(tmp_path):
 
 @pytest.mark.process
 def test_a_state_that_does_not_fit_ends_in_a_sentence(tmp_path):
-    # In a process of its own: Orbax's threads are loud.
+    # In a separate process, because Orbax's threads write to stderr.
     code = """
 import resource, sys
 import jax.numpy as jnp
@@ -153,10 +153,12 @@ try:
 except CheckpointError as error:
     print(error)
 """
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", code, tmp_path], text=True, stderr=subprocess.DEVNULL
     )
-    assert said.startswith(f"a checkpoint could not be written to {tmp_path}: File too")
+    assert output.startswith(
+        f"A checkpoint could not be written to {tmp_path}: File too"
+    )
 
 
 @pytest.mark.slow
@@ -186,11 +188,11 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         tmp_path,
         every=2,
         keep=2,
-        measure=lambda done: {"loss": seen[done.number]},
+        measure=lambda result: {"loss": seen[result.number]},
         best="loss",
     )
     *_, last = run(**arguments(), checkpoints=checkpoints)
-    assert kept(tmp_path) == [4, 8, 9]
+    assert saved_rounds(tmp_path) == [4, 8, 9]
     assert last.history == tuple(
         {"round": number, "loss": loss} for number, loss in seen.items()
     )
@@ -242,10 +244,10 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_without_a_checkpoint_the_run_begins(tmp_path):
     rounds = resume(**arguments(rounds=2), checkpoints=Checkpoints(tmp_path))
-    assert [done.number for done in rounds] == [0, 1]
+    assert [result.number for result in rounds] == [0, 1]
 
 
-def kept(directory: Path) -> list[int]:
+def saved_rounds(directory: Path) -> list[int]:
     return sorted(int(path.name.split("_")[1]) for path in directory.glob("round_*"))
 
 
@@ -256,12 +258,12 @@ def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
         tmp_path,
         every=2,
         keep=1,
-        measure=lambda done: {"loss": seen[done.number]},
+        measure=lambda result: {"loss": seen[result.number]},
         best="loss",
     )
     for rounds, expected in [(2, [2]), (4, [2, 4]), (6, [2, 6]), (9, [2, 9])]:
         *_, last = resume(**arguments(rounds=rounds), checkpoints=checkpoints)
-        assert kept(tmp_path) == expected
+        assert saved_rounds(tmp_path) == expected
     *_, second, _ = run(**arguments(rounds=3))
     best = best_round(**arguments_without_rounds(), checkpoints=checkpoints)
     assert best.number == 1
@@ -272,34 +274,34 @@ def test_the_best_of_all_is_kept_however_often_a_run_is_resumed(tmp_path):
 def test_fewer_rounds_than_were_done_are_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=4), checkpoints=checkpoints))
-    with pytest.raises(ValueError, match="checkpoint of 4 rounds, but rounds=3"):
+    with pytest.raises(ValueError, match=r"rounds is 3, but .* of 4 rounds"):
         resume(**arguments(rounds=3), checkpoints=checkpoints)
 
 
 def test_without_a_number_to_choose_by_there_is_no_best(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=2), checkpoints=checkpoints))
-    with pytest.raises(CheckpointError, match="no checkpoint with a number"):
+    with pytest.raises(CheckpointError, match="no checkpoint with a metric"):
         best_round(**arguments_without_rounds(), checkpoints=checkpoints)
 
 
 @pytest.mark.parametrize(
     ("measured", "message"),
     [
-        (1.0, "return a dictionary of numbers"),
-        ({"loss": np.ones(2)}, "return a dictionary of numbers"),
-        ({"round": 1.0}, "give it another name"),
-        ({"other": 1.0}, "has no such measure among other"),
+        (1.0, "Return a dictionary of numbers"),
+        ({"loss": np.ones(2)}, "Return a dictionary of numbers"),
+        ({"round": 1.0}, "Rename the metric"),
+        ({"other": 1.0}, "measure returned only other"),
     ],
 )
 def test_a_measure_that_is_no_number_is_refused(measured, message, tmp_path):
-    checkpoints = Checkpoints(tmp_path, measure=lambda done: measured, best="loss")
+    checkpoints = Checkpoints(tmp_path, measure=lambda result: measured, best="loss")
     with pytest.raises((TypeError, ValueError), match=message):
         list(run(**arguments(rounds=1), checkpoints=checkpoints))
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(ValueError, match="every to be a whole number, at least 1"):
+    with pytest.raises(ValueError, match="every of Checkpoints is 0"):
         Checkpoints("runs", every=0)
-    with pytest.raises(ValueError, match="without measure"):
+    with pytest.raises(ValueError, match="but measure is missing"):
         Checkpoints("runs", best="loss")

@@ -1,4 +1,4 @@
-"""Checkpoints are written whatever the wall clock does."""
+"""Checkpoints are written even if the wall clock jumps."""
 
 import os
 import subprocess
@@ -33,13 +33,13 @@ def main(offset: Path, directory: Path) -> None:
             next(rounds)
         print(time.time(), flush=True)
     assert not list(rounds)
-    # Those of tensorstore wait by that clock, though most jumps do no harm.
+    # Threads of tensorstore wait by that clock, though most jumps do no harm.
     assert not [name for name in thread_names() if name.startswith("ts_")]
 
 
 def thread_names() -> Iterator[str]:
     for file in Path("/proc/self/task").glob("*/comm"):
-        with suppress(OSError):  # It has ended meanwhile.
+        with suppress(OSError):  # The process has already ended.
             yield file.read_text()
 
 
@@ -47,7 +47,7 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
     offset, environment = false_clock(tmp_path)
     directory = tmp_path / "checkpoints"
     began = time.time()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", __name__, offset, directory],
         env={**os.environ, **environment},
         capture_output=True,
@@ -55,10 +55,10 @@ def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
         timeout=HANG,
         cwd=Path(__file__).parents[2],
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert result.returncode == 0, result.stderr[-3000:]
     took = time.time() - began
-    for seen, jump in zip(map(float, done.stdout.split()), JUMPS, strict=True):
-        assert 0 < seen - began - jump < took  # The clock was off.
+    for seen, jump in zip(map(float, result.stdout.split()), JUMPS, strict=True):
+        assert 0 < seen - began - jump < took  # The clock was wrong.
     newest = directory / f"round_{len(JUMPS) * ROUNDS_BETWEEN}"
     assert (newest / "commit_success.txt").exists()
 

@@ -1,4 +1,4 @@
-"""Two runs are the same only if all that decides their numbers is."""
+"""Two runs are the same only if all settings that determine their numbers are."""
 
 import functools
 from types import SimpleNamespace
@@ -94,12 +94,12 @@ def test_a_change_that_shows_in_many_places_is_told_once():
         loss = closure(value)
         return {"loss": loss, "gradient": jax.jit(loss)}
 
-    found = differences(describe(oracles(0.5)), describe(oracles(0.6)))
-    assert found == ["loss.value was 0.5 and is 0.6"]
+    actual = differences(describe(oracles(0.5)), describe(oracles(0.6)))
+    assert actual == ["loss.value was 0.5 and is 0.6"]
 
 
 def test_a_wrapper_of_a_library_is_looked_through_and_one_of_the_user_is_not():
-    # A type checker's wrapper holds what is its own, and wraps what a loss calls too.
+    # A type checker's wrapper has its own attributes, and wraps callees of a loss too.
     assert describe(beartype(through_a_helper)) == describe(through_a_helper)
 
     def scaled(factor: float) -> Any:

@@ -1,4 +1,4 @@
-"""Real processes, killed with real signals, end with the bits of unharmed ones."""
+"""Processes killed by signals end with the same bits as uninterrupted ones."""
 
 import re
 import shutil
@@ -24,12 +24,12 @@ def start(directory: Path, result: Path, count: int) -> list[subprocess.Popen[st
 
 def finish(running: list[subprocess.Popen[str]]) -> None:
     for process in running:
-        said, _ = process.communicate(timeout=HANG)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0, output
 
 
 def finish_elsewhere(directory: Path, count: int) -> np.ndarray:
-    """Let another number of processes go on from a copy; return what they end with."""
+    """Resume a copy with another number of processes; return the final state."""
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
     result = directory.with_name("copy.npy")
@@ -38,12 +38,12 @@ def finish_elsewhere(directory: Path, count: int) -> np.ndarray:
 
 
 def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
-    """Wait until the process has said so many rounds; return the first of them."""
+    """Wait until the process has printed a number of rounds; return the first."""
     assert process.stdout is not None
     seen: list[int] = []
     for line in process.stdout:
-        assert "skipped" not in line, line
-        # Others write to the same pipe, piece by piece.
+        assert "Skipped" not in line, line
+        # Other processes write to the same pipe, in parts.
         seen += [int(number) for number in re.findall(r"round (\d+)\n", line)]
         if len(seen) >= enough:
             break
@@ -51,9 +51,9 @@ def rounds_seen(process: subprocess.Popen[str], enough: int) -> int:
 
 
 def newest(directory: Path) -> int:
-    """Return how many rounds the newest checkpoint has done."""
-    found = [path.name.split("_")[1] for path in directory.glob("round_*")]
-    return max([0, *(int(number) for number in found if number.isdigit())])
+    """Return the number of rounds of the newest checkpoint."""
+    actual = [path.name.split("_")[1] for path in directory.glob("round_*")]
+    return max([0, *(int(number) for number in actual if number.isdigit())])
 
 
 def wait_for_a_write(directory: Path, process: subprocess.Popen[str]) -> None:
@@ -63,8 +63,8 @@ def wait_for_a_write(directory: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.0002)
 
 
-# By day one kill, in the middle of a write. That another number of processes may go on
-# is held by day to the engines of one process: tests/engines/test_checkpoints.py.
+# By day there is one kill, during a write. By day, resumption with another number of
+# processes is tested by the engines of one process: tests/engines/test_checkpoints.py.
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
     directory, result = tmp_path / "killed", tmp_path / "killed.npy"
@@ -73,7 +73,7 @@ def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
     while killed < kills:
         (process,) = start(directory, result, 1)
         before = newest(directory)
-        # A checkpoint at least, so that the run gets on between two kills.
+        # At least one checkpoint, so that the run advances between two kills.
         first = rounds_seen(process, int(generator.integers(3, 6)))
         assert first == before
         if killed % 2:
@@ -88,7 +88,7 @@ def test_a_run_killed_several_times_ends_with_the_same_bits(kills, tmp_path):
     assert newest(directory) > 0
     in_two = finish_elsewhere(directory, 2) if kills > 1 else None
     finish(start(directory, result, 1))
-    # The uninterrupted run is made in this process: a run's bits are not its process's.
+    # The uninterrupted run is in this process: bits do not depend on the process.
     whole = tmp_path / "whole.npy"
     durable.main(tmp_path / "whole", whole)
     np.testing.assert_array_equal(np.load(result), np.load(whole))
@@ -106,8 +106,8 @@ def test_one_of_two_processes_killed_and_both_restarted(victims, tmp_path):
         running = start(directory, result, 2)
         assert rounds_seen(running[victim], int(generator.integers(4, 9))) == before
         running[victim].send_signal(signal.SIGKILL)
-        # The other waits for one that will not come: its supervisor ends it too, a
-        # moment later. Any moment will do.
+        # The other process waits for ever: its supervisor ends it too, a moment later.
+        # The length of the pause does not matter.
         time.sleep(0.5)
         for process in running:
             process.kill()

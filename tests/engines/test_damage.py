@@ -1,4 +1,4 @@
-"""Damaged checkpoints are never used, and never in the way."""
+"""Damaged checkpoints are never used, and never block new ones."""
 
 import logging
 import shutil
@@ -17,7 +17,7 @@ from tests.engines.test_checkpoints import arguments, assert_same_bits, numbers
 
 @pytest.fixture(scope="module")
 def two_checkpoints(tmp_path_factory) -> tuple[Path, Any]:
-    """Return a directory with checkpoints of 2 and 4 rounds, and the run's end."""
+    """Return a directory with checkpoints of 2 and 4 rounds, and the final state."""
     directory = tmp_path_factory.mktemp("sound")
     with jax.enable_x64(True):
         list(run(**arguments(rounds=4), checkpoints=Checkpoints(directory, every=2)))
@@ -53,20 +53,20 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         *_, last = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(last), expected)
-    # What was damaged is out of the way, and all that stands in its place is sound.
+    # Damaged checkpoints are renamed, and the new ones with their names are valid.
     assert {path.name for path in directory.glob("round_*")} == {
         "round_2",
         "round_4",
         "round_5",
     }
-    for one in directory.glob("round_*"):
-        verified_notes(one)
+    for item in directory.glob("round_*"):
+        verified_notes(item)
     part_of_the_state = victim.relative_to(directory / "round_4").parts[0] in (
         "state",
         "notes",
         "digests.json",
     )
-    assert part_of_the_state == any("skipped" in one for one in caplog.messages)
+    assert part_of_the_state == any("Skipped" in item for item in caplog.messages)
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplo
         digests.unlink()
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         again = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
-        assert [done.number for done in again] == [0, 1, 2, 3, 4]
-    assert "no checkpoint that can be used" in caplog.messages[-1]
+        assert [result.number for result in again] == [0, 1, 2, 3, 4]
+    assert "has no readable checkpoint" in caplog.messages[-1]
     (end,) = resume(**arguments(rounds=5), checkpoints=Checkpoints(directory, 2))
     assert_same_bits(numbers(end), two_checkpoints[1])
 
@@ -92,7 +92,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     def refuse(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    # Whoever runs the tests as root may read everything.
+    # Tests that run as root may read every file.
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(CheckpointError, match=r"cannot be read: .*Permission denied"):
+    with pytest.raises(CheckpointError, match=r"cannot be read: Permission denied"):
         resume(**arguments(rounds=5), checkpoints=Checkpoints(directory))

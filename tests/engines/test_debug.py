@@ -27,7 +27,7 @@ def one_example_devices(values):
 @pytest.mark.slow
 def test_an_error_in_the_loss_names_device_round_phase_and_step():
     def loss(x, y, batch):
-        # Only a concrete batch can be looked at, so only the device's work fails.
+        # Only a concrete batch can be inspected, so only the device's work fails.
         if not isinstance(batch, jnp.ndarray):
             return jnp.sum(y**2)
         try:
@@ -48,7 +48,7 @@ def test_an_error_in_the_loss_names_device_round_phase_and_step():
         rounds=1,
         engine=DebugSimulation(),
     )
-    expected = "device 2, round 0, phase 0, start: KeyError: 'no such label'"
+    expected = "Device 2, round 0, phase 0, start: KeyError: 'no such label'"
     with pytest.raises(DeviceError, match=expected):
         next(rounds)
 
@@ -71,7 +71,7 @@ def test_a_number_that_is_not_finite_is_named_where_it_first_appears():
         rounds=3,
         engine=DebugSimulation(),
     )
-    expected = r"device 0, round 0, phase 0, step 0: .*\.upper_direction is not finite"
+    expected = r"Device 0, round 0, phase 0, step 0: .*\.upper_direction is not finite"
     with pytest.raises(DeviceError, match=expected):
         list(rounds)
 
@@ -93,7 +93,7 @@ def test_the_phase_is_named_where_there_are_several():
         rounds=3,
         engine=DebugSimulation(),
     )
-    with pytest.raises(DeviceError, match="device 0, round 0, phase 1, step 1"):
+    with pytest.raises(DeviceError, match="Device 0, round 0, phase 1, step 1"):
         list(rounds)
 
 

@@ -1,4 +1,4 @@
-"""One table: every algorithm on every engine, one trajectory."""
+"""Every algorithm has the same trajectory on every engine."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def shards(count: int, chunk_size: int | None = None) -> Sharded:
     return Sharded(Mesh(np.array(jax.devices()[:count]), ("shards",)), chunk_size)
 
 
-def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+def assert_same(actual: list[np.ndarray], other: list[np.ndarray]) -> None:
+    np.testing.assert_allclose(actual, other, rtol=0, atol=1e-10)
 
 
 @in_tiers(quick=(), check=KINDS[1:])
@@ -65,16 +65,16 @@ def two_processes(request, tmp_path_factory) -> dict[str, list[np.ndarray]]:
     for process in start_processes(
         2, ["tests.engines.processes", str(directory), *names]
     ):
-        said, _ = process.communicate(timeout=HANG)
-        assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0, output
     return {
         name: list(np.load(directory / f"{number}.npy"))
         for number, name in enumerate(names)
     }
 
 
-# By day the kind with several exchanges and private state; another is held by day to
-# two shards of one process, above.
+# By day the algorithm with several exchanges and private state; another is tested by
+# day on two shards of one process, above.
 @pytest.mark.process
 @in_tiers(quick=(), check=KINDS[2:])
 def test_two_processes_of_two_shards_give_the_same(name, two_processes):
@@ -102,7 +102,7 @@ def test_samples_of_devices_loaded_on_demand_give_the_same(name):
 
 @pytest.mark.slow
 def test_more_devices_of_one_shard_than_a_program_has_room_for():
-    # Two of eight devices usually take part, so there is room for two of each shard.
+    # Two of eight devices usually participate, so there is room for two of each shard.
     examples = quadratic.devices(8, 3, 0.2)
 
     def choose(seed: int, number: int, count: int) -> np.ndarray:
@@ -135,16 +135,16 @@ def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
 @pytest.mark.process
 def test_processes_that_do_not_see_the_same_decide_alike(tmp_path):
     running = start_processes(2, ["tests.engines.quarrel", str(tmp_path)])
-    said = [process.communicate(timeout=HANG)[0] for process in running]
-    for process, lines in zip(running, said, strict=True):
+    output = [process.communicate(timeout=HANG)[0] for process in running]
+    for process, lines in zip(running, output, strict=True):
         assert process.returncode == 0, lines
-        words = [line.split() for line in lines.splitlines()]
-        assert [w[1] for w in words if w[0] == "resumed"] == ["2", "3"]
-        ends = [w[1] for w in words if w[0] == "end"]
+        message = [line.split() for line in lines.splitlines()]
+        assert [w[1] for w in message if w[0] == "resumed"] == ["2", "3"]
+        ends = [w[1] for w in message if w[0] == "end"]
         assert ends[0] == ends[1]
-        assert "refused the processes of this run were given different" in lines
+        assert "refused The processes of this run have different" in lines
 
 
 def test_a_mesh_with_another_axis_is_refused():
-    with pytest.raises(ValueError, match="whose one axis is named 'shards'"):
+    with pytest.raises(ValueError, match="needs one axis named 'shards'"):
         Sharded(Mesh(np.array(jax.devices()[:2]), ("devices",)))

@@ -1,4 +1,4 @@
-"""Counts of excluded uploads: of every device, and across resumption."""
+"""Counts of excluded uploads, by device and across resumption."""
 
 import gc
 import logging
@@ -28,13 +28,13 @@ def loss(x: Any, y: Any, batch: Any) -> Any:
 
 
 def sampled(seed: int, number: int, count: int) -> np.ndarray:
-    """Let the minority device take part in two rounds of three."""
+    """Select the minority device in two rounds of three."""
     return np.arange(count) if number % 3 else np.delete(np.arange(count), MINORITY)
 
 
 @pytest.fixture
 def what() -> tuple[Any, ...]:
-    """A run whose fourth device uploads what is not finite."""
+    """A run whose fourth device uploads NaN."""
     held = [LocalExamples(np.ones(2), np.ones(2)) for _ in range(DEVICES)]
     held[MINORITY] = LocalExamples(np.ones(2), np.full(2, np.inf))
     return BilevelProblem(loss, loss), FedBiO(0.01), InMemoryDevices(held), 3.0, 0.0
@@ -45,8 +45,8 @@ def test_exclusions_are_counted_across_resumption(what, tmp_path, caplog):
     settings: dict[str, Any] = {"participation": sampled, "checkpoints": options}
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         rounds = run(*what, rounds=12, **settings)
-        for done in rounds:
-            if done.number == 5:
+        for result in rounds:
+            if result.number == 5:
                 rounds.close()
                 break
         *_, last = resume(*what, rounds=12, **settings)
@@ -54,9 +54,9 @@ def test_exclusions_are_counted_across_resumption(what, tmp_path, caplog):
     assert last.exclusions.devices == ((MINORITY, 8, 8),)
     assert last.exclusions[:2] == (8, 12 * DEVICES - 4)
     assert again.exclusions == last.exclusions
-    # Eight exclusions are four lines: the first, second, fourth and eighth.
-    told = [m.split("rounds")[0].split("(in ")[1] for m in caplog.messages]
-    assert told == [f"{n} of its {n} " for n in (1, 2, 4, 8)]
+    # Eight exclusions give four lines: the first, second, fourth and eighth.
+    reports = [m.split("rounds")[0].split("(in ")[1] for m in caplog.messages]
+    assert reports == [f"{n} of its {n} " for n in (1, 2, 4, 8)]
 
 
 def test_a_run_without_exclusions_has_none(what):
@@ -101,13 +101,13 @@ def test_a_device_that_was_excluded_once_is_listed_after_those_excluded_often():
 
 def test_the_exclusions_of_a_round_do_not_change_with_later_rounds(what):
     seen, rounds = [], []
-    for done in run(*what, rounds=10, participation=sampled):
-        seen.append(done.exclusions)
-        rounds.append(done)
-    assert [done.exclusions for done in rounds] == seen
-    # Uploads are looked at two rounds later; the minority sits out each third round.
-    assert [one.excluded for one in seen] == [0, 0, 0, 1, 2, 2, 3, 4, 4, 6]
-    assert [one.participations for one in seen[:4]] == [0, 0, 4, 9]
+    for result in run(*what, rounds=10, participation=sampled):
+        seen.append(result.exclusions)
+        rounds.append(result)
+    assert [result.exclusions for result in rounds] == seen
+    # Uploads are inspected two rounds later; the minority is absent in each third.
+    assert [item.excluded for item in seen] == [0, 0, 0, 1, 2, 2, 3, 4, 4, 6]
+    assert [item.participations for item in seen[:4]] == [0, 0, 4, 9]
 
 
 def test_snapshots_remember_counts_before_and_after_a_first_exclusion():
@@ -126,7 +126,7 @@ def test_snapshots_remember_counts_before_and_after_a_first_exclusion():
 
 def test_only_a_snapshot_that_is_held_keeps_later_additions():
     def versions() -> int:
-        return sum(type(one) is _Version for one in gc.get_objects())
+        return sum(type(item) is _Version for item in gc.get_objects())
 
     counts, before = ExclusionCounts(2), versions()
     held = counts.snapshot()

@@ -41,7 +41,7 @@ def test_the_numbers_are_those_of_runs(name):
     )
     pairs = [(whole, 4), (halved, 5), (whole, 5)]
     for rounds in (1, 3, 6):
-        found = run_to_end(pairs, rounds)
+        actual = run_to_end(pairs, rounds)
         for place, (algorithm, seed) in enumerate(pairs):
             *_, last = run(
                 quadratic.problem(),
@@ -52,7 +52,7 @@ def test_the_numbers_are_those_of_runs(name):
                 seed=seed,
                 **common,
             )
-            for mine, other in zip(found.of(place), (last.x, last.y), strict=True):
+            for mine, other in zip(actual.of(place), (last.x, last.y), strict=True):
                 np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10)
 
 
@@ -64,16 +64,16 @@ def test_large_uploads_are_left_out_as_in_a_run():
     *_, last = run(*args, rounds=2, **common)
     *_, free = run(*args, rounds=2)
     assert np.abs(np.asarray(last.x) - np.asarray(free.x)).max() > 1e-6
-    found = final_points(RunSpec(*args, rounds=2, **common))([(algorithm, 0)], 2)
-    np.testing.assert_allclose(found.of(0)[0], last.x, rtol=0, atol=1e-10)
+    actual = final_points(RunSpec(*args, rounds=2, **common))([(algorithm, 0)], 2)
+    np.testing.assert_allclose(actual.of(0)[0], last.x, rtol=0, atol=1e-10)
 
 
 def test_a_run_that_would_stop_is_not_finite_and_harms_no_other():
     good, bad = FedBiO(0.1), FedBiO(1e200)
     args = quadratic.problem(), good, devices(), *START
-    found = final_points(RunSpec(*args, rounds=5))([(good, 0), (bad, 0)], 5)
-    assert np.isfinite(found.of(0)[0]).all()
-    assert np.isnan(found.of(1)[0]).all()
+    actual = final_points(RunSpec(*args, rounds=5))([(good, 0), (bad, 0)], 5)
+    assert np.isfinite(actual.of(0)[0]).all()
+    assert np.isnan(actual.of(1)[0]).all()
     with pytest.raises(NoUploadsError):
         list(run(quadratic.problem(), bad, devices(), *START, rounds=5))
 
@@ -84,5 +84,5 @@ def test_other_numbers_of_rounds_are_refused(rounds):
     run_to_end = final_points(
         RunSpec(quadratic.problem(), algorithm, devices(), *START, rounds=5)
     )
-    with pytest.raises(ValueError, match="1 run of 1 to 5 rounds"):
+    with pytest.raises(ValueError, match="rounds from 1 to 5"):
         run_to_end([(algorithm, 0)], rounds)

@@ -1,4 +1,4 @@
-"""Losses that are not finite or no means are refused when a run begins."""
+"""Losses that are not finite or not means raise an error at the start of a run."""
 
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ def begin(upper: Any, lower: Any, held: Rows | None = None, y: Any = 0.0) -> Non
 )
 def test_what_is_no_mean_is_refused_at_either_level(loss):
     for name, losses in (("upper_loss", (loss, mean)), ("lower_loss", (mean, loss))):
-        with pytest.raises(ValueError, match=f"{name} is no mean over the examples"):
+        with pytest.raises(ValueError, match=f"{name} is not a mean over its batch"):
             begin(*losses)
 
 
@@ -87,10 +87,8 @@ def test_the_message_has_both_numbers_and_the_cure():
     held = Rows(np.array([0.0, 2.0, 4.0]), np.zeros(3, int))
     with pytest.raises(ValueError, match="it is") as raised:
         begin(variance, mean, held, y=1.0)
-    assert (
-        "of 3 examples it is 2.66667, but the mean of its values on each of them is 0"
-        in (str(raised.value))
-    )
+    numbers = "it is 2.66667, but the mean of its values on each single example is 0"
+    assert f"on 3 examples {numbers}" in str(raised.value)
     assert "the mean of (value − c)² with the centre c a part of y" in str(raised.value)
 
 
@@ -99,14 +97,14 @@ def test_labels_as_a_column_are_named():
 
     def error(x, y, batch):
         inputs, labels = batch
-        # Spelled out, since tests let no array broadcast to another rank by itself.
+        # Explicit, since tests forbid implicit broadcasting to another rank.
         return jnp.mean(((inputs @ y)[None] - labels) ** 2) + 0 * x
 
-    with pytest.raises(ValueError, match="lower_loss is no mean") as raised:
+    with pytest.raises(ValueError, match="lower_loss is not a mean") as raised:
         require_mean("lower_loss", error, 0.5, np.ones(3), held)
-    assert "have shapes [5, 3], [5, 1]: an array of shape [n, 1]" in str(raised.value)
-    assert "give labels as [n]" in str(raised.value)
-    with pytest.raises(ValueError, match="no mean") as raised:
+    assert "have shapes [5, 3], [5, 1]: arrays of shapes [n, 1]" in str(raised.value)
+    assert "Store labels with shape [n]" in str(raised.value)
+    with pytest.raises(ValueError, match="not a mean") as raised:
         require_mean("lower_loss", total, 0.5, 0.0, rows())
     assert "shapes" not in str(raised.value)
 
@@ -123,7 +121,7 @@ def test_what_the_message_gives_for_a_worst_group_is_a_mean(penalty):
 
 
 def test_a_sum_is_found_out_on_a_single_example():
-    with pytest.raises(ValueError, match="upper_loss is no mean"):
+    with pytest.raises(ValueError, match="upper_loss is not a mean"):
         begin(total, mean, rows(1))
 
 
@@ -137,7 +135,7 @@ def test_means_pass_in_any_precision(dtype):
 
 
 def absent_group(x: Any, y: Any, batch: Rows) -> Any:
-    """Return the worst mean of a group: 0 / 0 where a batch lacks one."""
+    """Return the worst mean of a group: 0 / 0 if a batch lacks a group."""
     members = [(batch.group == group).astype(float) for group in range(2)]
     losses = [jnp.sum(those * squares(y, batch)) / jnp.sum(those) for those in members]
     return jnp.max(jnp.stack(losses))
@@ -155,12 +153,12 @@ def test_a_loss_that_is_not_finite_at_the_start_is_refused():
         with pytest.raises(ValueError, match=f"{name} is not finite") as raised:
             begin(*losses)
         message = str(raised.value)
-        assert "it is nan on 8 of 8 single examples. Is there" in message
+        assert "it is nan on 8 of 8 single examples. Likely causes" in message
         assert "the number of examples of a group that is absent" in message
     held = rows()
     held.value[0] = 0.0
-    words = "it is -inf on 1 of 8 single examples and -inf on 8 examples together"
-    with pytest.raises(ValueError, match=words):
+    text = "it is -inf on 1 of 8 single examples and -inf on a batch of 8 examples"
+    with pytest.raises(ValueError, match=text):
         begin(logarithm, mean, held, y=1.0)
 
 
@@ -176,7 +174,7 @@ def test_other_uses_of_a_loss_that_is_not_finite_are_refused_too():
 
 def test_a_loss_may_be_infinite_near_the_start():
     held = rows()
-    near = 1e-3  # the random point beside it has a negative y
+    near = 1e-3  # the random point near it has a negative y
     assert not np.isfinite(logarithm(0.5, near - 0.02, held))
     require_mean("upper_loss", logarithm, 0.5, near, held)
 
@@ -199,18 +197,18 @@ def test_a_loss_that_takes_no_single_example_is_not_judged():
 
 def test_other_ways_to_begin_refuse_too():
     problem, held = BilevelProblem(mean, variance), rows()
-    own = LocalExamples(held, held)
-    on_demand = OnDemandDevices(3, lambda device: own, 9, 9)
+    local = LocalExamples(held, held)
+    on_demand = OnDemandDevices(3, lambda device: local, 9, 9)
     algorithm, start = FedBiO(0.1), (jnp.array(0.5), jnp.array(0.0))
-    with pytest.raises(ValueError, match="lower_loss is no mean"):
+    with pytest.raises(ValueError, match="lower_loss is not a mean"):
         run(problem, algorithm, on_demand, *start, rounds=1)
-    with pytest.raises(ValueError, match="lower_loss is no mean"):
-        Site(0, problem, algorithm, own, *start)
-    with pytest.raises(ValueError, match="lower_loss is no mean"):
+    with pytest.raises(ValueError, match="lower_loss is not a mean"):
+        Site(0, problem, algorithm, local, *start)
+    with pytest.raises(ValueError, match="lower_loss is not a mean"):
         sweep(
             problem,
             [algorithm],
-            InMemoryDevices([own]),
+            InMemoryDevices([local]),
             *start,
             rounds=1,
             seeds=[0],

@@ -1,4 +1,4 @@
-"""One rule about bad numbers: in JAX, in NumPy, and on every engine."""
+"""The rule of screening is the same in JAX, in NumPy, and on every engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ def plain_rule(upload: Any, info: Any, limit: float | None) -> bool:
 def random_uploads(
     generator: np.random.Generator, dtype: Any, size: float, count: int
 ) -> list[tuple[tuple[np.ndarray, ...], dict[str, np.ndarray]]]:
-    """Return uploads about a norm of `size`, some of them not finite or too large."""
+    """Return uploads of norms near `size`, some of them not finite or too large."""
     drawn = []
     for _ in range(count):
         parts = [generator.normal(size=shape) for shape in ((3, 2), (5,), ())]
@@ -88,7 +88,7 @@ def test_both_array_libraries_follow_the_rule(dtype, size):
     everyone = jnp.ones(len(uploads), bool)
     in_jax = acceptable(stacked[0], stacked[1], everyone, Limits(size))
     in_numpy = [is_acceptable(*upload, Limits(size)) for upload in uploads]
-    # Norms were drawn no closer to the limit than 1e-6, where single precision rounds.
+    # Norms differ from the limit by at least 1e-6, where single precision rounds.
     clear = [
         dtype == np.float64
         or plain_rule(*upload, size and size * (1 - 1e-5))
@@ -121,7 +121,7 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
     def stacked(upload: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], upload)
 
-    found = [
+    actual = [
         (
             is_acceptable(upload, {}, Limits(limit)),
             bool(acceptable(stacked(upload), {}, everyone, Limits(limit))[0]),
@@ -129,11 +129,11 @@ def test_an_upload_at_the_limit_and_extremes_of_its_type(dtype):
         for upload, limit in cases
     ]
     wanted = [True, False, True, False, False, True, True, False]
-    assert found == [(one, one) for one in wanted]
+    assert actual == [(item, item) for item in wanted]
 
 
 class Federations(NamedTuple):
-    """One run of an algorithm, ready to begin on every engine."""
+    """One run of an algorithm, prepared for every engine."""
 
     job: Job
     server: Any
@@ -142,7 +142,7 @@ class Federations(NamedTuple):
     enrolled: EnrolledDevices
 
     def counted(self, name: str, limit: float | None) -> list[int]:
-        """Return whose uploads an engine counts in the first exchange."""
+        """Return the devices whose uploads an engine accepts in the first exchange."""
         engine = self.engines[name]
         devices = self.enrolled if name == "federation" else self.job.devices
         job = replace(self.job, limits=Limits(limit), devices=devices)
@@ -162,12 +162,12 @@ def federations(
     server, private = canonical(algorithm.init(problem, *map(jnp.asarray, START)))
     phases = references(False, algorithm.phases(problem))
     devices = InMemoryDevices(held)
-    one = one_device(devices.cohort(np.array([0])))
+    item = one_device(devices.cohort(np.array([0])))
     job = Job(
         problem=problem,
         algorithm=algorithm,
         devices=devices,
-        form=jax.eval_shape(lambda: one),
+        form=jax.eval_shape(lambda: item),
         key=jax.random.key(0),
         opening=references(True, algorithm.opening(problem)) or phases,
         phases=phases,
@@ -187,7 +187,7 @@ def federations(
 
 
 def upload_norms(run: Federations) -> list[float]:
-    """Return the norms of all devices' first uploads, by the program of a site."""
+    """Return the norms of all devices' first uploads, from the program of a site."""
     job, norms = run.job, []
     phase = job.opening[0].of(job.algorithm, job.problem)
     for device in range(DEVICES):
@@ -210,11 +210,11 @@ def test_every_engine_counts_the_same_devices(name):
     run = federations(ALGORITHMS[name]())
     norms = upload_norms(run)
     limit = sum(norms) / DEVICES
-    # Clearly apart, since engines round differently.
+    # Norms differ clearly, since engines round differently.
     assert max(norms) > 1.0001 * min(norms)
-    found = {engine: run.counted(engine, limit) for engine in run.engines}
+    actual = {engine: run.counted(engine, limit) for engine in run.engines}
     smaller = int(np.argmin(norms))
-    assert found == {engine: [smaller] for engine in run.engines}
+    assert actual == {engine: [smaller] for engine in run.engines}
 
 
 @pytest.mark.slow
@@ -247,8 +247,8 @@ class Reporting:
             return carry, jnp.log(batch.target[0, 0])
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            upload, kept, _ = phase.finish(carry[0], downlink, key)
-            return upload, kept, {"reported": carry[1]}
+            upload, saved, _ = phase.finish(carry[0], downlink, key)
+            return upload, saved, {"reported": carry[1]}
 
         return (
             phase._replace(
@@ -265,18 +265,18 @@ class Reporting:
 @pytest.mark.slow
 def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     held = [
-        one._replace(upper=one.upper._replace(target=np.full((2, 4), sign)))
-        for one, sign in zip(HELD, [2.0, -1.0], strict=True)
+        item._replace(upper=item.upper._replace(target=np.full((2, 4), sign)))
+        for item, sign in zip(HELD, [2.0, -1.0], strict=True)
     ]
     algorithm = Reporting(FedBiO(0.1))
     runs = federations(algorithm, PROBLEM, held)
-    # This engine stops at any number that is not finite, whatever it belongs to.
-    with pytest.raises(DeviceError, match="device 1, round 0, phase 0, start"):
+    # This engine stops at any number that is not finite.
+    with pytest.raises(DeviceError, match="Device 1, round 0, phase 0, start"):
         runs.counted("debug", None)
     for engine in ("simulation", "sharded", "federation"):
         assert runs.counted(engine, None) == [0], engine
-    (done,) = run(PROBLEM, algorithm, InMemoryDevices(held), *START, rounds=1)
-    reported = done.reports[0].info["reported"]
+    (result,) = run(PROBLEM, algorithm, InMemoryDevices(held), *START, rounds=1)
+    reported = result.reports[0].info["reported"]
     np.testing.assert_allclose(reported, np.log(2.0), rtol=0, atol=1e-12)
 
 
@@ -284,16 +284,16 @@ def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
 def test_errors_of_both_kinds_of_engines_name_the_limit():
     algorithm = SimFBO(0.01, local_steps=9)
     runs = federations(algorithm, GENTLE)
-    given = (GENTLE, algorithm)
+    initial = (GENTLE, algorithm)
     rest: dict[str, Any] = {"rounds": 1, "limits": Limits(norm=0.001)}
     engine = runs.engines["federation"]
     with pytest.raises(NoQuorumError) as refused:
-        list(run(*given, runs.enrolled, *START, engine=engine, **rest))
+        list(run(*initial, runs.enrolled, *START, engine=engine, **rest))
     reason = "upload is not finite or exceeds the norm limit of 0.001."
     sites = " ".join(f'Site "site-{number}": {reason}' for number in range(DEVICES))
     assert str(refused.value) == (
         f"Round 0: 0 of 1 required uploads were accepted. {sites} "
         "Raise the norm limit or lower the learning rate."
     )
-    with pytest.raises(NoUploadsError, match=r"limit of 0\.001; raise the norm limit"):
-        list(run(*given, InMemoryDevices(HELD), *START, **rest))
+    with pytest.raises(NoUploadsError, match=r"limit of 0\.001\. Raise the norm limit"):
+        list(run(*initial, InMemoryDevices(HELD), *START, **rest))

@@ -1,4 +1,4 @@
-"""Mistakes of whoever writes an algorithm, each answered with the phase and a cure."""
+"""Mistakes in a custom algorithm raise errors with the phase and a remedy."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,9 +48,9 @@ def with_mistake(**mistake: Any) -> Phase:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Mine:
-    """An algorithm with what is wrong in one place."""
+    """An algorithm with one mistake."""
 
-    given: Any = None
+    mistake: Any = None
     first: Any = None
 
     def init(self, problem, x, y):
@@ -60,7 +60,7 @@ class Mine:
         return ()
 
     def phases(self, problem):
-        return (with_mistake(),) if self.given is None else self.given
+        return (with_mistake(),) if self.mistake is None else self.mistake
 
 
 def carried_out(algorithm: Any, rounds: int = 2, **settings: Any) -> list[Any]:
@@ -80,39 +80,37 @@ def server(change: Any) -> tuple[Phase, ...]:
 
 NO_TUPLE: Any = [1.0]
 MISTAKES = {
-    "finish returned a float as the upload; return Upload": finish(1.0, (), {}),
-    "finish returned a tuple of 2; return three things: an Upload": finish(
+    "finish returned a float as the upload. Return Upload": finish(1.0, (), {}),
+    "finish returned a tuple of 2. Return a tuple of 3: an Upload": finish(
         Upload(()), ()
     ),
-    "an Upload whose update is .*; give a tuple": finish(Upload(NO_TUPLE), (), {}),
-    "finish returned a list as the report; return a dictionary": finish(
+    "an Upload whose update is .*. Pass a tuple": finish(Upload(NO_TUPLE), (), {}),
+    "finish returned a list as the report. Return a dictionary": finish(
         Upload((np.zeros(3),)), (), []
     ),
-    r"private state than init gave: it was empty and is float64\[3\]": finish(
+    r"state of another form than init: it was empty and is float64\[3\]": finish(
         Upload((np.zeros(3),)), np.zeros(3), {}
     ),
-    "server returned another state than it was given: it was State": server(
-        lambda state: None
-    ),
+    "another form than its input: it was State": server(lambda state: None),
     r"\.y was float64\[3\] and is float64\[\]": server(
         lambda state: state._replace(y=jnp.asarray(0.0))
     ),
     r"\.count was int64\[\] and is float64\[\]": server(
         lambda state: state._replace(count=state.count.astype(float))
     ),
-    "Mine.phases returned a Phase; return a tuple of Phase": with_mistake(),
-    "Mine.phases returned a generator; return a tuple": (
+    "Mine.phases returned a Phase. Return a tuple of Phase": with_mistake(),
+    "Mine.phases returned a generator. Return a tuple": (
         with_mistake() for _ in range(2)
     ),
     "Mine.phases returned a tuple of 1 with an int": (1,),
-    "with steps=2.0; give a whole number": (with_mistake(steps=2.0),),
+    "with steps=2.0. Pass a whole number": (with_mistake(steps=2.0),),
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_in_a_phase_is_named(words):
-    with pytest.raises(TypeError, match=words):
-        carried_out(Mine(MISTAKES[words]))
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_in_a_phase_is_named(message):
+    with pytest.raises(TypeError, match=message):
+        carried_out(Mine(MISTAKES[message]))
 
 
 def test_without_a_mistake_it_runs():
@@ -120,15 +118,18 @@ def test_without_a_mistake_it_runs():
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "message"),
     [
-        (State(1.0, 2.0, 3), "Mine.init returned a State; return the server's state"),
-        (((1.0, 2.0), ()), "a tuple of 2 as the server's state; return an object with"),
-        (({"x": 1.0, "y": 1.0}, ()), "Mine.init returned a dict as the server's state"),
+        (
+            State(1.0, 2.0, 3),
+            "Mine.init returned a State. Return a pair: the server state",
+        ),
+        (((1.0, 2.0), ()), "a tuple of 2 as the server state. Return an object with"),
+        (({"x": 1.0, "y": 1.0}, ()), "Mine.init returned a dict as the server state"),
     ],
 )
-def test_a_first_state_of_another_form_is_named(first, words):
-    with pytest.raises(TypeError, match=words):
+def test_a_first_state_of_another_form_is_named(first, message):
+    with pytest.raises(TypeError, match=message):
         carried_out(Mine(first=first))
 
 
@@ -138,13 +139,13 @@ class Unregistered(Mine):
 
 
 def test_a_class_that_jax_does_not_know_is_named():
-    words = "Unregistered is not registered with JAX; put @register of fedbilevel"
-    with pytest.raises(TypeError, match=words):
+    message = "Unregistered is not registered with JAX. Put @register of fedbilevel"
+    with pytest.raises(TypeError, match=message):
         carried_out(Unregistered())
 
 
 class Counting(Simulation):
-    """Does something of its own in every exchange."""
+    """An engine with a custom exchange."""
 
     def exchange(self, *arguments: Any) -> Any:
         EXCHANGES.append(arguments[2])

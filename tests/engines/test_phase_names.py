@@ -1,4 +1,4 @@
-"""A phase is known by its name: what wraps it compiles no more programs."""
+"""A phase is identified by its name, so wrapped phases need no further programs."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ FEDNEST = FedNest(0.1, NeumannSeries(terms=20, scale=0.15), lower_rounds=3)
 
 def wrapped(phase: Phase) -> Phase:
     def finish(carry: Any, downlink: Any, key: Any) -> Any:
-        upload, kept, info = phase.finish(carry, downlink, key)
-        return jax.tree.map(lambda leaf: 0.5 * leaf, upload), kept, info
+        upload, state, info = phase.finish(carry, downlink, key)
+        return jax.tree.map(lambda leaf: 0.5 * leaf, upload), state, info
 
     return phase._replace(finish=finish)
 
@@ -37,16 +37,19 @@ def test_wrapping_phases_makes_no_more_of_them():
 def test_two_phases_of_one_name_are_refused():
     _, phases = rounds_of(FEDNEST)
     first, second = phases[:2]
-    with pytest.raises(ValueError, match="two different phases of a round are called"):
+    with pytest.raises(
+        ValueError, match="Two different phases of a round have the name"
+    ):
         references(False, (first, second._replace(name=first.name)))
-    with pytest.raises(ValueError, match="two different phases"):
+    with pytest.raises(ValueError, match="Two different phases"):
         references(False, (second, second._replace(steps=second.steps + 1)))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_names_its_phases(name):
     for phases in rounds_of(ALGORITHMS[name]()):
-        found = references(False, phases)
+        actual = references(False, phases)
         assert all(
-            phases[one.index] == phase for one, phase in zip(found, phases, strict=True)
+            phases[item.index] == phase
+            for item, phase in zip(actual, phases, strict=True)
         )

@@ -1,4 +1,4 @@
-"""What a run deletes, it deletes once what takes its place is on the disk."""
+"""A run deletes files only after their replacements are on the disk."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ Happened = list[tuple[str, str]]
 
 @pytest.fixture
 def happened(monkeypatch, tmp_path) -> Happened:
-    """What is put on the disk, renamed and removed below a directory, in order."""
+    """The synchronisations, renames and removals below a directory, in order."""
     events: Happened = []
     below, synchronise = str(tmp_path), os.fsync
 
@@ -32,7 +32,7 @@ def happened(monkeypatch, tmp_path) -> Happened:
                 events.append(("named", os.fspath(arguments[1])))
 
     monkeypatch.setattr(os, "fsync", recorded)
-    sys.addaudithook(lambda *said: heard(*said) if below in str(said[1]) else None)
+    sys.addaudithook(lambda *event: heard(*event) if below in str(event[1]) else None)
     return events
 
 
@@ -43,7 +43,7 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
     with replacing(file) as unfinished:
         unfinished.write_text("all")
     draft, directory = str(tmp_path / "unfinished-notes"), str(tmp_path)
-    order = [one for one in happened if one[0] != "os.remove"]
+    order = [entry for entry in happened if entry[0] != "os.remove"]
     assert order[-4:] == [
         ("on disk", draft),
         ("os.rename", draft),
@@ -54,10 +54,10 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
 
 @pytest.mark.slow
 def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(happened, tmp_path):
-    kept = Checkpoints(tmp_path / "kept", every=1, keep=1)
+    checkpoints = Checkpoints(tmp_path / "kept", every=1, keep=1)
     devices = federation.in_memory()
     what = quadratic.problem(), FedBiO(0.1), devices, *federation.START
-    list(run(*what, rounds=3, checkpoints=kept))
+    list(run(*what, rounds=3, checkpoints=checkpoints))
     named = {
         place: Path(path)
         for place, (event, path) in enumerate(happened)
@@ -68,11 +68,11 @@ def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(happened, tmp_path
         on_disk = {name for event, name in happened[:place] if event == "on disk"}
         temporary = Path(happened[place - 1][1])
         for item in ("state", "notes"):
-            held = [one.relative_to(path) for one in (path / item).rglob("*")]
+            held = [entry.relative_to(path) for entry in (path / item).rglob("*")]
             assert path.name != "round_3" or held
-            assert {str(temporary / one) for one in held} <= on_disk
+            assert {str(temporary / entry) for entry in held} <= on_disk
         assert str(temporary) in on_disk
-        # The name itself, before anything older is removed.
+        # The new name is synchronised before any older file is removed.
         later = happened[place:]
         name_kept = later.index(("on disk", str(path.parent)))
         older = [

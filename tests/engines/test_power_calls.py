@@ -1,8 +1,8 @@
-"""What the kernel is asked when checkpoints replace each other, as strace sees it.
+"""System calls, as strace reports them, when checkpoints replace each other.
 
-The tests of `test_power` see what Python asks for; here it is whatever any library
-does. The calls are put through a model of a disk that keeps nothing but what was
-synchronised, and that may lose its power before any of them.
+The tests of `test_power` observe Python's calls; these tests observe the calls of any
+library. A model of a disk executes the calls. It keeps only synchronised data, and
+may lose its power before any call.
 """
 
 import re
@@ -29,24 +29,24 @@ from fedbilevel import Checkpoints, FedBiO, run
 from tests import quadratic
 from tests.engines import federation
 
-kept = Checkpoints(Path(sys.argv[1]) / "kept", every=1, keep=1)
+checkpoints = Checkpoints(Path(sys.argv[1]) / "kept", every=1, keep=1)
 what = quadratic.problem(), FedBiO(0.1), federation.in_memory(), *federation.START
-list(run(*what, rounds=4, checkpoints=kept))
+list(run(*what, rounds=4, checkpoints=checkpoints))
 """
 LINE = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+= (\d+)")
 PATH = re.compile(r'"([^"]*)"|<(/[^>]*)>')
 RESUMED = re.compile(r"^\d+\s+<\.\.\. \w+ resumed>(.*)$")
 UNFINISHED = "<unfinished ...>"
 READ = "state", "notes", "digests.json"
-"""Of a checkpoint, what is read; Orbax writes more, which nobody needs."""
+"""The files of a checkpoint that are read; Orbax writes further files."""
 
 
 class Call(NamedTuple):
-    """A call that has succeeded.
+    """A successful system call.
 
     Attributes:
-        name: of the call.
-        paths: that it is about.
+        name: name of the call.
+        paths: paths in its arguments.
     """
 
     name: str
@@ -64,34 +64,34 @@ def calls(lines: Sequence[str]) -> Iterator[Call]:
         resumed = RESUMED.match(line)
         if resumed:
             line = begun.pop(process, "") + resumed[1]
-        found = LINE.match(line)
-        if not found or (found[1] == "openat" and "O_CREAT" not in found[2]):
+        actual = LINE.match(line)
+        if not actual or (actual[1] == "openat" and "O_CREAT" not in actual[2]):
             continue
         paths: list[Path] = []
-        for named, opened in PATH.findall(found[2]):
-            # A name may be one in the directory whose descriptor comes before it.
+        for named, opened in PATH.findall(actual[2]):
+            # A name may be relative to the directory of the preceding descriptor.
             if named and paths and not named.startswith("/"):
                 paths[-1] /= named
-            elif named and paths and found[1] not in RENAMING:
+            elif named and paths and actual[1] not in RENAMING:
                 paths[-1] = Path(named)
             else:
                 paths.append(Path(named or opened))
-        yield Call(found[1], tuple(paths))
+        yield Call(actual[1], tuple(paths))
 
 
 class Disk:
-    """A disk that keeps what was synchronised.
+    """A disk that keeps only synchronised data.
 
     Attributes:
-        pending: files with content, and files and directories with a name, that a loss of
-            power would take away.
+        pending: files with content, and names of files and directories, that a power
+            loss would remove.
     """
 
     def __init__(self) -> None:
         self.pending: set[tuple[str, Path]] = set()
 
     def do(self, call: Call) -> None:
-        """Carry out a call."""
+        """Execute a call."""
         first, last = call.paths[0], call.paths[-1]
         if call.name in MAKING:
             self.pending.add(("name", last))
@@ -119,33 +119,33 @@ class Disk:
             }
 
     def lost(self, checkpoint: Path) -> list[Path]:
-        """Return what of a checkpoint a loss of power would take away now."""
-        needed = [checkpoint / one for one in READ]
+        """Return the files of a checkpoint that a power loss would remove."""
+        needed = [checkpoint / item for item in READ]
         return [
             path
             for _, path in self.pending
             if path in (checkpoint, checkpoint.parent)
-            or any(path.is_relative_to(one) for one in needed)
+            or any(path.is_relative_to(item) for item in needed)
         ]
 
 
-def removals(lines: Sequence[str], kept: Path) -> int:
-    """Return how many checkpoints were removed; each must leave a whole one."""
+def removals(lines: Sequence[str], directory: Path) -> int:
+    """Return the number of removed checkpoints; a complete one must always remain."""
     disk, named, gone = Disk(), set[Path](), set[Path]()
     for name, paths in calls(lines):
-        if paths == (kept.parent,):
+        if paths == (directory.parent,):
             disk.do(Call(name, paths))
-        inside = [one for one in paths if one.is_relative_to(kept)]
+        inside = [item for item in paths if item.is_relative_to(directory)]
         if not inside:
             continue
-        checkpoint = kept.joinpath(*inside[-1].relative_to(kept).parts[:1])
+        checkpoint = directory.joinpath(*inside[-1].relative_to(directory).parts[:1])
         if name in REMOVING and checkpoint in named:
             named.discard(checkpoint)
             gone.add(checkpoint)
-            lost = {one.name: disk.lost(one) for one in named}
+            lost = {item.name: disk.lost(item) for item in named}
             assert not all(lost.values()), f"{checkpoint.name} goes, and: {lost}"
         disk.do(Call(name, paths))
-        if name in RENAMING and paths[-1].parent == kept:
+        if name in RENAMING and paths[-1].parent == directory:
             named.add(paths[-1])
             gone.discard(paths[-1])
     return len(gone)
@@ -167,7 +167,7 @@ def test_a_checkpoint_outlasts_a_loss_of_power_before_an_older_one_goes(tmp_path
     subprocess.run(["strace", *options, *program], check=True, capture_output=True)
     lines = trace.read_text(errors="replace").splitlines()
     assert removals(lines, tmp_path / "kept") == 3
-    # The model would see a name that is not on the disk.
-    without = [one for one in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", one)]
+    # The model must detect a name that is not on the disk.
+    without = [item for item in lines if not re.search(r"fsync\(\d+<[^>]*/kept>", item)]
     with pytest.raises(AssertionError, match="round_1 goes, and"):
         removals(without, tmp_path / "kept")

@@ -1,4 +1,4 @@
-"""Checkpoints are written without complaints of the library that writes them."""
+"""Orbax writes checkpoints without warnings."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
     write = store._write_and_log
 
     def late(*arguments: Any) -> None:
-        time.sleep(0.2)  # the thread that reads comes first
+        time.sleep(0.2)  # the reading thread comes first
         write(*arguments)
 
     monkeypatch.setattr(store, "_write_and_log", late)
@@ -35,5 +35,5 @@ def test_nothing_is_read_before_it_is_written(tmp_path, monkeypatch, caplog):
         "round_1",
         "round_2",
     }
-    said = [one.getMessage() for one in caplog.records if one.name == "absl"]
-    assert said == []
+    output = [item.getMessage() for item in caplog.records if item.name == "absl"]
+    assert output == []

@@ -50,7 +50,7 @@ def start_run(algorithm, devices=None, **settings):
 
 
 def predicted(algorithm, rounds):
-    """Return what a run costs, as `test_what_a_run_will_cost_is_known_before` holds."""
+    """Return the costs of a run, after `test_what_a_run_will_cost_is_known_before`."""
     devices = InMemoryDevices(quadratic.devices(4, 3, 0.1))
     return predict_costs(quadratic.problem(), algorithm, devices, *START, rounds=rounds)
 
@@ -78,15 +78,15 @@ def test_conjugate_gradient_draws_one_curvature_batch():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [TwoExchanges(0.1), *at_night(WITH_WARM_START)])
 def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypatch):
-    """Watch the uncompiled engine, where what is sent and drawn are real arrays."""
+    """Observe the uncompiled engine, in which messages and samples are real arrays."""
     seen = {"down": 0, "up": 0, "samples": 0}
     draw = StoredExamples.draw
 
     def watched_work(phase, downlink, *rest, **how):
-        done = run_device(phase, downlink, *rest, **how)
-        seen["up"] += tree.number_of_bytes(done.upload)
+        result = run_device(phase, downlink, *rest, **how)
+        seen["up"] += tree.number_of_bytes(result.upload)
         seen["down"] += tree.number_of_bytes(downlink)
-        return done
+        return result
 
     def watched_draw(self, key, batch_size, draws):
         batches = draw(self, key, batch_size, draws)
@@ -107,17 +107,17 @@ def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypat
 @pytest.mark.slow
 def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in():
     times = np.zeros(9)
-    for done in start_run(
+    for result in start_run(
         TwoExchanges(0.1),
         InMemoryDevices(quadratic.devices(9, 3, 0.1)),
         rounds=6,
         participation=UniformSample(4),
         engine=Simulation(chunk_size=3),
     ):
-        times[done.participants] += 1
-        # The report is the mean over participants of what each counted for itself.
-        expected = times[done.participants].mean()
-        np.testing.assert_allclose(done.reports[1].info["rounds"], expected)
+        times[result.participants] += 1
+        # The report is the mean of the participants' counts.
+        expected = times[result.participants].mean()
+        np.testing.assert_allclose(result.reports[1].info["rounds"], expected)
     assert times.min() < times.max()
 
 
@@ -137,10 +137,10 @@ def test_data_loaded_on_demand_gives_the_same_numbers():
     stored = list(start_run(algorithm, InMemoryDevices(held), **settings))
     rounds = start_run(algorithm, on_demand, **settings)
     loaded.clear()
-    for one, other in zip(stored, rounds, strict=True):
-        np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(one.y, other.y, rtol=0, atol=1e-12)
-        # Only who takes part is loaded.
+    for item, other in zip(stored, rounds, strict=True):
+        np.testing.assert_allclose(item.x, other.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(item.y, other.y, rtol=0, atol=1e-12)
+        # Only participants are loaded.
         assert set(loaded) == set(other.participants.tolist())
         loaded.clear()
 
@@ -158,14 +158,14 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds, at least 1"),
-        ({"weights": [1.0]}, "one weight a device"),
-        ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weight of device 1"),
-        ({"weights": np.zeros(4)}, "takes part in round 0"),
-        ({"participation": UniformSample(5)}, "4 are enrolled"),
-        ({"participation": lambda *_: np.array([1, 1])}, "chosen twice"),
-        ({"participation": lambda *_: [-1, 2]}, "device -1 was chosen"),
-        ({"participation": lambda *_: [4]}, "numbered 0 to 3"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"weights": [1.0]}, "one weight for each device"),
+        ({"weights": [1.0, np.nan, 1.0, 1.0]}, "weights\\[1\\] is nan"),
+        ({"weights": np.zeros(4)}, "selected for round 0 have weight 0"),
+        ({"participation": UniformSample(5)}, "there are 4 devices"),
+        ({"participation": lambda *_: np.array([1, 1])}, "a device twice"),
+        ({"participation": lambda *_: [-1, 2]}, "returned device -1"),
+        ({"participation": lambda *_: [4]}, "numbers from 0 to 3"),
     ],
 )
 def test_mistakes_are_refused_with_cause_and_cure(settings, message):
@@ -175,7 +175,7 @@ def test_mistakes_are_refused_with_cause_and_cure(settings, message):
 
 
 def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_for():
-    with pytest.raises(ValueError, match="rounds, at least 1"):
+    with pytest.raises(ValueError, match="rounds is 0"):
         start_run(LocalBSGM(0.1, SERIES), rounds=0)
 
 
@@ -184,7 +184,7 @@ def test_a_mistake_in_the_arguments_is_refused_before_the_first_round_is_asked_f
     [
         (np.zeros(3), np.zeros(4, int), "y has dtype int64"),
         ({"a": np.zeros(3, int)}, np.zeros(4), r"x\['a'\] has dtype int64"),
-        ({}, np.zeros(4), "x holds no array"),
+        ({}, np.zeros(4), "x has no arrays"),
     ],
 )
 def test_variables_that_cannot_be_differentiated_are_refused(x, y, message):
@@ -235,7 +235,7 @@ def test_a_tree_of_axes_can_be_made_of_an_algorithm():
 
 
 def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
-    """A phase may encode what it uploads; bytes are counted on what is sent."""
+    """A phase may encode its upload; bytes are those of the message."""
 
     class Halves:
         def init(self, problem, x, y):
@@ -292,8 +292,8 @@ run(BilevelProblem(loss, loss), FedBiO(0.1), [LocalExamples([1], [1])], 0, 0, ro
 
 @pytest.mark.process
 def test_a_list_of_devices_is_told_what_to_do_with_it():
-    # As a user: in this process the tests' type checker would speak first.
-    done = subprocess.run(
+    # In another process: here the tests' type checker would raise first.
+    result = subprocess.run(
         [sys.executable, "-c", LISTED], capture_output=True, text=True, check=False
     )
-    assert "wrap what each device holds in InMemoryDevices" in done.stderr
+    assert "Wrap the data of the devices in InMemoryDevices" in result.stderr

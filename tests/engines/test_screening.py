@@ -1,4 +1,4 @@
-"""Bad numbers: a device's mistake is its own."""
+"""Bad uploads are excluded and do not affect other devices."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ from fedbilevel import (
     run,
     sweep,
 )
-from fedbilevel.engines.iteration import UNSEEN
+from fedbilevel.engines.iteration import MOST_PENDING
 from fedbilevel.engines.screening import acceptable
 from tests import quadratic
 from tests.algorithms.table import by_day
@@ -41,7 +41,7 @@ ALGORITHMS = {
 
 
 class PoisonedUpper(NamedTuple):
-    """Upper examples, and what their device adds to its uploads, by round."""
+    """Upper examples, and numbers that their device adds to its uploads, by round."""
 
     target: np.ndarray
     shift: np.ndarray
@@ -64,7 +64,7 @@ class PoisonedServer(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Poisoned:
-    """Another algorithm, whose devices upload the nonsense that their data name."""
+    """An algorithm whose devices add numbers of their data to their uploads."""
 
     inner: Any
 
@@ -85,9 +85,9 @@ class Poisoned:
             return phase.start(inner, private, data, key), batch.nonsense[0][number]
 
         def finish(carry, downlink, key):
-            own, nonsense = carry
-            upload, kept, info = phase.finish(own, downlink[0], key)
-            return jax.tree.map(lambda leaf: leaf + nonsense, upload), kept, info
+            local, nonsense = carry
+            upload, state, info = phase.finish(local, downlink[0], key)
+            return jax.tree.map(lambda leaf: leaf + nonsense, upload), state, info
 
         def server(server, mean, key):
             inner = phase.server(server.inner, mean, key)
@@ -103,7 +103,7 @@ class Poisoned:
 
 
 def poison() -> np.ndarray:
-    """Return what each device adds in each round, in seeded rounds."""
+    """Return the number that each device adds in each round, from a seed."""
     added = np.zeros((DEVICES, ROUNDS))
     generator = np.random.default_rng(5)
     for device, value in NONSENSE.items():
@@ -113,10 +113,10 @@ def poison() -> np.ndarray:
 
 def devices(added: np.ndarray) -> InMemoryDevices:
     held = []
-    for own, mine in zip(quadratic.devices(DEVICES, 3, 0.1), added, strict=True):
+    for local, mine in zip(quadratic.devices(DEVICES, 3, 0.1), added, strict=True):
         rows = np.repeat(mine[None], 3, axis=0)
-        upper = PoisonedUpper(own.upper.target, own.upper.shift, rows)
-        held.append(LocalExamples(upper, own.lower))
+        upper = PoisonedUpper(local.upper.target, local.upper.shift, rows)
+        held.append(LocalExamples(upper, local.lower))
     return InMemoryDevices(held)
 
 
@@ -156,13 +156,13 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
             **settings,
         )
     )
-    for one, other in zip(poisoned, without, strict=True):
-        np.testing.assert_allclose(one.x, other.x, rtol=0, atol=1e-12)
-        assert sorted(one.participants) == sorted(other.participants)
-        left_out = np.flatnonzero(added[:, one.number])
-        assert sorted(one.reports[0].left_out) == left_out.tolist()
-        # They have drawn and sent as much as the others.
-        assert one.costs.samples >= other.costs.samples
+    for item, other in zip(poisoned, without, strict=True):
+        np.testing.assert_allclose(item.x, other.x, rtol=0, atol=1e-12)
+        assert sorted(item.participants) == sorted(other.participants)
+        left_out = np.flatnonzero(added[:, item.number])
+        assert sorted(item.reports[0].excluded) == left_out.tolist()
+        # Excluded devices have the same costs as the others.
+        assert item.costs.samples >= other.costs.samples
     # A device is named when its count has doubled: in its first, second and fourth
     # excluded round, each with the counts until then.
     expected = [
@@ -171,15 +171,15 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
         for count, number in enumerate(np.flatnonzero(added[device]).tolist(), 1)
         if count != 3
     ]
-    told = [
+    reports = [
         (int(number), int(device), int(rounds), int(count))
         for message in caplog.messages
-        for number in re.findall(r"^round (\d+), exchange 0: excluded", message)
+        for number in re.findall(r"^Round (\d+), exchange 0: excluded", message)
         for device, count, rounds in re.findall(
             r"device (\d+) \(in (\d+) of its (\d+) rounds\)", message
         )
     ]
-    assert sorted(told) == sorted(expected)
+    assert sorted(reports) == sorted(expected)
     assert poisoned[-1].exclusions.devices == tuple(
         (device, 4, ROUNDS) for device in NONSENSE
     )
@@ -199,18 +199,18 @@ def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
         engine=ENGINES[engine],
     )
     finished: list[Any] = []
-    with pytest.raises(NoUploadsError, match=r"round 4.* all 16 devices .* DebugSim"):
+    with pytest.raises(NoUploadsError, match=r"Round 4.* 0 of 16 uploads .* DebugSim"):
         finished.extend(rounds)
-    # The state of the last good round is untouched, and the run soon at its end.
+    # The state of the last good round is unchanged, and the run ends soon.
     np.testing.assert_array_equal(finished[4].x, finished[3].x)
-    assert len(finished) <= 4 + 1 + UNSEEN
+    assert len(finished) <= 4 + 1 + MOST_PENDING
 
 
 @pytest.mark.slow
 def test_the_error_names_the_newest_checkpoint(tmp_path):
     added = np.zeros((DEVICES, ROUNDS))
     added[:, 4] = np.nan
-    with pytest.raises(NoUploadsError, match=r"The newest checkpoint: of 3 rounds\."):
+    with pytest.raises(NoUploadsError, match=r"The newest checkpoint has 3 rounds\."):
         list(
             run(
                 quadratic.problem(),
@@ -235,12 +235,12 @@ def test_who_leaves_early_is_still_told(caplog):
         rounds=ROUNDS,
     )
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        for done in rounds:
-            if done.number == 3:
+        for result in rounds:
+            if result.number == 3:
                 rounds.close()
                 break
     assert caplog.messages == [
-        "round 3, exchange 0: excluded device 2 (in 1 of its 4 rounds): upload is not "
+        "Round 3, exchange 0: excluded device 2 (in 1 of its 4 rounds): upload is not "
         "finite"
     ]
 
@@ -248,7 +248,7 @@ def test_who_leaves_early_is_still_told(caplog):
 @pytest.mark.slow
 def test_a_sweep_shows_a_run_that_would_have_stopped():
     held = quadratic.devices(2, 1, 0.1)
-    done = sweep(
+    result = sweep(
         quadratic.problem(),
         [FedBiO(0.1), FedBiO(1e200)],
         InMemoryDevices(held),
@@ -257,8 +257,8 @@ def test_a_sweep_shows_a_run_that_would_have_stopped():
         seeds=[0],
         measure=lambda server: server.x,
     )
-    assert np.isfinite(done.measurements[0]).all()
-    assert np.isnan(done.measurements[1, 0, -1]).all()
+    assert np.isfinite(result.measurements[0]).all()
+    assert np.isnan(result.measurements[1, 0, -1]).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -272,9 +272,9 @@ def test_the_norm_is_that_of_the_whole_upload(dtype):
     limit = float(np.median(norms))
     everyone = jnp.ones(5, bool)
     uploads = tuple(map(jnp.asarray, parts))
-    found = acceptable(uploads, {}, everyone, Limits(limit * (1 + 1e-3)))
-    assert found.sum() == 3
-    np.testing.assert_array_equal(found, np.array(norms) <= limit * (1 + 1e-3))
+    actual = acceptable(uploads, {}, everyone, Limits(limit * (1 + 1e-3)))
+    assert actual.sum() == 3
+    np.testing.assert_array_equal(actual, np.array(norms) <= limit * (1 + 1e-3))
     assert acceptable(uploads, {}, everyone, Limits()).all()
 
 
@@ -283,5 +283,5 @@ def test_squares_beyond_the_range_do_not_hide_the_norm():
     uploads = jnp.array([[1e30, 1e30], [1e-30, 1e-30], [0.0, 0.0]], jnp.float32)
     everyone = jnp.ones(3, bool)
     for limit, first in ((2e30, True), (1.4e30, False), (None, True)):
-        found = acceptable(uploads, {}, everyone, Limits(limit))
-        assert found.tolist() == [first, True, True]
+        actual = acceptable(uploads, {}, everyone, Limits(limit))
+        assert actual.tolist() == [first, True, True]

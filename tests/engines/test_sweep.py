@@ -1,4 +1,4 @@
-"""A sweep is so many runs, made in one program."""
+"""A sweep gives the same numbers as separate runs, in one program."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
     halved = jax.tree.map(lambda leaf: 0.5 * leaf, ALGORITHMS[name]())
     settings = [ALGORITHMS[name](), halved]
     common: Any = {"participation": UniformSample(3), "weights": WEIGHTS, "rounds": 3}
-    done = sweep(
+    result = sweep(
         quadratic.problem(),
         settings,
         devices(),
@@ -44,17 +44,17 @@ def test_a_sweep_gives_the_numbers_and_costs_of_runs(name):
             quadratic.problem(), algorithm, devices(), *START, seed=seed, **common
         ):
             for mine, other in zip(
-                done.measurements, (finished.x, finished.y), strict=True
+                result.measurements, (finished.x, finished.y), strict=True
             ):
                 np.testing.assert_allclose(
                     mine[i, i, finished.number], other, rtol=0, atol=1e-10
                 )
-            assert done.costs[i][finished.number] == finished.costs
+            assert result.costs[i][finished.number] == finished.costs
 
 
 def test_settings_that_differ_in_more_than_numbers_are_refused():
     for other in (FedBiO(0.1, local_steps=2), SimFBO(0.1)):
-        with pytest.raises(ValueError, match="numbers only"):
+        with pytest.raises(ValueError, match="differ in more than numbers"):
             sweep(
                 quadratic.problem(),
                 [FedBiO(0.1), other],
@@ -67,7 +67,7 @@ def test_settings_that_differ_in_more_than_numbers_are_refused():
 
 
 def test_a_sweep_with_nothing_to_run_is_refused():
-    with pytest.raises(ValueError, match="at least 1 round, 1 setting and 1 seed"):
+    with pytest.raises(ValueError, match="Pass at least 1 of each to sweep"):
         sweep(
             quadratic.problem(),
             [FedBiO(0.1)],
@@ -92,12 +92,12 @@ settings = [
     for rate in (0.02, 0.05, 0.1, 0.2)
 ]
 problem, *rest = start
-done = sweep(
+result = sweep(
     problem, settings, *rest, rounds=3, seeds=[0, 1, 2, 3], measure=lambda s: s.x
 )
 for i, algorithm in enumerate(settings):
     *_, last = run(problem, algorithm, *rest, rounds=3, seed=i)
-    print(float(np.abs(np.asarray(last.x) - done.measurements[i, i, -1]).max()))
+    print(float(np.abs(np.asarray(last.x) - result.measurements[i, i, -1]).max()))
 """
 
 
@@ -107,11 +107,11 @@ def test_a_sweep_is_right_as_compiled_for_users():
     # Tests are compiled with few optimisations; one release of the compiler had a wrong
     # one that this very sweep met.
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", AS_A_USER],
         capture_output=True,
         text=True,
         check=True,
         env=environment,
     )
-    assert max(map(float, done.stdout.split())) < 1e-5
+    assert max(map(float, result.stdout.split())) < 1e-5

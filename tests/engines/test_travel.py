@@ -1,4 +1,4 @@
-"""How far is too far: an upload is held to what the median device does."""
+"""The distance limit: uploads are compared with that of the median device."""
 
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def upper_median(values: list[float]) -> float:
 def test_the_reach_is_a_multiple_of_the_median_of_those_allowed(count):
     generator = np.random.default_rng(count)
     gone = 10 ** generator.uniform(-3, 3, size=(3, count + 2))
-    gone[1] = 0.0  # a variable that nobody moves
+    gone[1] = 0.0  # a variable that no device moves
     allowed = np.arange(count + 2) >= 2
     gone[:, :2] = np.nan
     lengths = np.sqrt((gone[:, 2:] ** 2).sum(axis=0))
@@ -54,8 +54,8 @@ def test_the_reach_is_a_multiple_of_the_median_of_those_allowed(count):
     medians = [upper_median(gone[k, 2:].tolist()) for k in range(3)]
     expected = 4.0 * np.array([medians[0], whole, medians[2]])
     for library in (np, jnp):
-        found = reach_of(library, library.asarray(gone), library.asarray(allowed), 4.0)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        actual = reach_of(library, library.asarray(gone), library.asarray(allowed), 4.0)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_devices_that_do_not_move_exclude_nobody():
@@ -64,7 +64,7 @@ def test_devices_that_do_not_move_exclude_nobody():
 
 
 class PoisonedUpper(NamedTuple):
-    """Upper examples, and what their device adds to its uploads."""
+    """Upper examples, and numbers that their device adds to its uploads."""
 
     target: np.ndarray
     shift: np.ndarray
@@ -73,7 +73,7 @@ class PoisonedUpper(NamedTuple):
 
 @jax.tree_util.register_static
 class Poisoned:
-    """An algorithm whose devices add to their uploads what their data name."""
+    """An algorithm whose devices add numbers of their data to their uploads."""
 
     def __init__(self, inner: FederatedAlgorithm) -> None:
         self.inner = inner
@@ -94,7 +94,7 @@ class Poisoned:
         return tuple(map(self._poisoned, self.inner.phases(problem)))
 
     def _poisoned(self, phase: Any) -> Any:
-        if not phase.is_compared:  # nothing that the limit is about
+        if not phase.is_compared:  # not affected by the limit
             return phase
 
         def start(downlink: Any, private: Any, data: Any, key: Any) -> Any:
@@ -102,8 +102,8 @@ class Poisoned:
             return phase.start(downlink, private, data, key), batch.added[0]
 
         def finish(carry: Any, downlink: Any, key: Any) -> Any:
-            upload, kept, info = phase.finish(carry[0], downlink, key)
-            return jax.tree.map(lambda leaf: leaf + carry[1], upload), kept, info
+            upload, state, info = phase.finish(carry[0], downlink, key)
+            return jax.tree.map(lambda leaf: leaf + carry[1], upload), state, info
 
         return phase._replace(
             start=start,
@@ -114,10 +114,12 @@ class Poisoned:
 
 def holding(added: float) -> list[LocalExamples]:
     held = []
-    for number, own in enumerate(HELD):
+    for number, local in enumerate(HELD):
         mine = np.full(2, added if number == FAR else 0.0)
         held.append(
-            own._replace(upper=PoisonedUpper(own.upper.target, own.upper.shift, mine))
+            local._replace(
+                upper=PoisonedUpper(local.upper.target, local.upper.shift, mine)
+            )
         )
     return held
 
@@ -136,10 +138,10 @@ ENGINES: dict[str, Engine] = {
 def points(
     algorithm: FederatedAlgorithm, engine: str, added: float, without: bool
 ) -> list[Any]:
-    """Return x after each round, with the device that goes too far or without it."""
+    """Return x after each round, with or without the device that moves too far."""
     held = holding(added)
     weights = np.where(np.arange(DEVICES) == FAR, 0.0 if without else 1.0, 1.0)
-    given: dict[str, Any] = {"rounds": ROUNDS, "weights": weights, "limits": NEAR}
+    initial: dict[str, Any] = {"rounds": ROUNDS, "weights": weights, "limits": NEAR}
     poisoned = Poisoned(algorithm)
     if engine == "federation":
         sites = sites_holding(held, PROBLEM, poisoned)
@@ -149,22 +151,28 @@ def points(
         engine_of_sites = Federation(
             InProcess(sites), enrolled, run="first", timeout=HANG
         )
-        done = run(PROBLEM, poisoned, enrolled, *START, engine=engine_of_sites, **given)
+        result = run(
+            PROBLEM, poisoned, enrolled, *START, engine=engine_of_sites, **initial
+        )
     else:
         devices = InMemoryDevices(held)
-        done = run(PROBLEM, poisoned, devices, *START, engine=ENGINES[engine], **given)
-    found = []
-    for one in done:
+        result = run(
+            PROBLEM, poisoned, devices, *START, engine=ENGINES[engine], **initial
+        )
+    actual = []
+    for item in result:
         phases = algorithm.phases(PROBLEM)
-        if not one.number:
+        if not item.number:
             phases = algorithm.opening(PROBLEM) or phases
-        assert (FAR in one.participants) == (not phases[-1].is_compared and not without)
-        found.append(np.asarray(one.x))
-    return found
+        assert (FAR in item.participants) == (
+            not phases[-1].is_compared and not without
+        )
+        actual.append(np.asarray(item.x))
+    return actual
 
 
 @pytest.mark.slow
-# By day those that differ most. The uncompiled engine takes half the time of all.
+# By day the most different engines. The uncompiled one takes half of the time.
 @pytest.mark.parametrize(
     "engine",
     by_day([*ENGINES, "federation"], "one chunk", "shards and chunks", "federation"),
@@ -184,15 +192,17 @@ def test_every_algorithm_says_how_far_its_uploads_go(name):
     if name.startswith("two exchanges"):
         pytest.skip("says nothing of how far its uploads go")
     expected = points(algorithm, "one chunk", 1e4, without=True)
-    found = points(algorithm, "one chunk", 1e4, without=False)
-    if name == "AutoFedBiO":  # its first round asks all for curvatures, of any size
+    actual = points(algorithm, "one chunk", 1e4, without=False)
+    if (
+        name == "AutoFedBiO"
+    ):  # its first round measures curvatures, which may have any size
         return
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_a_small_poison_in_one_variable_alone_is_seen():
-    # Of all variables together it would be a small part.
+    # It would be a small part of the distance in all variables together.
     problem = BilevelProblem(
         lambda x, y, batch: 1e-3 * quadratic.upper_loss(x, y, batch),
         quadratic.lower_loss,
@@ -208,12 +218,12 @@ def test_a_small_poison_in_one_variable_alone_is_seen():
             rounds=3,
             limits=limits,
         )
-        sent.append(last.reports[-1].left_out.tolist())
+        sent.append(last.reports[-1].excluded.tolist())
     assert sent == [[], [FAR]]
 
 
 def test_honest_devices_count_however_the_data_differ():
-    for done in run(
+    for result in run(
         PROBLEM, FedBiO(0.1), InMemoryDevices(HELD), *START, rounds=20, limits=NEAR
     ):
-        assert not len(done.reports[0].left_out)
+        assert not len(result.reports[0].excluded)

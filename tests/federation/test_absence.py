@@ -121,7 +121,7 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
             {"site-3": "did not answer in time"} if wanted else {}
         )
     assert caplog.messages[0] == (
-        "round 0, exchange 0: excluded device 3 (in 1 of its 1 rounds): did not answer "
+        "Round 0, exchange 0: excluded device 3 (in 1 of its 1 rounds): did not answer "
         "in time"
     )
     # Again when its count has doubled, also in rounds in which it was not contacted.

@@ -285,9 +285,9 @@ def check_what_is_left(directory: Path, kept: Path, said: str, cause: str) -> No
     whole = [path for path in directory.glob("round_*") if "tmp" not in path.name]
     newest = max(int(path.name.removeprefix("round_")) for path in whole)
     assert said == (
-        f"ended: a checkpoint could not be written to {directory}: {cause}; put that "
-        "right and call resume, which goes on from the newest that is whole, of "
-        f"{newest} rounds."
+        f"ended: A checkpoint could not be written to {directory}: {cause}. Correct "
+        "this and call resume, which continues from the newest complete checkpoint, "
+        f"of {newest} rounds."
     )
     for path in whole:
         verified_notes(path)

@@ -74,26 +74,24 @@ def made(
 
 def arguments() -> list[Case]:
     return [
-        *each(
-            "rounds", [0, -1, 1.5, "3", None, True, nan, inf, [1]], "at least 1, but"
-        ),
-        *each("seed", [2**32, 2**32 + 3, 2**64, -1], "4294967295, but it is"),
-        *each("seed", [True, 1.0, "1", None, [1]], "a whole number for seed"),
+        *each("rounds", [0, -1, 1.5, "3", None, True, nan, inf, [1]], "at least 1."),
+        *each("seed", [2**32, 2**32 + 3, 2**64, -1], "from 0 to 4294967295"),
+        *each("seed", [True, 1.0, "1", None, [1]], "Pass a whole number"),
         *each("seed", [2**32 - 1, np.int64(7)], ACCEPTED),
-        *each("weights", [[1], [1, 2, 3], 5, [[1, 2]]], "give one weight a device"),
-        *each("weights", [[0, 0]], "give more of them a weight"),
-        *each("weights", [[-1, 1], [nan, 1], [inf, 1]], "finite and at least zero"),
-        *each("weights", [["a", "b"], "ab", {0: 1}], "give a number for each of 2"),
-        *each("weights", [[1e308, 1e308], [1.7e308, 1.7e308]], "divide them by"),
+        *each("weights", [[1], [1, 2, 3], 5, [[1, 2]]], "one weight for each device"),
+        *each("weights", [[0, 0]], "set weights above 0"),
+        *each("weights", [[-1, 1], [nan, 1], [inf, 1]], "finite weights of at least 0"),
+        *each("weights", [["a", "b"], "ab", {0: 1}], "Pass a number for each of the 2"),
+        *each("weights", [[1e308, 1e308], [1.7e308, 1.7e308]], "Divide them by"),
         *each("weights", [[1e-320, 1e-320], [True, False], (1, 2)], ACCEPTED),
-        *each("limits", [0, 1e6, "1", None, True, [1], fb.Limits], "give Limits(norm="),
-        *each("limits", [fb.Limits(norm=1e-320)], "raise the norm limit"),
+        *each("limits", [0, 1e6, "1", None, True, [1], fb.Limits], "Pass Limits(norm="),
+        *each("limits", [fb.Limits(norm=1e-320)], "aise the norm limit"),
         *each("limits", [fb.Limits(inf, inf), fb.Limits(np.float32(9))], ACCEPTED),
-        *each("engine", [None, "Simulation", fb.Simulation, 3], "give an engine"),
-        *each("devices", [None, [], [HELD], {}, InMemoryDevices, 3], "wrap what each"),
-        *each("problem", [None, "x", 3, BilevelProblem], "give BilevelProblem("),
+        *each("engine", [None, "Simulation", fb.Simulation, 3], "Pass Simulation()"),
+        *each("devices", [None, [], [HELD], {}, InMemoryDevices, 3], "Wrap the data"),
+        *each("problem", [None, "x", 3, BilevelProblem], "Pass BilevelProblem("),
         *each("algorithm", ["auto", None, 0.1, {"name": 3}], "such as AutoFedBiO("),
-        *each("algorithm", [fb.FedBiO], "the class FedBiO was given"),
+        *each("algorithm", [fb.FedBiO], "is the class FedBiO"),
     ]
 
 
@@ -109,19 +107,19 @@ def choices() -> list[Case]:
         *each(
             "participation",
             [None, "all", 3, fb.UniformSample],
-            "give FullParticipation()",
+            "Pass FullParticipation()",
         ),
         case("a list", [0], ACCEPTED),
-        case("a stranger", np.array([5]), "devices are numbered 0 to 1"),
-        case("somebody twice", np.array([0, 0]), "a device was chosen twice"),
-        case("nobody", np.array([]), "let participation return at least one"),
-        case("halves", np.array([0.5]), "the numbers of devices, which are whole"),
+        case("a stranger", np.array([5]), "numbers from 0 to 1"),
+        case("somebody twice", np.array([0, 0]), "returned a device twice"),
+        case("nobody", np.array([]), "Return at least one"),
+        case("halves", np.array([0.5]), "Return device numbers, which are integers"),
         *made("UniformSample", [{"devices": d} for d in (1.5, "2", None)], "a whole"),
         *(
             Case(
                 f"a sample of {count}",
                 partial(runs, participation=fb.UniformSample(count)),
-                "ask for 1 to 2",
+                "from 1 to 2",
             )
             for count in (0, -1, 3)
         ),
@@ -135,12 +133,16 @@ def variables() -> list[Case]:
             case
             for name in ("x", "y")
             for case in (
-                *each(name, [None, [], {}, (), {"a": None}], f"{name} holds no array"),
-                *each(name, ["a", words, [1.0, "b"]], "give arrays of numbers"),
-                *each(name, [1, True, 1 + 2j, np.arange(2)], "make it floating point"),
-                *each(name, [nan, inf, -inf], "begin at finite numbers"),
+                *each(name, [None, [], {}, (), {"a": None}], f"{name} has no arrays"),
+                *each(name, ["a", words, [1.0, "b"]], "Pass arrays of numbers"),
+                *each(
+                    name,
+                    [1, True, 1 + 2j, np.arange(2)],
+                    "Convert it to floating point",
+                ),
+                *each(name, [nan, inf, -inf], "Pass finite initial values"),
                 Case(
-                    f"an object for {name}", partial(runs, **{name: object()}), "give"
+                    f"an object for {name}", partial(runs, **{name: object()}), "Pass"
                 ),
                 Case(
                     f"another shape of {name}", partial(runs, **{name: wrong}), "batch"
@@ -199,12 +201,12 @@ def holdings() -> list[Case]:
         Case(
             "examples that are not finite",
             lambda: runs(devices=InMemoryDevices([LocalExamples(ONES * nan, ONES)])),
-            "look for examples that are not finite",
+            "ook for examples that are not finite",
         ),
         Case(
             "examples whose loss is infinite",
             lambda: runs(devices=InMemoryDevices([LocalExamples(ONES * 1e38, ONES)])),
-            "upper_loss is not finite at the x and y given",
+            "upper_loss is not finite at the initial x and y",
         ),
     ]
 
@@ -318,15 +320,13 @@ def losses() -> list[Case]:
 
     return [
         case("is a vector", lambda x, y, b: (y - b) ** 2, "a scalar"),
-        case("returns nothing", lambda x, y, b: None, "returned nothing"),
+        case("returns nothing", lambda x, y, b: None, "returned None"),
         case("returns a word", lambda x, y, b: "a", "lower_loss(x, y, batch) failed"),
         case("divides by zero", lambda x, y, b: 1 / 0, "ZeroDivisionError"),
-        case(
-            "is complex", lambda x, y, b: jnp.mean(y - b) + 1j, "return a real number"
-        ),
-        case("is whole", lambda x, y, b: jnp.array(3), "return a real number"),
+        case("is complex", lambda x, y, b: jnp.mean(y - b) + 1j, "not differentiable"),
+        case("is whole", lambda x, y, b: jnp.array(3), "not differentiable"),
         case("is not a number", lambda x, y, b: nan * jnp.mean(y - b), "is not finite"),
-        case("is a sum", lambda x, y, b: jnp.sum((y - b) ** 2), "is no mean"),
+        case("is a sum", lambda x, y, b: jnp.sum((y - b) ** 2), "is not a mean"),
         case("takes two", lambda x, y: 0.0, "takes 2 positional arguments"),
         case("uses NumPy", lambda x, y, b: np.mean(np.asarray(b)), "failed on a batch"),
         case(
@@ -352,7 +352,9 @@ def columns() -> list[Case]:
         "devices": InMemoryDevices([LocalExamples(labelled, labelled)]),
         "y": np.zeros((3, 1), np.float32),
     }
-    return [Case("y of shape [3, 1]", partial(runs, **given), "which beside labels of")]
+    return [
+        Case("y of shape [3, 1]", partial(runs, **given), "broadcast with labels of")
+    ]
 
 
 def questions() -> list[Case]:
@@ -362,7 +364,7 @@ def questions() -> list[Case]:
 
     def checkpoints(**options: Any) -> Case:
         make = partial(fb.Checkpoints, **options)
-        words = "Checkpoints needs" if "best" not in options else "without measure"
+        words = "of Checkpoints is" if "best" not in options else "measure is missing"
         return Case(f"Checkpoints({options})", make, words)
 
     return [
@@ -383,12 +385,12 @@ def questions() -> list[Case]:
             Case(
                 f"costs of {n!r} participants",
                 partial(costs, rounds=1, participants=n),
-                "give a whole number of devices",
+                "Pass a whole number of devices",
             )
             for n in (0, -1, 1.5, "2")
         ),
-        Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1, but"),
-        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "at least 1 trial"),
+        Case("tune for 0 rounds", partial(tuned, rounds=0), "at least 1."),
+        Case("tune 0 times", partial(tuned, rounds=2, trials=0), "Pass at least 1"),
         Case("tune without seeds", partial(tuned, rounds=2, seeds=[]), "0 seeds"),
         checkpoints(directory=None),
         checkpoints(directory=3),
@@ -397,11 +399,13 @@ def questions() -> list[Case]:
         checkpoints(directory="a", every=1.5),
         checkpoints(directory="a", keep=0),
         checkpoints(directory="a", best="loss"),
-        Case("diagnose nowhere", partial(diagnose, *what[:2], nan, 0.0), "begin at"),
+        Case(
+            "diagnose nowhere", partial(diagnose, *what[:2], nan, 0.0), "finite initial"
+        ),
         Case(
             "a reference of one weight",
             partial(newton_reference, PROBLEM, DEVICES, weights=[1]),
-            "give one weight a device",
+            "one weight for each device",
         ),
         Case(
             "no devices to rescale from",

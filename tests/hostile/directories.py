@@ -519,7 +519,7 @@ def checkpoints() -> list[Case]:
 
     gone_all = "its checkpoints are gone, so that it would begin anew and replace"
     useless = "can be used: they are damaged, and now called so; give the run another"
-    skipped = "skipped the checkpoint"
+    skipped = "Skipped the damaged checkpoint"
     return [
         at("missing", gone, gone_all),
         at("empty", lambda kept: gone(kept).mkdir(), gone_all),
@@ -545,7 +545,7 @@ def checkpoints() -> list[Case]:
         at(
             "a number too many",
             lambda kept: (kept / "round_99999999999999999999").mkdir(),
-            "has got newer ones meanwhile. Let one run at a time use a directory",
+            "another run has written newer ones",
         ),
         at("names of none", lambda kept: (kept / "round_x").mkdir(), "after 5", 0),
     ]

@@ -71,7 +71,7 @@ FILES = {
         f"{AUTO}[partition]\ndevices = 10000",
         "ask for fewer devices",
     ),
-    "too many participants": (f"{AUTO}participants = 999", "ask for 1 to 8"),
+    "too many participants": (f"{AUTO}participants = 999", "from 1 to 8"),
     "a limit below zero": (f"{AUTO}norm_limit = -1", "give a number, above 0"),
     "no size": (f"{AUTO}size_limit = 0", "whole number, at least 1"),
     "a directory that is a number": (

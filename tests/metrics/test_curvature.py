@@ -30,5 +30,5 @@ def test_it_is_the_largest_eigenvalue_of_the_mean_hessian_over_weighted_devices(
         return 0.25 * first + 0.75 * second
 
     expected = np.linalg.eigvalsh(jax.hessian(whole)(flat)).max()
-    found = largest_curvature(problem, devices, x, y, weights=[1.0, 3.0])
-    np.testing.assert_allclose(found, expected, rtol=1e-2)
+    actual = largest_curvature(problem, devices, x, y, weights=[1.0, 3.0])
+    np.testing.assert_allclose(actual, expected, rtol=1e-2)

@@ -18,7 +18,7 @@ def estimate(problem, held, x=X, y=Y, **options):
 
 
 def hessians(lower) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Hessians of f and g in (x, y), given a matrix and a coupling."""
+    """Return the Hessians of f and g in (x, y) for a matrix and a coupling."""
     matrix, coupling = lower[:2]
     of_f = np.diag([quadratic.RIDGE] * quadratic.X_SIZE + [1.0] * quadratic.Y_SIZE)
     corner = np.zeros((quadratic.X_SIZE, quadratic.X_SIZE))
@@ -39,11 +39,11 @@ def test_the_mean_of_a_ragged_quadratic(block_size):
     eigenvalues = np.linalg.eigvalsh(mean.matrix)
     np.testing.assert_allclose(got.strong_convexity, eigenvalues[0], rtol=1e-10)
     largest = max(map(spectral_norm, hessians(mean)))
-    assert largest > eigenvalues[-1]  # so that the mixed part is seen to count
+    assert largest > eigenvalues[-1]  # so that the mixed part matters
     np.testing.assert_allclose(got.gradient_lipschitz, largest, rtol=1e-10)
     assert got.cross_lipschitz == got.curvature_lipschitz == 0
 
-    # Every device counts alike, whatever it holds.
+    # Every device has the same weight, whatever its number of examples.
     mean_gradient = mean.matrix @ Y - mean.coupling @ X - mean.offset
     variance, steepest = 0.0, 0.0
     for device in held:
@@ -62,8 +62,8 @@ def test_single_examples_count_where_they_are_worse_than_their_mean():
     held = quadratic.devices(1, 3, 0.8)
     got = estimate(quadratic.problem(), held, examples=40)
     lower = list(zip(*held[0].lower, strict=True))
-    smallest = [np.linalg.eigvalsh(one[0])[0] for one in lower]
-    largest = [spectral_norm(hessians(one)[1]) for one in lower]
+    smallest = [np.linalg.eigvalsh(item[0])[0] for item in lower]
+    largest = [spectral_norm(hessians(item)[1]) for item in lower]
     np.testing.assert_allclose(got.strong_convexity, min(smallest), rtol=1e-10)
     np.testing.assert_allclose(got.gradient_lipschitz, max(largest), rtol=1e-10)
     of_mean = estimate(quadratic.problem(), held, examples=0)
@@ -115,7 +115,7 @@ def test_eigenvalues_that_are_not_found_are_reported(monkeypatch):
         ),
     )
     ones = np.ones(1)
-    with pytest.raises(ArithmeticError, match="raise the tolerance"):
+    with pytest.raises(ArithmeticError, match="Raise the tolerance"):
         estimate(problem, [LocalExamples(ones, ones)], 1.0, np.ones(size))
 
 

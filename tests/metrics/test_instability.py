@@ -1,4 +1,4 @@
-"""Quadratics on which exactly one step is too large: it is named, with a cure."""
+"""Quadratics on which exactly one step is too large; the result names it."""
 
 from dataclasses import replace
 from functools import cache
@@ -73,7 +73,7 @@ def task() -> Task:
     return quadratic_task(QUADRATIC)
 
 
-def found(algorithm: Any) -> tuple[Instability, ...]:
+def instabilities(algorithm: Any) -> tuple[Instability, ...]:
     problem, devices, x, y = task()[:4]
     return find_instabilities(
         problem, algorithm, devices, x, y, rounds=24, seconds=600.0
@@ -81,7 +81,7 @@ def found(algorithm: Any) -> tuple[Instability, ...]:
 
 
 def distance(algorithm: Any, rounds: int = 80) -> float:
-    """Return how far from y*(x) and x* a run ends, in units of where it began."""
+    """Return the last distances from y*(x) and x*, relative to the first."""
     problem, devices, x, y = task()[:4]
     solution = QUADRATIC.solution()
     try:
@@ -101,13 +101,13 @@ def distance(algorithm: Any, rounds: int = 80) -> float:
 )
 def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
     algorithm = replace(GOOD[name], **bad)
-    steps = found(algorithm)
+    steps = instabilities(algorithm)
     if level is None:
         assert distance(algorithm) < 1
         assert steps == ()
         return
     assert not distance(algorithm) < 3
-    assert [one.level.name for one in steps] == [level]
+    assert [item.level.name for item in steps] == [level]
     (step,) = steps
     owner, _, field = step.setting.rpartition(".")
     assert step.value == getattr(getattr(algorithm, owner, algorithm), field)
@@ -122,7 +122,10 @@ def test_the_step_that_is_too_large_is_named_with_a_cure(name, bad, level):
 
 def test_two_steps_that_are_too_large_are_both_named():
     algorithm = replace(GOOD["FedBiO"], **LOWER, **ADJOINT)
-    assert [one.level.name for one in found(algorithm)] == ["LOWER", "ADJOINT"]
+    assert [item.level.name for item in instabilities(algorithm)] == [
+        "LOWER",
+        "ADJOINT",
+    ]
 
 
 @pytest.mark.nightly
@@ -134,12 +137,12 @@ def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
 
     algorithm = with_rate(1000.0)
     assert not distance(algorithm) < 3
-    (step,) = found(algorithm)
+    (step,) = instabilities(algorithm)
     assert (step.level.name, step.value) == ("UPPER", 1000.0)
     assert step.setting == "server_optimiser.learning_rate"
     assert distance(with_rate(step.cure)) < 1
     lower = replace(GOOD["FedBiO"], **LOWER)
-    (step,) = found(
+    (step,) = instabilities(
         with_server_optimiser(lower, optax_optimiser("sgd", learning_rate=1.0))
     )
     assert step.setting == "lower_rate"
@@ -147,7 +150,7 @@ def test_the_rate_of_an_optimiser_on_the_server_can_be_too_large():
 
 def test_a_warm_start_can_be_what_diverges():
     algorithm = replace(GOOD["LocalBSGM"], warm_start=WarmStart(0.6, exchanges=5))
-    (step,) = found(algorithm)
+    (step,) = instabilities(algorithm)
     assert step.setting == "warm_start.learning_rate"
     assert step.cure == pytest.approx(0.25, rel=0.02)
 
@@ -171,17 +174,17 @@ def test_a_device_that_diverges_by_itself_is_named():
         rounds=10,
         seconds=600.0,
     )
-    assert [one.level.name for one in steps][:1] == ["LOWER"]
-    assert "device 3 diverges by itself" in steps[0].evidence
+    assert [item.level.name for item in steps][:1] == ["LOWER"]
+    assert "device 3 diverges" in steps[0].evidence
     assert "L = 40" in steps[0].evidence
 
 
 def test_an_algorithm_without_these_settings_is_not_judged():
-    assert found(Survey()) == ()
+    assert instabilities(Survey()) == ()
 
 
 class Clock:
-    """A clock that jumps past every time limit in a given trial's second round."""
+    """A clock that jumps past every time limit in the second round of a trial."""
 
     def __init__(self, trial: int) -> None:
         self.trial, self.count, self.now = trial, 0, 0.0
@@ -191,15 +194,15 @@ class Clock:
 
     def rounds_of(self, spec: RunSpec) -> Any:
         self.count += 1
-        for done in rounds_of(spec):
-            if self.count == self.trial and done.number == 1:
+        for result in rounds_of(spec):
+            if self.count == self.trial and result.number == 1:
                 self.now = 1e9
-            yield done
+            yield result
 
 
 @pytest.fixture
 def cut_short(monkeypatch):
-    """Return a function that has a trial, counted from 1, cut short."""
+    """Return a function that interrupts a trial, counted from 1."""
 
     def cut(trial: int) -> None:
         clock = Clock(trial)
@@ -210,17 +213,17 @@ def cut_short(monkeypatch):
     return cut
 
 
-# Of SimFBO the trials are: y, the adjoint, x.
+# The trials of SimFBO are y, the adjoint and x.
 @pytest.mark.parametrize("trial", [1, 2, 3])
 def test_a_trial_that_is_cut_short_is_not_stable(cut_short, trial):
     cut_short(trial)
-    with pytest.raises(TimeoutError, match="after 600 seconds, before one was found"):
-        found(GOOD["SimFBO"])
+    with pytest.raises(TimeoutError, match="after 600 seconds without a result"):
+        instabilities(GOOD["SimFBO"])
 
 
 def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
     cut_short(trial=2)
-    (step,) = found(replace(GOOD["FedBiO"], **LOWER))
+    (step,) = instabilities(replace(GOOD["FedBiO"], **LOWER))
     assert step.level.name == "LOWER"
     assert isnan(step.cure)
     assert "much lower" in str(step)
@@ -229,7 +232,7 @@ def test_a_trial_that_is_cut_short_is_not_recommended(cut_short):
 def test_an_upper_step_without_a_complete_cure_is_no_other_cause(cut_short):
     cut_short(trial=4)
     with pytest.raises(TimeoutError):
-        found(replace(GOOD["FedBiO"], **UPPER))
+        instabilities(replace(GOOD["FedBiO"], **UPPER))
 
 
 def cause_at_the_best_point(problem: BilevelProblem) -> str:
@@ -242,8 +245,8 @@ def cause_at_the_best_point(problem: BilevelProblem) -> str:
 
 def test_a_run_whose_lower_loss_is_not_finite_gets_no_cause_and_ends():
     problem = replace(task().problem, lower_loss=lambda x, y, batch: np.nan * y[0])
-    said = "At the best point, after 7 rounds, no step could be tried: lower_loss is"
-    assert cause_at_the_best_point(problem).startswith(said)
+    output = "At the best point, after 7 rounds, no step could be tried: lower_loss is"
+    assert cause_at_the_best_point(problem).startswith(output)
 
 
 def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
@@ -267,5 +270,5 @@ def test_no_step_is_blamed_for_a_loss_that_is_not_finite_at_the_start():
     held = [LocalExamples(value * np.ones(2), np.ones(2)) for value in (1.0, 0.0)]
     what = InMemoryDevices(held), 3.0, 0.0
     problem = BilevelProblem(undefined, loss)
-    # A device is excluded in every round, so that a search would begin.
+    # A device is excluded in every round, which would start a search.
     assert not find_instabilities(problem, FedBiO(0.1), *what, rounds=4, seconds=600.0)

@@ -1,4 +1,4 @@
-"""How far the bounds lie above what runs do, from estimated constants to a run."""
+"""The bounds of theory from estimated constants, against measured runs."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ def test_theorem_1_holds_and_is_loose_by_orders_of_magnitude():
         """Return the running averages of the paper's measure, round by round."""
         devices = InMemoryDevices.sharing(HELD, DEVICES)
         points = [
-            (np.asarray(done.x), np.asarray(done.y))
-            for done in run(problem, algorithm, devices, X, Y, rounds=ROUNDS)
+            (np.asarray(result.x), np.asarray(result.y))
+            for result in run(problem, algorithm, devices, X, Y, rounds=ROUNDS)
         ]
         values = [
             np.sum(MEAN.hypergradient(x) ** 2)
@@ -49,7 +49,7 @@ def test_theorem_1_holds_and_is_loose_by_orders_of_magnitude():
         ]
         return np.cumsum(values) / np.arange(1, ROUNDS + 2)
 
-    # At the theorem's ceilings, for as many steps as a run takes that is tuned.
+    # With the theorem's largest rates, for as many steps as a tuned run takes.
     settings: dict[str, Any] = {
         "upper_mixing": 100.0,
         "lower_mixing": 100.0,
@@ -68,7 +68,7 @@ def test_theorem_1_holds_and_is_loose_by_orders_of_magnitude():
     )
     assert bound.total > 1000 * slow[-1]
 
-    # A tuned run brings the average to a tenth; how long would the bound have it take?
+    # A tuned run lowers the average to a tenth; the bound predicts many more steps.
     tuned = measure(LocalBSGM(0.1, series, 1.0, 1.0, 2.0, 2.0, LOCAL_STEPS))
     target = tuned[0] / 10
     assert tuned[-1] < target

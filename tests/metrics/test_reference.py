@@ -152,7 +152,7 @@ def test_a_loss_that_sums_over_its_batch_is_refused():
         lower_loss=lambda x, y, batch: jnp.sum((y - batch) ** 2),
     )
     devices = InMemoryDevices([LocalExamples(np.arange(2.0), np.arange(2.0))])
-    with pytest.raises(ValueError, match=r"lower_loss is no mean .* of 2 examples"):
+    with pytest.raises(ValueError, match=r"lower_loss is not a mean .* on 2 examples"):
         newton_reference(problem, devices).hypergradient(1.0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Suggested settings against known answers, the badly conditioned ones first."""
+"""Suggested settings against known answers, ill-conditioned ones first."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 START = np.zeros(()), np.zeros(3)
 COUNT = 24
-"""Devices of every federation below, so that one program serves all of them."""
+"""Number of devices of every federation below, so that all use one program."""
 PROBLEM = BilevelProblem(
     # ∇y f = −(1, 1, 1) wherever y is, and H = diag of the batch's mean.
     upper_loss=lambda x, y, batch: jnp.mean(-jnp.sum(y) + 0.0 * batch),
@@ -29,36 +29,36 @@ PROBLEM = BilevelProblem(
 
 
 def devices(*diagonals, dtype=np.float64):
-    """Return `COUNT` devices, as many of each Hessian."""
-    held = [np.asarray([one], dtype) for one in diagonals]
+    """Return `COUNT` devices, equally many of each Hessian."""
+    held = [np.asarray([item], dtype) for item in diagonals]
     each, rest = divmod(COUNT, len(held))
     assert not rest
-    return InMemoryDevices([LocalExamples(one, one) for one in held] * each)
+    return InMemoryDevices([LocalExamples(item, item) for item in held] * each)
 
 
 @pytest.mark.parametrize(
     "diagonal", [(1e3, 1.0, 1e-3), (2.0, 1.0, 1.5), (1e-6, 2e-6, 4e-6), (1e9, 1e8, 1e7)]
 )
 def test_curvature_and_remainders_are_those_of_the_matrix(diagonal):
-    found = suggest(PROBLEM, devices(diagonal), *START, rounds=300)
+    actual = suggest(PROBLEM, devices(diagonal), *START, rounds=300)
     largest = max(diagonal)
     # Ten products may miss a little of it; a class of curvature is a twelfth wide.
-    assert 0.97 * largest < found.curvature < 1.1 * largest
-    assert found.lower_rate == found.adjoint_rate == 1 / found.curvature
-    left = 1 - np.array(diagonal) / found.curvature
+    assert 0.97 * largest < actual.curvature < 1.1 * largest
+    assert actual.lower_rate == actual.adjoint_rate == 1 / actual.curvature
+    left = 1 - np.array(diagonal) / actual.curvature
     powers = 2 ** np.arange(7)
     expected = np.linalg.norm(left ** powers[:, None], axis=1) / np.sqrt(3)
-    np.testing.assert_allclose(found.remainders, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(actual.remainders, expected, rtol=1e-9, atol=1e-12)
     close = powers[expected <= 0.1]
     if len(close):
-        assert found.series is not None
-        assert found.series.terms == close[0]
+        assert actual.series is not None
+        assert actual.series.terms == close[0]
     else:
-        assert found.series is None
-        assert "Use an algorithm with an adjoint" in found.reasons["series"]
-    # Along what is left after 64 terms: a mean of curvatures, not below the smallest.
-    assert min(diagonal) * (1 - 1e-9) <= found.smallest <= largest * (1 + 1e-9)
-    assert found.sharpest <= found.curvature
+        assert actual.series is None
+        assert "Use an algorithm with an adjoint" in actual.reasons["series"]
+    # Along the remainder of 64 terms: a mean of curvatures, not below the smallest.
+    assert min(diagonal) * (1 - 1e-9) <= actual.smallest <= largest * (1 + 1e-9)
+    assert actual.sharpest <= actual.curvature
 
 
 def test_the_curvature_is_a_high_quantile_over_devices():
@@ -78,41 +78,43 @@ def test_the_curvature_is_a_high_quantile_over_devices():
 
 
 def test_negative_curvature_is_told():
-    found = suggest(PROBLEM, devices((1.0, 0.5, -0.1)), *START, rounds=200)
-    assert found.series is None
-    assert abs(found.smallest - -0.1) < 1e-3
-    assert "-0.1" in str(found)
+    actual = suggest(PROBLEM, devices((1.0, 0.5, -0.1)), *START, rounds=200)
+    assert actual.series is None
+    assert abs(actual.smallest - -0.1) < 1e-3
+    assert "-0.1" in str(actual)
 
 
 @pytest.mark.parametrize(
-    ("diagonals", "told"),
+    ("diagonals", "reason"),
     [
         ([(1.0, -1.0, -1.0)], "negative curvature, -1 in a direction"),
-        ([(1.0, 1.0, 1.0)] * 3 + [(-1.0, 1.0, 1.0)], "on 25 % of devices, by weight"),
+        ([(1.0, 1.0, 1.0)] * 3 + [(-1.0, 1.0, 1.0)], "on 25 % of devices (by weight)"),
     ],
 )
-def test_growing_powers_are_told_and_do_not_overflow(diagonals, told):
+def test_growing_powers_are_told_and_do_not_overflow(diagonals, reason):
     start = np.zeros((), np.float32), np.zeros(3, np.float32)
     single = devices(*diagonals, dtype=np.float32)
-    found = suggest(PROBLEM, single, *start, rounds=200)
-    assert found.series is None
-    assert told in found.reasons["series"]
-    assert 1 < found.remainders[-1] <= 1e30
+    actual = suggest(PROBLEM, single, *start, rounds=200)
+    assert actual.series is None
+    assert reason in actual.reasons["series"]
+    assert 1 < actual.remainders[-1] <= 1e30
 
 
 @pytest.mark.parametrize("factor", [4.5, *at_night(100.0)])
 def test_rates_are_stable_on_a_device_that_is_far_sharper(factor):
     held = devices(*[(1.0, 1.0, 1.0)] * 23, (factor, factor, factor))
-    found = suggest(PROBLEM, held, *START, rounds=100)
-    assert found.curvature < 1.1
-    assert factor <= found.sharpest < 1.1 * factor
-    assert found.lower_rate == found.adjoint_rate == 1 / found.sharpest
-    assert f"{found.sharpest:.3g} of the sharpest device" in found.reasons["lower_rate"]
+    actual = suggest(PROBLEM, held, *START, rounds=100)
+    assert actual.curvature < 1.1
+    assert factor <= actual.sharpest < 1.1 * factor
+    assert actual.lower_rate == actual.adjoint_rate == 1 / actual.sharpest
+    assert (
+        f"curvature of a device, {actual.sharpest:.3g}." in actual.reasons["lower_rate"]
+    )
     algorithm = FedBiO(
         1.0,
         upper_rate=0.0,
-        lower_rate=found.lower_rate,
-        adjoint_rate=found.adjoint_rate,
+        lower_rate=actual.lower_rate,
+        adjoint_rate=actual.adjoint_rate,
         local_steps=5,
     )
     *_, last = run(PROBLEM, algorithm, held, *START, rounds=60)
@@ -121,9 +123,9 @@ def test_rates_are_stable_on_a_device_that_is_far_sharper(factor):
 
 
 def dense(*matrices):
-    """Return devices whose lower loss is ½ yᵀHy, each with a Hessian of its own."""
-    held = [np.asarray([one]) for one in matrices]
-    return InMemoryDevices([LocalExamples(one, one) for one in held])
+    """Return devices whose lower loss is ½ yᵀHy, each with another Hessian H."""
+    held = [np.asarray([item]) for item in matrices]
+    return InMemoryDevices([LocalExamples(item, item) for item in held])
 
 
 DENSE = BilevelProblem(
@@ -144,30 +146,30 @@ def test_the_smallest_curvature_is_bounded_by_that_of_the_mean_hessian(
             basis, _ = np.linalg.qr(generator.normal(size=(3, 3)))
         spectrum = np.geomspace(2.0 / condition, 2.0, 3)
         hessians.append(basis @ np.diag(spectrum) @ basis.T)
-    found = suggest(DENSE, dense(*hessians), *START, rounds=200)
+    actual = suggest(DENSE, dense(*hessians), *START, rounds=200)
     least, *_, most = np.linalg.eigvalsh(np.mean(hessians, 0))
-    assert least * (1 - 1e-9) <= found.smallest <= most * (1 + 1e-9)
-    # What is left after 64 terms has lost all that is more than a tenth as curved.
+    assert least * (1 - 1e-9) <= actual.smallest <= most * (1 + 1e-9)
+    # After 64 terms, directions of more than a tenth of the curvature have vanished.
     if condition <= 1e2 and alike:
-        assert found.smallest < 1.01 * least
+        assert actual.smallest < 1.01 * least
 
 
 def test_the_smallest_curvature_of_devices_that_are_flat_in_turn():
     flat_in_turn = devices((0.01, 1.0, 1.0), (1.0, 0.01, 1.0), (1.0, 1.0, 0.01))
-    found = suggest(PROBLEM, flat_in_turn, *START, rounds=200)
-    assert np.isclose(found.smallest, 0.67, rtol=1e-9)
+    actual = suggest(PROBLEM, flat_in_turn, *START, rounds=200)
+    assert np.isclose(actual.smallest, 0.67, rtol=1e-9)
 
 
 def test_curvature_is_measured_near_the_solution():
-    # Flat where y begins: the curvature of a quartic at its solution is 300.
+    # Flat at the initial y: the curvature of a quartic at its solution is 300.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean(jnp.sum(y) + 0.0 * batch),
         lower_loss=lambda x, y, batch: jnp.mean(
             jnp.sum(0.25 * y**4 - 1000.0 * y + 0.5 * y**2) + 0.0 * batch
         ),
     )
-    found = suggest(problem, devices((1.0,)), *START, rounds=3000)
-    assert 250 < found.curvature < 400
+    actual = suggest(problem, devices((1.0,)), *START, rounds=3000)
+    assert 250 < actual.curvature < 400
 
 
 def test_a_loss_without_curvature_is_refused_with_a_cure():
@@ -175,24 +177,24 @@ def test_a_loss_without_curvature_is_refused_with_a_cure():
         upper_loss=lambda x, y, batch: jnp.mean(jnp.sum(y) + 0.0 * batch),
         lower_loss=lambda x, y, batch: jnp.mean(jnp.sum(y) + 0.0 * batch),
     )
-    with pytest.raises(ValueError, match="add a penalty on y"):
+    with pytest.raises(ValueError, match="Add a penalty on y"):
         suggest(problem, devices((1.0,)), *START, rounds=100)
 
 
 def test_every_engine_suggests_the_same():
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
-    one = suggest(PROBLEM, held, *START, rounds=200)
+    item = suggest(PROBLEM, held, *START, rounds=200)
     other = suggest(PROBLEM, held, *START, rounds=200, engine=Sharded())
-    assert one.curvature == other.curvature
-    np.testing.assert_allclose(one.remainders, other.remainders, rtol=1e-12)
+    assert item.curvature == other.curvature
+    np.testing.assert_allclose(item.remainders, other.remainders, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rounds", [100, *at_night(200, 1000)])
 @pytest.mark.parametrize("batch_size", [None, *at_night(16)])
 def test_it_costs_at_most_a_twentieth_of_the_run(rounds, batch_size):
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
-    found = suggest(PROBLEM, held, *START, rounds=rounds, batch_size=batch_size)
-    assert found.algorithm.batch_size == (batch_size or 256 // COUNT)
-    spent = predict_costs(PROBLEM, found.algorithm, held, *START, rounds=rounds)
-    assert found.costs.samples <= 0.05 * spent.samples
-    assert found.costs.exchanges <= 0.05 * spent.exchanges
+    actual = suggest(PROBLEM, held, *START, rounds=rounds, batch_size=batch_size)
+    assert actual.algorithm.batch_size == (batch_size or 256 // COUNT)
+    spent = predict_costs(PROBLEM, actual.algorithm, held, *START, rounds=rounds)
+    assert actual.costs.samples <= 0.05 * spent.samples
+    assert actual.costs.exchanges <= 0.05 * spent.exchanges

@@ -1,4 +1,4 @@
-"""The picture of a search that began with a rate of 0."""
+"""The plot of a search with an initial rate of 0."""
 
 from math import inf
 
@@ -13,8 +13,10 @@ from fedbilevel.pictures.tuning import tuning_picture
 def test_a_given_rate_of_0_is_left_out_of_its_panel(score):
     values = [(0.0, score), (0.1, 0.3), (1.0, 0.2), (2.0, inf)]
     trials = tuple(
-        Trial(number, 0, {"upper_rate": rate, "lower_rate": 1.0 + number}, {10: (one,)})
-        for number, (rate, one) in enumerate(values)
+        Trial(
+            number, 0, {"upper_rate": rate, "lower_rate": 1.0 + number}, {10: (item,)}
+        )
+        for number, (rate, item) in enumerate(values)
     )
-    found = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
-    assert "<svg" in svg_of(tuning_picture(found))
+    actual = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
+    assert "<svg" in svg_of(tuning_picture(actual))

@@ -1,4 +1,4 @@
-"""Which settings are searched, and in which ranges."""
+"""The searched settings and their ranges."""
 
 from typing import Any
 
@@ -27,16 +27,16 @@ SERIES = NeumannSeries(5, 0.25)
 
 def ranges(algorithm, curvature=2.0, steps=100):
     space = search_space(algorithm, curvature=curvature, steps=steps)
-    return {one.name: (one.low, one.high) for one in space.settings}
+    return {item.name: (item.low, item.high) for item in space.settings}
 
 
 def test_rates_of_y_and_z_are_in_units_of_one_over_the_curvature():
-    found = ranges(FedBiO(0.5), curvature=4.0)
-    assert list(found) == ["upper_rate", "lower_rate", "adjoint_rate"]
+    actual = ranges(FedBiO(0.5), curvature=4.0)
+    assert list(actual) == ["upper_rate", "lower_rate", "adjoint_rate"]
     # learning_rate · lower_rate from 0.03 / L to 2 / L.
-    assert found["lower_rate"] == pytest.approx((0.015, 1.0))
-    assert found["adjoint_rate"] == pytest.approx((0.015, 1.0))
-    assert found["upper_rate"] == pytest.approx((0.01, 100.0))
+    assert actual["lower_rate"] == pytest.approx((0.015, 1.0))
+    assert actual["adjoint_rate"] == pytest.approx((0.015, 1.0))
+    assert actual["upper_rate"] == pytest.approx((0.01, 100.0))
 
 
 def test_a_schedule_counts_by_its_largest_rate():
@@ -54,12 +54,12 @@ def test_a_schedule_counts_by_its_largest_rate():
 )
 def test_a_fresh_gradient_never_weighs_more_than_1(algorithm, highest):
     space = search_space(algorithm, curvature=1.0, steps=10)
-    mixing = [one for one in space.settings if one.name.endswith("_mixing")]
+    mixing = [item for item in space.settings if item.name.endswith("_mixing")]
     assert len(mixing) >= 2
-    for one in mixing:
-        assert one.high == pytest.approx(highest)
-        assert one.widened(best=one.high).high == one.high
-        space.at({one.name: one.high})  # the algorithm takes it
+    for item in mixing:
+        assert item.high == pytest.approx(highest)
+        assert item.widened(best=item.high).high == item.high
+        space.at({item.name: item.high})  # the algorithm accepts it
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_with_an_optimiser_its_rate_takes_the_place_of_the_upper_rate():
     optimiser = optax_optimiser("adam", learning_rate=0.1, b2=0.9)
     algorithm = with_server_optimiser(FedBiO(0.5), optimiser)
     space = search_space(algorithm, curvature=2.0, steps=10)
-    names = [one.name for one in space.settings]
+    names = [item.name for item in space.settings]
     assert names == [
         "optimiser.learning_rate",
         "algorithm.lower_rate",
@@ -107,16 +107,16 @@ def test_the_given_setting_is_in_its_range_unless_it_is_absurd():
     assert ranges(FedBiO(1.0, lower_rate=5.0))["lower_rate"][1] == 5.0
     absurd = search_space(FedBiO(1.0, lower_rate=1e90), curvature=2.0, steps=1)
     assert absurd.start["lower_rate"] == 1e90
-    given, nearest, *_ = absurd.proposals
-    assert given == absurd.start
-    assert nearest == {**given, "lower_rate": pytest.approx(100.0)}
+    initial, nearest, *_ = absurd.proposals
+    assert initial == absurd.start
+    assert nearest == {**initial, "lower_rate": pytest.approx(100.0)}
 
 
 def test_a_range_is_widened_at_the_edge_that_the_best_is_near():
-    one = Setting("upper_rate", 0.01, 100.0)
-    assert one.widened(1.0) == one
-    assert one.widened(0.02) == one._replace(low=0.001)
-    assert one.widened(50.0) == one._replace(high=1000.0)
+    item = Setting("upper_rate", 0.01, 100.0)
+    assert item.widened(1.0) == item
+    assert item.widened(0.02) == item._replace(low=0.001)
+    assert item.widened(50.0) == item._replace(high=1000.0)
 
 
 def test_the_first_proposals_are_the_given_setting_and_the_theory():
@@ -124,12 +124,14 @@ def test_the_first_proposals_are_the_given_setting_and_the_theory():
     space = search_space(algorithm, curvature=4.0, steps=10)
     start, *theory = space.proposals
     assert start == space.start
-    assert [one["upper_rate"] for one in theory] == pytest.approx([0.6, 2.0, 6.0, 20.0])
-    for one in theory:
-        assert one["lower_rate"] == pytest.approx(0.5)  # learning_rate · it = 1 / L
-        assert one["hypergradient.scale"] == pytest.approx(0.9 / 4)
-        assert one["upper_mixing"] == start["upper_mixing"]
-        space.at(one)  # the algorithm takes it
+    assert [item["upper_rate"] for item in theory] == pytest.approx(
+        [0.6, 2.0, 6.0, 20.0]
+    )
+    for item in theory:
+        assert item["lower_rate"] == pytest.approx(0.5)  # learning_rate · it = 1 / L
+        assert item["hypergradient.scale"] == pytest.approx(0.9 / 4)
+        assert item["upper_mixing"] == start["upper_mixing"]
+        space.at(item)  # the algorithm accepts it
 
 
 def test_without_theory_the_given_setting_comes_first_alone():
@@ -138,7 +140,7 @@ def test_without_theory_the_given_setting_comes_first_alone():
 
 
 def test_a_fixed_x_is_searched_around_1():
-    # A range of logarithms cannot hold 0.
+    # A logarithmic range cannot contain 0.
     space = search_space(FedBiO(1.0, upper_rate=0.0), curvature=2.0, steps=1)
     assert space.settings[0] == Setting("upper_rate", 0.01, 100.0)
     assert space.start["upper_rate"] == 0.0
@@ -146,5 +148,5 @@ def test_a_fixed_x_is_searched_around_1():
 
 
 def test_an_algorithm_without_rates_is_refused():
-    with pytest.raises(ValueError, match=r"Probes has no rate .* give a Space"):
+    with pytest.raises(ValueError, match=r"Probes has no rate .* Pass a Space"):
         search_space(Probes(), curvature=1.0, steps=1)

@@ -1,4 +1,4 @@
-"""Proposals: ranges that follow what was found."""
+"""Proposals of a study: ranges follow the best values."""
 
 from math import inf
 
@@ -37,7 +37,9 @@ def test_the_first_trial_is_the_given_setting_outside_of_its_range(upper_rate):
             "upper_rate": 0.1 if upper_rate == 0 else 10.0,
             "lower_rate": 1.0,
         }
-        reported(study, [0.01 * n for n in range(12)])  # the given one is the best
+        reported(
+            study, [0.01 * n for n in range(12)]
+        )  # the initial setting is the best
         assert len(study.propose(1, 12)) == 12
         assert len(study.trials()) == 24
         assert len(study.importances()) == 2
@@ -51,22 +53,22 @@ def test_ranges_are_widened_where_the_best_is_at_an_edge():
         assert (upper.low, upper.high) == (0.1, 100.0)
         assert (lower.low, lower.high) == (0.1, 10.0)
         proposed = study.propose(1, 20)
-    values = [one.settings["upper_rate"] for one in proposed]
+    values = [item.settings["upper_rate"] for item in proposed]
     assert max(values) > 10.0
 
 
 def test_ranges_go_down_where_all_diverged():
     with opened(None, SPACE, seed=0) as study:
         reported(study, [inf, inf])
-        for one in study.settings(1):
-            assert (one.low, one.high) == pytest.approx((0.001, 10.0))
+        for item in study.settings(1):
+            assert (item.low, item.high) == pytest.approx((0.001, 10.0))
 
 
 def test_two_processes_cannot_use_one_file(tmp_path):
     file = tmp_path / "study.log"
     with (
         opened(file, SPACE, seed=0),
-        pytest.raises(ValueError, match="another process is tuning in"),
+        pytest.raises(ValueError, match="Another process is tuning in"),
         opened(file, SPACE, seed=0),
     ):
         pass
@@ -80,10 +82,12 @@ def test_a_damaged_line_is_named_with_its_cure(damage, tmp_path):
     whole = file.read_bytes().splitlines()
     assert len(whole) > 5
     file.write_bytes(b"\n".join([*whole[:4], damage, *whole[5:], b""]))
-    message = r"study.log, line 5: .* damaged. Remove this line and all below it"
+    message = (
+        r"study.log, line 5: .* damaged, .* Remove this line and all lines below it"
+    )
     with pytest.raises(ValueError, match=message), opened(file, SPACE, seed=0):
         pass
-    # The cure is one: what is before the damage is a study.
+    # The remedy works: the lines above the damage are a study.
     file.write_bytes(b"\n".join([*whole[:4], b""]))
     with opened(file, SPACE, seed=0) as study:
         assert len(study.propose(0, 2)) == 2

@@ -16,6 +16,6 @@ SLOW = FedBiO(1.0, upper_rate=0.01, lower_rate=0.1, adjoint_rate=0.1)
 
 @cache
 def devices() -> InMemoryDevices:
-    """Return four devices that hold the same; called where precision is double."""
+    """Return four equal devices; call it in double precision."""
     ones = np.ones(1)
     return InMemoryDevices.sharing(LocalExamples(ones, ones), 4)

@@ -1,6 +1,6 @@
-"""What runs algorithms: each engine gives the same numbers, each in its own place.
+"""Engines: they run algorithms on one machine, on a mesh or in a federation.
 
-The names here are what writing another one takes.
+All engines give the same numbers. The names here are those that a custom engine needs.
 """
 
 from fedbilevel.engines.protocol import (

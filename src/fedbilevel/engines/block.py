@@ -1,7 +1,7 @@
-"""Several rounds in one compiled call, for rounds that nobody looks at in between.
+"""Blocks: several rounds in one compiled call, if only the last is needed.
 
 With 8 devices and batch size 1 a round takes 4 ms, and calling its programs from Python
-takes a tenth of that. A block is one call, however many rounds it has.
+takes a tenth of that. A block is one call for any number of rounds.
 """
 
 from collections.abc import Sequence
@@ -32,25 +32,21 @@ from fedbilevel.engines.sweep_round import stretches
 from fedbilevel.mathematics.problem import BilevelProblem
 
 MOST_ROUNDS = 64
-"""Rounds in a block: calling it then costs less than a hundredth of a small round."""
+"""The most rounds of a block: its call costs less than a hundredth of a small round."""
 MOST_ENTRIES = 65_536
-"""Places for devices in a block. All are sent in every call, used or not."""
+"""The most device slots of a block. Every call transfers all of them, used or not."""
 
 
-class _Told(NamedTuple):
+class _Output(NamedTuple):
     counted: Bool[Array, "cohort"]
     info: Info
     dispersion: PyTree
 
 
 def block_capacity(job: Job) -> int:
-    """Return how many rounds a block of a run has room for.
+    """Return the number of rounds that a block of a run has room for.
 
-    The same in all calls, since it is a shape of the compiled program.
-
-    Example:
-        >>> block_capacity.__name__
-        'block_capacity'
+    It is the same in all calls, since it is a shape of the compiled program.
     """
     return max(1, min(MOST_ROUNDS, MOST_ENTRIES // job.cohort_size))
 
@@ -58,30 +54,27 @@ def block_capacity(job: Job) -> int:
 def run_block(
     job: Job, first: int, state: RunState, participants: Sequence[Participants]
 ) -> Block:
-    """Carry out consecutive rounds, all devices of a round at once.
+    """Run consecutive rounds, all devices of a round at once.
 
-    How many rounds there are is data: a shorter block runs the same program.
+    The number of rounds is data: a shorter block runs the same program.
 
     Args:
-        job: with all devices' data in memory.
-        first: the number of the first round; later than the opening round, if that has
-            phases of its own.
-        state: what it begins with. Its private part is given up.
-        participants: of each round, no more than usual; at most `block_capacity`.
-
-    Example:
-        >>> run_block.__name__
-        'run_block'
+        job: inputs of the run, with all devices' data in memory.
+        first: number of the first round; above 0 if the opening round has other phases.
+        state: state before the first round. The buffers of its private part are
+            donated.
+        participants: participants of each round, at most `Job.cohort_size` of them in
+            each of at most `block_capacity` rounds.
     """
     shape = block_capacity(job), job.cohort_size
     devices, weights = np.empty(shape, np.int32), np.zeros(shape)
-    for row, chosen in enumerate(participants):
-        # A filler repeats a real device, so that it can add no numbers of its own.
-        devices[row] = chosen.devices[-1]
-        devices[row, : len(chosen.devices)] = chosen.devices
-        weights[row, : len(chosen.devices)] = chosen.weights
+    for row, cohort in enumerate(participants):
+        # Padding repeats a real device, so that it cannot introduce other numbers.
+        devices[row] = cohort.devices[-1]
+        devices[row, : len(cohort.devices)] = cohort.devices
+        weights[row, : len(cohort.devices)] = cohort.weights
     devices[len(participants) :] = devices[0]
-    state, told, counted, setbacks = _rounds(
+    state, outputs, counted, setbacks = _rounds(
         job.algorithm,
         state.server,
         state.private,
@@ -96,9 +89,10 @@ def run_block(
         references=job.phases,
     )
     last = participants[-1]
+    present = last.weights > 0
     reports = tuple(
-        Report(last.devices, last.weights > 0, (one.counted,), one.info, one.dispersion)
-        for one in told
+        Report(last.devices, present, (output.counted,), output.info, output.dispersion)
+        for output in outputs
     )
     return Block(state, reports, counted, setbacks)
 
@@ -120,73 +114,71 @@ def _rounds(
     *,
     problem: BilevelProblem,
     references: tuple[PhaseReference, ...],
-) -> tuple[RunState, list[_Told], Bool[Array, "rounds exchanges cohort"], Any]:
-    def one_exchange(
-        place: Int[Array, ""],
+) -> tuple[RunState, list[_Output], Bool[Array, "rounds exchanges cohort"], Any]:
+    def run_exchange(
+        row: Int[Array, ""],
         moment: Moment,
         state: RunState,
         reference: PhaseReference,
-    ) -> tuple[RunState, _Told]:
-        own = devices[place]
-        mean, kept, counted = work_of_chunk(
+    ) -> tuple[RunState, _Output]:
+        cohort = devices[row]
+        mean, states, counted = work_of_chunk(
             algorithm,
             state.server,
-            rows_of(state.private, own),
-            _cohort_of(data, place, devices.shape),
-            own,
-            weights[place],
+            rows_of(state.private, cohort),
+            _cohort_of(data, row, devices.shape),
+            cohort,
+            weights[row],
             key,
             moment,
             limits,
             problem=problem,
             reference=reference,
-            # Nobody asks for that of the others, and it is a tenth of a short round.
-            spread_wanted=place == count - 1,
+            # The spread takes a tenth of a short round, and only the last is reported.
+            spread_wanted=row == count - 1,
         )
         phase = reference.of(algorithm, problem)
         server, dispersion = conclude(
             phase, state.server, mean, server_key(key, moment)
         )
-        private = with_rows(state.private, own, counted, kept)
-        return RunState(server, private), _Told(counted, mean.info, dispersion)
+        private = with_rows(state.private, cohort, counted, states)
+        return RunState(server, private), _Output(counted, mean.info, dispersion)
 
-    # Compiled in itself so that it is traced once: for its shapes, and in the loop.
+    # jit traces it once, although it is used for its shapes and in the loop.
     @partial(jax.jit, inline=True)
-    def one_round(
-        place: Int[Array, ""], state: RunState
-    ) -> tuple[RunState, list[_Told]]:
-        told: list[_Told] = []
+    def run_round(
+        row: Int[Array, ""], state: RunState
+    ) -> tuple[RunState, list[_Output]]:
+        outputs: list[_Output] = []
         for reference, exchanges in stretches(references):
 
             def exchange(
                 state: RunState,
                 number: Int[Array, ""],
                 reference: PhaseReference = reference,
-            ) -> tuple[RunState, _Told]:
-                return one_exchange(
-                    place, Moment(first + place, number), state, reference
-                )
+            ) -> tuple[RunState, _Output]:
+                return run_exchange(row, Moment(first + row, number), state, reference)
 
             numbers = jnp.asarray(exchanges, jnp.int32)
             if len(exchanges) == 1:
-                state, one = exchange(state, numbers[0])
-                told.append(one)
+                state, output = exchange(state, numbers[0])
+                outputs.append(output)
                 continue
-            state, several = jax.lax.scan(exchange, state, numbers)
-            told += [_row(several, row) for row in range(len(exchanges))]
-        return state, told
+            state, stacked = jax.lax.scan(exchange, state, numbers)
+            outputs += [_output(stacked, index) for index in range(len(exchanges))]
+        return state, outputs
 
-    def later(place: Int[Array, ""], carry: Any) -> Any:
+    def body(row: Int[Array, ""], carry: Any) -> Any:
         state, _, counted, setbacks = carry
-        state, told = one_round(place, state)
-        counted = counted.at[place].set(jnp.stack([one.counted for one in told]))
+        state, outputs = run_round(row, state)
+        masks = jnp.stack([output.counted for output in outputs])
         setbacks = jax.tree.map(
-            lambda all_, now: all_.at[place].set(now), setbacks, _setbacks(state)
+            lambda rows, value: rows.at[row].set(value), setbacks, _setbacks(state)
         )
-        return state, told, counted, setbacks
+        return state, outputs, counted.at[row].set(masks), setbacks
 
     state = RunState(server, private)
-    _, forms = jax.eval_shape(one_round, jnp.asarray(0, jnp.int32), state)
+    _, forms = jax.eval_shape(run_round, jnp.asarray(0, jnp.int32), state)
     rounds, cohort = devices.shape
     empty = (
         state,
@@ -196,31 +188,31 @@ def _rounds(
             lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), _setbacks(state)
         ),
     )
-    found: tuple[RunState, list[_Told], Array, Any] = jax.lax.fori_loop(
-        jnp.zeros_like(count), count, later, empty
+    result: tuple[RunState, list[_Output], Array, Any] = jax.lax.fori_loop(
+        jnp.zeros_like(count), count, body, empty
     )
-    return found
+    return result
 
 
 def _setbacks(state: RunState) -> Any:
-    """Return how often an algorithm that can step back did so; () if it cannot."""
+    """Return the number of steps that the algorithm undid; () if it undoes none."""
     return getattr(state.server, "setbacks", ())
 
 
 def _cohort_of(
-    data: StoredData, place: Int[Array, ""], shape: tuple[int, ...]
+    data: StoredData, row: Int[Array, ""], shape: tuple[int, ...]
 ) -> StoredData:
-    """Return one round's data of what is held of the devices of all rounds."""
+    """Return the data of one round, from the data of all rounds of a block."""
 
-    def own(axis: int | None, leaf: PyTree) -> PyTree:
-        return leaf if axis is None else leaf.reshape(shape)[place]
+    def select(axis: int | None, leaf: PyTree) -> PyTree:
+        return leaf if axis is None else leaf.reshape(shape)[row]
 
     cohort: StoredData = jax.tree.map(
-        own, COHORT_AXES, data, is_leaf=lambda axis: axis is None
+        select, COHORT_AXES, data, is_leaf=lambda axis: axis is None
     )
     return cohort
 
 
-def _row(stacked: _Told, row: int) -> _Told:
-    told: _Told = jax.tree.map(lambda leaf: leaf[row], stacked)
-    return told
+def _output(stacked: _Output, index: int) -> _Output:
+    output: _Output = jax.tree.map(lambda leaf: leaf[index], stacked)
+    return output

@@ -1,4 +1,4 @@
-"""The work of some devices at once: what compiled engines have in common."""
+"""The work of a chunk of devices at once, shared by all compiled engines."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,23 +28,19 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 CHUNK_BYTES = 1_500_000
-"""What a chunk's devices hold at once: about a core's cache, where it ran fastest."""
+"""Working memory of a chunk: about the cache of a core, where chunks ran fastest."""
 Reach: TypeAlias = Float[Array | np.ndarray, "variables"]
-"""How far uploads may go in each variable."""
+"""The largest accepted distance of an upload in each variable."""
 LOADED_BYTES = 256_000_000
-"""The most that is loaded at once of devices whose data come on demand."""
+"""The most bytes loaded at once of devices whose data are loaded on demand."""
 
 
 class Travel(NamedTuple):
-    """How far some devices' uploads go.
+    """The distances of some devices' uploads from the server's point.
 
     Attributes:
-        distances: of each variable and device.
-        allowed: whose uploads are finite, and within the norm limit.
-
-    Example:
-        >>> Travel._fields
-        ('distances', 'allowed')
+        distances: distance of each device's upload in each variable.
+        allowed: mask of the uploads that are finite and within the norm limit.
     """
 
     distances: Float[Array, "variables devices"]
@@ -54,20 +50,15 @@ class Travel(NamedTuple):
 def chunk_size(
     job: Job, reference: PhaseReference, most: int | None, devices: int
 ) -> int:
-    """Return how many devices to run at once, of so many that there usually are.
+    """Return the number of devices to run at once.
 
-    Chunks are equal, so that the last is not mostly empty.
+    Chunks have equal sizes, so that the last is not mostly padding.
 
     Args:
-        job: the run.
+        job: inputs of the run.
         reference: the phase.
-        most: the most that a user wants; by default as many as share the cache.
-        devices: how many a round usually has.
-
-    Example:
-        >>> from fedbilevel.engines.chunk import chunk_size
-        >>> chunk_size.__name__
-        'chunk_size'
+        most: upper bound from the user; by default as many as fit into the cache.
+        devices: usual number of participants of a round.
     """
     if most is None:
         by_work = CHUNK_BYTES // max(1, job.costs[reference].working_bytes)
@@ -93,30 +84,27 @@ def work_of_chunk(
     axis: str | None = None,
     spread_wanted: Bool[Array, ""] | None = None,
 ) -> tuple[WeightedMean, Private, Bool[Array, "chunk"]]:
-    """Carry out one exchange with a chunk of devices, all of them at once.
+    """Run one exchange with a chunk of devices, all of them at once.
 
-    Returns the mean of the uploads, what devices keep, and whose uploads counted. How
-    far uploads may go is found from this chunk where it is not given; from those of all
-    shards where there is an axis of them. The mean's deviation may not be wanted
-    (`stacked_mean`).
+    If `reach` is None, the distance limit is computed from this chunk, or from the
+    chunks of all shards along `axis`. `stacked_mean` describes `spread_wanted`.
 
-    Example:
-        >>> from fedbilevel.engines.chunk import work_of_chunk
-        >>> work_of_chunk.__name__
-        'work_of_chunk'
+    Returns:
+        The mean of the accepted uploads, the devices' private states, and a mask of the
+        accepted uploads.
     """
     uploads = _uploads(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
     counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
     if uploads.phase.is_compared and limits.distance is not None:
-        gone = _distances(uploads, counted)
+        lengths = _distances(uploads, counted)
         if reach is None:
-            reach = _reach(gone, counted, limits.distance, axis)
-        counted &= jnp.all(gone <= reach[:, None], axis=0)
+            reach = _reach(lengths, counted, limits.distance, axis)
+        counted &= jnp.all(lengths <= reach[:, None], axis=0)
     shares = jnp.where(counted, weights, 0)
     mean = stacked_mean(uploads.received, uploads.infos, shares, spread_wanted)
-    return mean, uploads.kept, counted
+    return mean, uploads.private, counted
 
 
 def travel_of_chunk(
@@ -133,14 +121,10 @@ def travel_of_chunk(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> Travel:
-    """Return how far the uploads of a chunk go, and which of them are acceptable.
+    """Return the distances of the uploads of a chunk, and a mask of acceptable ones.
 
-    The work is done for that alone. Where devices come in several chunks, how far is
-    too far is known when all have been seen, and no upload is kept until then.
-
-    Example:
-        >>> travel_of_chunk.__name__
-        'travel_of_chunk'
+    The uploads are discarded. With several chunks the limit depends on the distances of
+    all devices, and no upload is stored until then.
     """
     uploads = _uploads(
         algorithm, server, private, data, devices, key, moment, problem, reference
@@ -150,20 +134,15 @@ def travel_of_chunk(
 
 
 def travel_limit(job: Job, reference: PhaseReference) -> float | None:
-    """Return how many times as far as the median the uploads of a phase may go.
-
-    Example:
-        >>> travel_limit.__name__
-        'travel_limit'
-    """
+    """Return the distance limit of a phase, as a multiple of the median, or None."""
     limit = job.limits.distance
     if limit is None or not reference.of(job.algorithm, job.problem).is_compared:
         return None
     return float(limit)
 
 
-def reach_among(seen: Sequence[Travel], limit: float) -> Reach:
-    """Return how far uploads may go, from all devices' in any number of pieces.
+def reach_among(pieces: Sequence[Travel], limit: float) -> Reach:
+    """Return the largest accepted distances, from those of all devices.
 
     Example:
         >>> near = Travel(jnp.array([[1.0, 2.0]]), jnp.array([True, True]))
@@ -171,17 +150,17 @@ def reach_among(seen: Sequence[Travel], limit: float) -> Reach:
         >>> reach_among([near, far], limit=10.0).tolist()
         [20.0]
     """
-    gone = np.concatenate([one.distances for one in seen], axis=1)
-    allowed = np.concatenate([one.allowed for one in seen])
-    furthest: Reach = reach_of(np, gone, allowed, limit)
-    return furthest
+    lengths = np.concatenate([piece.distances for piece in pieces], axis=1)
+    allowed = np.concatenate([piece.allowed for piece in pieces])
+    reach: Reach = reach_of(np, lengths, allowed, limit)
+    return reach
 
 
 class _Uploads(NamedTuple):
     phase: Phase
     downlink: Downlink
     received: Upload
-    kept: Private
+    private: Private
     infos: Info
 
 
@@ -199,15 +178,15 @@ def _uploads(
     phase = reference.of(algorithm, problem)
     keys = jax.vmap(device_key, in_axes=(None, None, 0))(key, moment, devices)
     downlink = phase.broadcast(server)
-    done = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
+    result = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
         private, data, keys
     )
-    received = jax.vmap(phase.received, (0, None))(done.upload, downlink)
-    return _Uploads(phase, downlink, received, done.private, done.info)
+    received = jax.vmap(phase.received, (0, None))(result.upload, downlink)
+    return _Uploads(phase, downlink, received, result.private, result.info)
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
-    """Return how far uploads go in each variable."""
+    """Return the distances of uploads in each variable."""
     ways = jax.vmap(uploads.phase.way, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
@@ -215,20 +194,20 @@ def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
 
 
 def _reach(
-    gone: Float[Array, "variables chunk"],
+    lengths: Float[Array, "variables chunk"],
     allowed: Bool[Array, "chunk"],
     limit: tree.Scalar,
     axis: str | None,
 ) -> Reach:
     if axis is not None:
-        gone = jax.lax.all_gather(gone, axis, axis=1, tiled=True)
+        lengths = jax.lax.all_gather(lengths, axis, axis=1, tiled=True)
         allowed = jax.lax.all_gather(allowed, axis, tiled=True)
-    furthest: Reach = reach_of(jnp, gone, allowed, limit)
-    return furthest
+    reach: Reach = reach_of(jnp, lengths, allowed, limit)
+    return reach
 
 
 def replicate(private: Private, device_count: int) -> Private:
-    """Return private states of all devices, alike at first.
+    """Return a copy of the first private state for each device.
 
     Example:
         >>> import jax.numpy as jnp
@@ -241,7 +220,7 @@ def replicate(private: Private, device_count: int) -> Private:
 
 
 def rows_of(private: Private, rows: Int[Array, "chunk"]) -> Private:
-    """Return some devices' private states.
+    """Return the private states of some devices.
 
     Example:
         >>> rows_of(jnp.arange(5.0), jnp.array([3, 1]))
@@ -256,7 +235,7 @@ def with_rows(
     counted: Bool[Array, "chunk"],
     new: Private,
 ) -> Private:
-    """Return private states with those of devices whose uploads counted replaced.
+    """Return private states with new rows for the devices whose uploads counted.
 
     Example:
         >>> new, counted = jnp.array([7.0, 8.0]), jnp.array([True, False])
@@ -265,8 +244,8 @@ def with_rows(
     """
 
     def write(leaf: Array, new: Array) -> Array:
-        # What must not be written lies beyond the end, where a write is dropped.
-        places = jnp.where(counted, rows, len(leaf))
-        return leaf.at[places].set(new.astype(leaf.dtype), mode="drop")
+        # Excluded rows get an index beyond the end, where JAX drops the write.
+        indices = jnp.where(counted, rows, len(leaf))
+        return leaf.at[indices].set(new.astype(leaf.dtype), mode="drop")
 
     return jax.tree.map(write, private, new)

@@ -1,4 +1,4 @@
-"""What an exchange costs, read off the phase's own functions and arrays."""
+"""Costs of an exchange, counted by tracing the functions of its phase."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,20 +17,20 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
-from fedbilevel.engines.device_work import Done, Step, run_device
+from fedbilevel.engines.device_work import DeviceResult, Step, run_device
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
 
 
 class Costs(NamedTuple):
-    """What has been spent, summed over devices.
+    """Samples, exchanges and bytes, summed over devices.
 
     Attributes:
-        upper_samples: examples drawn for the upper loss.
-        lower_samples: examples drawn for the lower loss, its curvature included.
-        exchanges: times that the server and the devices exchanged messages.
-        bytes_down: sent from the server to devices.
-        bytes_up: sent from devices to the server.
+        upper_samples: number of examples drawn for the upper loss.
+        lower_samples: number of examples drawn for the lower loss and its curvature.
+        exchanges: number of exchanges between the server and the devices.
+        bytes_down: bytes sent from the server to devices.
+        bytes_up: bytes sent from devices to the server.
 
     Example:
         >>> Costs(upper_samples=3, exchanges=1).plus(Costs(lower_samples=4)).samples
@@ -45,16 +45,16 @@ class Costs(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """All examples drawn, for either loss."""
+        """The number of examples drawn for both losses."""
         return self.upper_samples + self.lower_samples
 
     @property
     def bytes(self) -> int:
-        """All bytes sent, both ways."""
+        """The number of bytes sent in both directions."""
         return self.bytes_up + self.bytes_down
 
     def plus(self, other: "Costs") -> "Costs":
-        """Return the sum.
+        """Return the sum of two costs.
 
         Example:
             >>> Costs(exchanges=2).plus(Costs(exchanges=1)).exchanges
@@ -63,24 +63,24 @@ class Costs(NamedTuple):
         return Costs(*(a + b for a, b in zip(self, other, strict=True)))
 
     def repeated(self, times: int) -> "Costs":
-        """Return the costs of spending it so many times.
+        """Return the costs multiplied by a number.
 
         Example:
             >>> Costs(exchanges=2).repeated(3).exchanges
             6
         """
-        return Costs(*(times * one for one in self))
+        return Costs(*(times * cost for cost in self))
 
 
 class DeviceCosts(NamedTuple):
-    """What one device spends in one exchange.
+    """The costs of one device in one exchange.
 
     Attributes:
-        upper_samples: examples drawn for the upper loss.
-        lower_samples: examples drawn for the lower loss.
-        bytes_down: the size of what it receives.
-        bytes_up: the size of what it sends.
-        working_bytes: the size of its working state and of its largest batch.
+        upper_samples: number of examples drawn for the upper loss.
+        lower_samples: number of examples drawn for the lower loss.
+        bytes_down: bytes that the device receives.
+        bytes_up: bytes that the device sends.
+        working_bytes: bytes of its working state and of its largest batch.
 
     Example:
         >>> DeviceCosts(1, 2, 30, 40, 50).times(10)
@@ -95,7 +95,7 @@ class DeviceCosts(NamedTuple):
     working_bytes: int
 
     def times(self, devices: int) -> Costs:
-        """Return the costs of one exchange with so many devices.
+        """Return the costs of one exchange with a number of devices.
 
         Example:
             >>> DeviceCosts(1, 2, 30, 40, 50).times(2).bytes_up
@@ -113,12 +113,12 @@ class DeviceCosts(NamedTuple):
 def device_costs(
     phase: Phase, server: Server, private: Private, data: DeviceData, key: RandomKey
 ) -> DeviceCosts:
-    """Follow one device through a phase, with shapes in place of numbers.
+    """Return the costs of one device in a phase, by tracing it with shapes.
 
-    Samples are counted where they are drawn and bytes on what is sent, so no algorithm
-    has to state its own costs. A draw counts once: a phase that draws inside a loop of
-    its own would be counted wrongly, and should make that loop its steps. A mean over
-    all examples counts as many as the device at hand has.
+    Samples are counted at each draw and bytes from the messages, so no algorithm has to
+    declare its costs. A draw counts once: if a phase draws inside a custom loop, the
+    count is wrong, and the loop should become the steps of the phase. A mean over all
+    examples counts all examples of this device.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -135,15 +135,14 @@ def device_costs(
     """
     server = jax.tree.map(jax.numpy.asarray, server)
     downlink = jax.eval_shape(phase.broadcast, server)
-    followed = _follow(phase, downlink, private, data, key)
-    upper, lower = followed.data
+    trace = _trace(phase, downlink, private, data, key)
+    upper, lower = trace.data
     return DeviceCosts(
         upper_samples=upper.drawn,
         lower_samples=lower.drawn,
         bytes_down=tree.number_of_bytes(downlink),
-        bytes_up=tree.number_of_bytes(followed.upload),
-        working_bytes=followed.working_bytes
-        + max(upper.batch_bytes, lower.batch_bytes),
+        bytes_up=tree.number_of_bytes(trace.upload),
+        working_bytes=trace.working_bytes + max(upper.batch_bytes, lower.batch_bytes),
     )
 
 
@@ -152,17 +151,17 @@ def smallest_batch(
 ) -> int | None:
     """Return the size of the smallest batch that a device draws in a phase.
 
-    Read off the draws themselves, so no algorithm has to state it. A mean over all
+    The size is read from the draws, so no algorithm has to declare it. A mean over all
     examples is a batch of all of them.
 
     Args:
-        phase: to be followed, with shapes in place of numbers.
-        downlink: shapes and types of what the device receives.
-        private: what it keeps at first.
-        data: of the device.
+        phase: phase to trace.
+        downlink: shapes and dtypes of the message to the device.
+        private: first private state of the device.
+        data: data of the device.
 
     Returns:
-        The number of examples; none if the phase draws nothing.
+        The number of examples, or None if the phase draws no examples.
 
     Example:
         >>> import jax.numpy as jnp
@@ -178,48 +177,50 @@ def smallest_batch(
         >>> smallest_batch(phase, 1.0, (), StoredData(rows, rows))
         4
     """
-    upper, lower = _follow(phase, downlink, private, data, jax.random.key(0)).data
+    upper, lower = _trace(phase, downlink, private, data, jax.random.key(0)).data
     return min(upper.sizes | lower.sizes, default=None)
 
 
-class _CountedData(NamedTuple):
-    upper: "_Counted"
-    lower: "_Counted"
+class _CountingData(NamedTuple):
+    upper: "_CountingExamples"
+    lower: "_CountingExamples"
 
 
-class _Followed(NamedTuple):
-    data: _CountedData
+class _Trace(NamedTuple):
+    data: _CountingData
     upload: Upload
     working_bytes: int
 
 
-def _follow(
+def _trace(
     phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
-) -> _Followed:
-    """Send a device through a phase, with shapes in place of numbers."""
-    counted = _CountedData(_Counted(data.upper), _Counted(data.lower))
+) -> _Trace:
+    """Run a device through a phase, with shapes in place of numbers."""
+    counting = _CountingData(
+        _CountingExamples(data.upper), _CountingExamples(data.lower)
+    )
     working_bytes = 0
 
     def repeat(step: Step, carry: Carry, steps: int) -> Carry:
         nonlocal working_bytes
         working_bytes = tree.number_of_bytes(carry)
-        before = [examples.drawn for examples in counted]
-        if steps:  # one stands for all
+        before = [examples.drawn for examples in counting]
+        if steps:  # All steps draw alike, so one is traced.
             carry = step(carry, 0)
-        for examples, first in zip(counted, before, strict=True):
+        for examples, first in zip(counting, before, strict=True):
             examples.drawn = first + steps * (examples.drawn - first)
         return carry
 
-    def work(downlink: Downlink, private: Private, key: RandomKey) -> Done:
-        return run_device(phase, downlink, private, counted, key, repeat=repeat)
+    def work(downlink: Downlink, private: Private, key: RandomKey) -> DeviceResult:
+        return run_device(phase, downlink, private, counting, key, repeat=repeat)
 
-    done = jax.eval_shape(work, downlink, private, key)
-    return _Followed(counted, done.upload, working_bytes)
+    result = jax.eval_shape(work, downlink, private, key)
+    return _Trace(counting, result.upload, working_bytes)
 
 
 @dataclass
-class _Counted:
-    """Examples that remember how many were drawn, and in batches of which sizes."""
+class _CountingExamples:
+    """Examples that count the drawn examples and record the sizes of batches."""
 
     examples: Examples
     drawn: int = 0
@@ -238,10 +239,10 @@ class _Counted:
         return batches
 
     def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
-        def watched(batch: Batch) -> PyTree:
+        def measured(batch: Batch) -> PyTree:
             self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batch))
             return function(batch)
 
         self.drawn += int(self.size)
         self.sizes.add(int(self.size))
-        return self.examples.mean(watched, batch_size)
+        return self.examples.mean(measured, batch_size)

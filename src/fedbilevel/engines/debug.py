@@ -1,4 +1,4 @@
-"""Simulation for finding mistakes: nothing compiled, one device and step at a time."""
+"""A simulation for debugging: uncompiled, one device and one step at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from fedbilevel.algorithms.protocol import Info, Private, Upload
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
-from fedbilevel.engines.device_work import one_by_one, run_device
+from fedbilevel.engines.device_work import loop_steps, run_device
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
 from fedbilevel.engines.protocol import (
@@ -31,20 +31,15 @@ from fedbilevel.engines.screening import acceptable, distances
 
 
 class DeviceError(RuntimeError):
-    """A failure in one device's work; the message says where.
-
-    Example:
-        >>> str(DeviceError("device 3, round 0, phase 0, step 2: no data"))
-        'device 3, round 0, phase 0, step 2: no data'
-    """
+    """An error in one device's work, with the device, round, phase and step."""
 
 
 @dataclass(frozen=True)
 class DebugSimulation:
-    """Runs every device in turn without compilation, and says where a failure lies.
+    """An engine that runs devices in turn, uncompiled, and locates errors.
 
     The numbers are those of `Simulation`. An error in a device's work, and any value
-    that is not finite, is raised as `DeviceError` naming device, round, phase and step.
+    that is not finite, is raised as `DeviceError` with device, round, phase and step.
 
     Example:
         >>> from fedbilevel import DebugSimulation
@@ -53,15 +48,15 @@ class DebugSimulation:
     """
 
     def example_device(self, device_count: int) -> int:
-        """Return the first: all data are here."""
+        """Return 0: this process has the data of all devices."""
         return 0
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return every device's, alike at first."""
+        """Return the private states of all devices, which all start at `private`."""
         return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are."""
+        """Return job and state unchanged."""
         return job, state
 
     def exchange(
@@ -72,59 +67,58 @@ class DebugSimulation:
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
-        """Return the state after the exchange, and its report."""
+        """Run an exchange; return the state after it and its report."""
         phase = reference.of(job.algorithm, job.problem)
         server, private = state
-        sent: list[_Sent] = []
+        replies: list[_Reply] = []
         counted = np.zeros(len(participants.devices), bool)
         number, exchange = moment
         when = f"round {number}, phase {exchange}"
         with jax.disable_jit():
-            downlink = _called(f"{when}, broadcast", phase.broadcast, server)
-            for place, device in enumerate(participants.devices):
-                if not participants.weights[place]:
+            downlink = _call(f"{when}, broadcast", phase.broadcast, server)
+            for index, device in enumerate(participants.devices):
+                if not participants.weights[index]:
                     continue
                 where = f"device {device}, {when}, "
-                mine = jax.tree.map(lambda leaf, k=device: leaf[k], private)
+                before = jax.tree.map(lambda leaf, k=device: leaf[k], private)
                 key = device_key(job.key, moment, int(device))
-                with _named(f"{where}loading"):
+                with _located(f"{where}loading"):
                     data = one_device(job.devices.cohort(np.array([device])))
-                upload, kept, info = run_device(
+                upload, after, info = run_device(
                     phase,
                     downlink,
-                    mine,
+                    before,
                     data,
                     key,
-                    repeat=one_by_one,
-                    call=partial(_called, before=where),
+                    repeat=loop_steps,
+                    call=partial(_call, prefix=where),
                 )
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None],
                     (phase.received(upload, downlink), info),
                 )
-                (fine,) = acceptable(received, infos, jnp.array([True]), job.limits)
-                counted[place] = fine
-                sent.append(_Sent(place, received, infos, kept))
+                (allowed,) = acceptable(received, infos, jnp.array([True]), job.limits)
+                counted[index] = allowed
+                replies.append(_Reply(index, received, infos, after))
             if phase.is_compared and job.limits.distance is not None:
                 ways = [
-                    jax.vmap(phase.way, in_axes=(0, None))(one.received, downlink)
-                    for one in sent
+                    jax.vmap(phase.way, in_axes=(0, None))(reply.received, downlink)
+                    for reply in replies
                 ]
-                fine = counted[[one.place for one in sent]]
-                gone = np.concatenate(
+                indices = [reply.row for reply in replies]
+                lengths = np.concatenate(
                     [distances(jnp, way, jnp.array([True])) for way in ways], axis=1
                 )
-                reach = reach_of(np, gone, fine, job.limits.distance)
-                near = np.all(gone <= reach[:, None], axis=0)
-                counted[[one.place for one in sent]] = fine & near
+                reach = reach_of(np, lengths, counted[indices], job.limits.distance)
+                counted[indices] &= np.all(lengths <= reach[:, None], axis=0)
             means: list[WeightedMean] = []
-            for place, received, infos, kept in sent:
-                device = participants.devices[place]
-                if counted[place]:
+            for index, received, infos, after in replies:
+                device = participants.devices[index]
+                if counted[index]:
                     private = jax.tree.map(
-                        lambda leaf, new, k=device: leaf.at[k].set(new), private, kept
+                        lambda leaf, new, k=device: leaf.at[k].set(new), private, after
                     )
-                share = jnp.array([participants.weights[place] * counted[place]])
+                share = jnp.array([participants.weights[index] * counted[index]])
                 means.append(stacked_mean(received, infos, share))
             total = reduce(merge, means)
             server, dispersion = conclude(
@@ -139,37 +133,38 @@ class DebugSimulation:
         )
 
 
-class _Sent(NamedTuple):
-    place: int
+class _Reply(NamedTuple):
+    row: int
     received: Upload
     infos: Info
-    kept: Private
+    private: Private
 
 
-def _called(
-    name: str, function: Callable[..., Any], *arguments: PyTree, before: str = ""
+def _call(
+    name: str, function: Callable[..., Any], *arguments: PyTree, prefix: str = ""
 ) -> Any:
-    with _named(f"{before}{name}"):
-        return _finite(function(*arguments))
+    with _located(f"{prefix}{name}"):
+        return _require_finite(function(*arguments))
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
+def _located(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise DeviceError(f"{where}: {type(error).__name__}: {error}") from error
+        location = f"{where[0].upper()}{where[1:]}"
+        raise DeviceError(f"{location}: {type(error).__name__}: {error}") from error
 
 
-def _finite(result: PyTree) -> PyTree:
+def _require_finite(result: PyTree) -> PyTree:
     for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
             continue
         if not jnp.all(jnp.isfinite(leaf)):
             name = jax.tree_util.keystr(path)
             raise FloatingPointError(
-                f"{name} is not finite; look for examples that are not finite, a "
-                "division or logarithm of zero, a learning rate too large, or a "
-                "NeumannSeries scale above 1 / L_1."
+                f"{name or 'The result'} is not finite. Look for examples that are "
+                "not finite, a division by or logarithm of zero, a learning rate that "
+                "is too large, or a NeumannSeries scale above 1 / L_1."
             )
     return result

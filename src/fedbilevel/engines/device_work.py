@@ -1,8 +1,8 @@
-"""One device's way through a phase: it starts, takes its steps, and finishes.
+"""The work of one device in a phase: start, local steps, finish.
 
-Every engine sends devices this way: mapped over many and compiled, one after another
-and uncompiled, alone at a site, or with shapes in place of numbers to count costs. They
-differ in how steps are repeated and in what is done around each call.
+Every engine uses it: mapped over many devices and compiled, in turn and uncompiled, at
+a site of a federation, or with shapes in place of numbers to count costs. Engines
+differ in how they repeat steps (`Repeat`) and in how they call functions (`Call`).
 """
 
 from collections.abc import Callable
@@ -24,24 +24,20 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.engines.phase_checks import check_finished
 
 Step: TypeAlias = Callable[[Carry, Int[Array, ""] | int], Carry]
-"""One local step, which is told its number."""
+"""A local step: a function of the carry and the number of the step."""
 Repeat: TypeAlias = Callable[[Step, Carry, int], Carry]
-"""Takes so many steps from a first state."""
+"""A function that takes a number of steps from a first carry."""
 Call: TypeAlias = Callable[..., Any]
-"""Calls a function with arguments, and is told what it is called for."""
+"""A function that calls a function with arguments, given a name for messages."""
 
 
-class Done(NamedTuple):
-    """What a device ends an exchange with.
+class DeviceResult(NamedTuple):
+    """The result of a device's work in an exchange.
 
     Attributes:
-        upload: what it sends.
-        private: what it keeps.
-        info: what it reports.
-
-    Example:
-        >>> Done(Upload((1.0,)), (), {}).upload.update
-        (1.0,)
+        upload: message to the server.
+        private: private state after the exchange.
+        info: reported values.
     """
 
     upload: Upload
@@ -49,11 +45,11 @@ class Done(NamedTuple):
     info: Info
 
 
-def scanned(step: Step, carry: Carry, steps: int) -> Carry:
+def scan_steps(step: Step, carry: Carry, steps: int) -> Carry:
     """Take all steps in one compiled loop.
 
     Example:
-        >>> float(scanned(lambda carry, number: carry + number, 0, 4))
+        >>> float(scan_steps(lambda carry, number: carry + number, 0, 4))
         6.0
     """
 
@@ -64,11 +60,11 @@ def scanned(step: Step, carry: Carry, steps: int) -> Carry:
     return carry
 
 
-def one_by_one(step: Step, carry: Carry, steps: int) -> Carry:
-    """Take one step after another, in Python.
+def loop_steps(step: Step, carry: Carry, steps: int) -> Carry:
+    """Take all steps in a Python loop.
 
     Example:
-        >>> one_by_one(lambda carry, number: carry + number, 0, 4)
+        >>> loop_steps(lambda carry, number: carry + number, 0, 4)
         6
     """
     for number in range(steps):
@@ -76,7 +72,7 @@ def one_by_one(step: Step, carry: Carry, steps: int) -> Carry:
     return carry
 
 
-def _plainly(name: str, function: Callable[..., Any], *arguments: PyTree) -> Any:
+def _call(name: str, function: Callable[..., Any], *arguments: PyTree) -> Any:
     return function(*arguments)
 
 
@@ -87,19 +83,20 @@ def run_device(
     data: DeviceData,
     key: RandomKey,
     *,
-    repeat: Repeat = scanned,
-    call: Call = _plainly,
-) -> Done:
-    """Carry out a device's part of one exchange.
+    repeat: Repeat = scan_steps,
+    call: Call = _call,
+) -> DeviceResult:
+    """Run a device's part of one exchange.
 
     Args:
-        phase: of the algorithm.
-        downlink: what the server has sent.
-        private: what the device has kept.
-        data: of the device.
-        key: of the device in this exchange. Start, steps and finish have one each.
-        repeat: how steps are taken.
-        call: how each function of the phase is called.
+        phase: phase of the algorithm.
+        downlink: message from the server.
+        private: private state of the device.
+        data: data of the device.
+        key: random key of the device in this exchange, from which the start, each step
+            and the finish derive one each.
+        repeat: function that takes the steps.
+        call: function that calls each function of the phase.
 
     Example:
         >>> from fedbilevel.data.examples import StoredData, StoredExamples
@@ -114,19 +111,19 @@ def run_device(
         ...     finish=lambda carry, downlink, key: (Upload((carry,)), (), {}),
         ...     server=lambda server, mean, key: mean.update[0],
         ... )
-        >>> done = run_device(phase, 1, (), data, jax.random.key(0))
-        >>> float(done.upload.update[0])
+        >>> result = run_device(phase, 1, (), data, jax.random.key(0))
+        >>> float(result.upload.update[0])
         4.0
     """
     fold = jax.random.fold_in
 
     def step(carry: Carry, number: Int[Array, ""] | int) -> Carry:
-        own = fold(key, number + 1)
-        return call(f"step {number}", phase.step, carry, data, own)
+        step_key = fold(key, number + 1)
+        return call(f"step {number}", phase.step, carry, data, step_key)
 
     carry = call("start", phase.start, downlink, private, data, fold(key, 0))
     carry = repeat(step, carry, phase.steps)
     last = fold(key, phase.steps + 1)
     returned = call("finish", phase.finish, carry, downlink, last)
     check_finished(phase, returned, private)
-    return Done(*returned)
+    return DeviceResult(*returned)

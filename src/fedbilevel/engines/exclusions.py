@@ -1,4 +1,4 @@
-"""Counts of excluded uploads: in how many of its rounds each device was left out."""
+"""Counts of the rounds in which each device was excluded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import numpy as np
 from jaxtyping import Int
 
 MOST_LISTED = 20
-"""Devices that a summary lists."""
+"""The most devices that a summary lists."""
 FEWEST = 3
-"""Exclusions below which a device of a long run is not frequently excluded."""
+"""The fewest exclusions of a frequently excluded device in a long run."""
 
 
 class DeviceExclusions(NamedTuple):
-    """How often one device was excluded.
+    """The number of exclusions of one device.
 
     Attributes:
-        device: its number.
-        excluded: rounds in which an exchange did without its upload.
-        rounds: rounds in which it was a participant.
+        device: device number.
+        excluded: number of rounds with an exchange that excluded its upload.
+        rounds: number of rounds in which it was a participant.
 
     Example:
         >>> DeviceExclusions(device=3, excluded=190, rounds=200).is_frequent(200)
@@ -35,7 +35,8 @@ class DeviceExclusions(NamedTuple):
         """Return whether the device was excluded in more than half of its rounds.
 
         At least three exclusions are required, so that a device that is sampled once
-        and excluded once does not count; of a shorter run, as many as it has rounds.
+        and excluded once does not count. In a run of fewer rounds, all rounds are
+        required.
         """
         return self.excluded >= min(FEWEST, run_rounds) and (
             2 * self.excluded > self.rounds
@@ -46,17 +47,14 @@ class Exclusions(NamedTuple):
     """A summary of the excluded uploads of a run.
 
     Attributes:
-        excluded: pairs of a device and a round in which it was excluded.
-        participations: pairs of a device and a round in which it was a participant.
-        enrolled: how many devices there are.
+        excluded: number of pairs of a device and a round in which it was excluded.
+        participations: number of pairs of a device and a round in which it was a
+            participant.
+        enrolled: number of devices.
         devices: the devices that were excluded in the largest share of their rounds,
-            at most 20; those that were frequently excluded come first.
-        frequent: how many devices were excluded in more than half of their rounds
+            at most 20, frequently excluded devices first.
+        frequent: number of devices that were excluded in more than half of their rounds
             (`DeviceExclusions.is_frequent`), listed or not.
-
-    Example:
-        >>> Exclusions().devices
-        ()
     """
 
     excluded: int = 0
@@ -68,10 +66,10 @@ class Exclusions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Version:
-    """A state of the counts, as what was added to it since.
+    """A state of the counts, represented by the later additions.
 
-    A version refers to the next one, and none to the one before: versions that no
-    snapshot refers to are freed.
+    A version refers to the next version and not to the previous one, so versions
+    without a snapshot are freed.
     """
 
     later: "_Addition | None" = None
@@ -85,17 +83,17 @@ class _Addition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusionSnapshot:
-    """The counts of a run as they were at one time.
+    """A snapshot of the counts of a run.
 
     Attributes:
-        counts: of the run, which go on growing.
-        version: of the counts.
-        participations: pairs of a device and a round until then.
+        counts: the counts of the run, which continue to grow.
+        version: version of the counts at the time of the snapshot.
+        participations: number of pairs of a device and a round at that time.
 
     Example:
         >>> counts = ExclusionCounts(device_count=4)
         >>> before = counts.snapshot()
-        >>> grown = counts.add(np.array([0, 2]), excluded=[2])
+        >>> due = counts.add(np.array([0, 2]), excluded=[2])
         >>> before.summary(run_rounds=1).excluded
         0
     """
@@ -108,7 +106,7 @@ class ExclusionSnapshot:
         """Return the totals, and the devices with the largest share of exclusions.
 
         Args:
-            run_rounds: how many rounds the run had had.
+            run_rounds: number of rounds of the run at the time of the snapshot.
         """
         counts = self.counts.at(self.version)
 
@@ -127,19 +125,19 @@ class ExclusionSnapshot:
 
 
 class ExclusionCounts:
-    """Counts a run's participants and those that were excluded, device by device.
+    """Counts of participations and exclusions of a run, by device.
 
-    It is written in place: with a million enrolled devices, a round costs what its
-    participants cost. A snapshot costs nothing until it is read: later additions are
-    then subtracted.
+    Counts are updated in place: with a million devices, the time of a round depends
+    only on the number of its participants. A snapshot takes no time until it is read;
+    later additions are then subtracted.
 
     Args:
-        device_count: the number of enrolled devices.
+        device_count: number of devices.
 
     Example:
         >>> counts = ExclusionCounts(device_count=4)
         >>> for number in range(3):
-        ...     grown = counts.add(np.array([0, 2]), excluded=[2])
+        ...     due = counts.add(np.array([0, 2]), excluded=[2])
         >>> counts.snapshot().summary(run_rounds=3).devices
         (DeviceExclusions(device=2, excluded=3, rounds=3),)
     """
@@ -152,32 +150,32 @@ class ExclusionCounts:
 
     @property
     def device_count(self) -> int:
-        """The number of enrolled devices."""
+        """The number of devices."""
         return len(self._rounds)
 
     def add(
         self, participants: Int[np.ndarray, "participants"], excluded: Iterable[int]
     ) -> list[int]:
-        """Count a round; return the devices whose count is now a power of two.
+        """Count a round; return the excluded devices for which a warning is due.
 
-        A warning for each of these, and for no others, keeps a log short: 190
-        exclusions of a device are eight lines.
+        A warning is due if the count of a device is a power of two, which keeps a log
+        short: 190 exclusions of a device give eight lines.
         """
         self._rounds[participants] += 1
         self._participations += len(participants)
-        excluded, grown = list(excluded), []
+        excluded, due = list(excluded), []
         for device in excluded:
             self._excluded[device] += 1
             count = int(self._excluded[device])
             if count & (count - 1) == 0:
-                grown.append(device)
+                due.append(device)
         # Only devices that were ever excluded are part of a summary.
         known = participants[self._excluded[participants] > 0].tolist()
         if known:
             result = _Version()
             self._version.later = _Addition(known, excluded, result)
             self._version = result
-        return grown
+        return due
 
     def of(self, device: int) -> DeviceExclusions:
         """Return the counts of one device."""
@@ -185,11 +183,11 @@ class ExclusionCounts:
         return DeviceExclusions(device, int(excluded), int(rounds))
 
     def snapshot(self) -> ExclusionSnapshot:
-        """Return the counts as they are now, for later."""
+        """Return a snapshot of the counts."""
         return ExclusionSnapshot(self, self._version, self._participations)
 
     def at(self, version: _Version) -> list[DeviceExclusions]:
-        """Return the counts of a version, of each device that was excluded by then."""
+        """Return the counts of all devices that were excluded before a version."""
         devices = np.flatnonzero(self._excluded)
         excluded, rounds = (
             dict(zip(devices.tolist(), counts[devices].tolist(), strict=True))
@@ -208,7 +206,7 @@ class ExclusionCounts:
         ]
 
     def notes(self) -> dict[str, Any]:
-        """Return the counts as JSON can hold them."""
+        """Return the counts as values that JSON supports."""
         alike = bool(np.all(self._rounds == self._rounds[0]))
         return {
             "rounds": int(self._rounds[0]) if alike else self._rounds.tolist(),
@@ -220,7 +218,7 @@ class ExclusionCounts:
 
     @classmethod
     def read(cls, notes: Mapping[str, Any], device_count: int) -> "ExclusionCounts":
-        """Return the counts that were written down.
+        """Return the counts from their `notes`.
 
         Example:
             >>> counts = ExclusionCounts.read({"rounds": 5, "excluded": {"1": 2}}, 2)

@@ -1,4 +1,4 @@
-"""The last x and y of many runs, by one program for any number of rounds."""
+"""The last x and y of many runs, from one program for any number of rounds."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -15,20 +15,20 @@ from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.preparation import RunSpec, canonical, prepare
 from fedbilevel.engines.protocol import PhaseReference, RunState
-from fedbilevel.engines.sweep import shares_of, stacked
+from fedbilevel.engines.sweep import shares_of, stack
 from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 COPIES = 8
-"""Working states of a device that a compiled step may hold at once; an estimate."""
+"""Estimated number of working states of a device in memory during a compiled step."""
 
 
 class Points(NamedTuple):
-    """Where runs ended.
+    """The last x and y of several runs.
 
     Attributes:
-        x: the upper variables, with the runs along a leading axis.
-        y: the lower variables, likewise.
+        x: upper variables, with the runs along a leading axis.
+        y: lower variables, with the runs along a leading axis.
 
     Example:
         >>> Points(jnp.ones(3), jnp.zeros(3)).of(1)
@@ -39,14 +39,14 @@ class Points(NamedTuple):
     y: Lower
 
     def of(self, run: int) -> tuple[Upper, Lower]:
-        """Return where one run ended."""
+        """Return the last x and y of one run."""
         x, y = jax.tree.map(lambda leaf: leaf[run], tuple(self))
         return x, y
 
 
 @runtime_checkable
 class RunToEnd(Protocol):
-    """Runs settings for some rounds; returns where each run ended."""
+    """A function that runs settings and returns the last x and y of each run."""
 
     def __call__(
         self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int, /
@@ -57,16 +57,16 @@ class RunToEnd(Protocol):
 def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     """Return a function that runs settings of an algorithm and returns their last x, y.
 
-    The numbers are those of `run`, and NaN where it would have stopped. Unlike in a
-    `sweep`, the number of rounds is an argument of the compiled program: as many runs
-    of another length compile nothing.
+    The numbers are those of `run`, and NaN if `run` would have stopped. Unlike in a
+    `sweep`, the number of rounds is an argument of the compiled program: the same
+    number of runs of another length needs no compilation.
 
     Args:
-        spec: with one of the settings, which all others differ from in numbers only,
-            and the most rounds that a run will have. All its devices are in memory at
-            once; its seed and its engine are of no account.
-        every_upload: whether a run is NaN from the first upload that is excluded; by
-            default from where it would have stopped.
+        spec: specification with one of the settings, from which all others differ in
+            numbers only, and with the largest number of rounds. All its devices are in
+            memory at once; its seed and engine are ignored.
+        every_upload: True to return NaN if any upload was excluded; by default only if
+            `run` would have stopped.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -81,8 +81,8 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         >>> slow, fast = FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)
         >>> spec = RunSpec(problem, slow, devices, 3.0, 0.0, rounds=300)
         >>> run_to_end = final_points(spec)
-        >>> found = run_to_end([(slow, 0), (fast, 0)], 200)
-        >>> bool(abs(found.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
+        >>> points = run_to_end([(slow, 0), (fast, 0)], 200)
+        >>> bool(abs(points.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
     _, job, _, enrolled = prepare(spec)
@@ -99,16 +99,16 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     ) -> Points:
         if not runs or not 1 <= rounds <= spec.rounds:
             raise ValueError(
-                f"give at least 1 run of 1 to {spec.rounds} rounds, not {len(runs)} "
-                f"runs of {rounds} rounds."
+                f"There are {len(runs)} runs and rounds is {rounds}. Pass at least 1 "
+                f"run, and rounds from 1 to {spec.rounds}."
             )
         algorithms, seeds = zip(*runs, strict=True)
-        found: Points = _points(
+        points: Points = _points(
             spec.problem,
             job.opening,
             job.phases,
             every_upload,
-            stacked(algorithms),
+            stack(algorithms),
             start,
             cohort,
             jnp.stack([jax.random.key(seed) for seed in seeds]),
@@ -116,7 +116,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
             np.asarray(rounds),
             limits,
         )
-        return found
+        return points
 
     return run_to_end
 
@@ -124,8 +124,8 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
 def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
     """Return the bytes of one more run of `final_points`, and of the devices' data.
 
-    An estimate from shapes: a run holds the working state of all devices, several
-    times over.
+    It is an estimate from shapes: a run holds several copies of the working state of
+    all devices.
 
     Example:
         >>> import numpy as np
@@ -141,10 +141,11 @@ def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
         True
     """
     _, job, state, _ = prepare(spec)
-    working = max(job.costs[one].working_bytes for one in (*job.opening, *job.phases))
-    kept = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))
+    phases = *job.opening, *job.phases
+    working = max(job.costs[phase].working_bytes for phase in phases)
+    private = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))
     count = spec.devices.device_count
-    return COPIES * count * working + 2 * kept, count * job.loaded_bytes
+    return COPIES * count * working + 2 * private, count * job.loaded_bytes
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -162,20 +163,20 @@ def _points(
     limits: Limits,
 ) -> Points:
     count = shares.shape[-1]
-    one_round = round_program(problem, cohort, count, limits, every_upload)
+    run_round = round_program(problem, cohort, count, limits, every_upload)
 
-    def one_run(
+    def run(
         algorithm: FederatedAlgorithm,
         key: RandomKey,
         shares: Float[Array, "rounds devices"],
     ) -> Points:
-        def later(number: Int[Array, ""], state: RunState) -> RunState:
-            return one_round(algorithm, phases, state, key, number, shares[number])
+        def body(number: Int[Array, ""], state: RunState) -> RunState:
+            return run_round(algorithm, phases, state, key, number, shares[number])
 
         server, private = canonical(algorithm.init(problem, *start))
         state = RunState(server, replicate(private, count))
-        state = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
-        state = jax.lax.fori_loop(jnp.asarray(1), rounds, later, state)
+        state = run_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
+        state = jax.lax.fori_loop(jnp.asarray(1), rounds, body, state)
         return Points(state.server.x, state.server.y)
 
-    return jax.vmap(one_run)(algorithms, keys, shares)
+    return jax.vmap(run)(algorithms, keys, shares)

@@ -1,4 +1,4 @@
-"""What a run was asked to do, in words that two runs can be compared by."""
+"""Descriptions of the arguments of a run, by which two runs are compared."""
 
 import functools
 import hashlib
@@ -15,10 +15,10 @@ from jaxtyping import PyTree
 
 
 def describe(value: Any) -> Any:
-    """Return a value as plain words and numbers, the same in every process.
+    """Return a description of plain text and numbers, the same in every process.
 
-    A function is described by its code and all it refers to, an array by its type and a
-    digest, any other object by what it holds.
+    A function is described by its code and all that it refers to, an array by its dtype
+    and a digest, any other object by its attributes.
 
     Example:
         >>> from fedbilevel import UniformSample
@@ -29,7 +29,7 @@ def describe(value: Any) -> Any:
 
 
 def describe_arrays(arrays: PyTree) -> dict[str, str]:
-    """Return each array's type and a digest of its numbers, by its path in the tree.
+    """Return the dtype and a digest of each array, by its path in the tree.
 
     Example:
         >>> list(describe_arrays({"a": np.zeros(2)}))
@@ -48,40 +48,40 @@ def fingerprint(value: Any) -> bytes:
         >>> fingerprint([1, 2]) == fingerprint([1, 3])
         False
     """
-    words = json.dumps(describe(value), sort_keys=True)
-    return hashlib.sha256(words.encode()).digest()
+    text = json.dumps(describe(value), sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
 
 
-def differences(then: Any, now: Any) -> list[str]:
-    """Return where two descriptions differ, each in a few words and only once.
+def differences(before: Any, after: Any) -> list[str]:
+    """Return the differences of two descriptions, each once and short.
 
     Example:
         >>> differences({"seed": 1, "rate": 0.1}, {"seed": 1, "rate": 0.2})
         ['rate was 0.1 and is 0.2']
     """
-    found: dict[str, str] = {}
-    for name, change in _differences(then, now, ""):
-        # A loss is also part of the oracles made from it: its first place is enough.
-        found.setdefault(f"{name.rpartition('.')[2]} {change}", f"{name} {change}")
-    return list(found.values())
+    result: dict[str, str] = {}
+    for name, change in _differences(before, after, ""):
+        # A loss is also part of the oracles derived from it: report it once.
+        result.setdefault(f"{name.rpartition('.')[2]} {change}", f"{name} {change}")
+    return list(result.values())
 
 
-def _differences(then: Any, now: Any, name: str) -> list[tuple[str, str]]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        found = []
-        for key in dict.fromkeys([*then, *now]):
+def _differences(old: Any, new: Any, name: str) -> list[tuple[str, str]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        result = []
+        for key in dict.fromkeys([*old, *new]):
             path = f"{name}.{key}" if name else str(key)
-            found += _differences(then.get(key), now.get(key), path)
-        return found
-    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        pairs = enumerate(zip(then, now, strict=True))
+            result += _differences(old.get(key), new.get(key), path)
+        return result
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
         return [d for i, pair in pairs for d in _differences(*pair, f"{name}[{i}]")]
-    return [] if then == now else [(name, f"was {_short(then)} and is {_short(now)}")]
+    return [] if old == new else [(name, f"was {_short(old)} and is {_short(new)}")]
 
 
 def _short(description: Any) -> str:
-    words = str(description)
-    return words if len(words) <= 60 else f"{words[:57]}..."
+    text = str(description)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _describe(value: Any, inside: tuple[int, ...]) -> Any:
@@ -93,7 +93,7 @@ def _describe(value: Any, inside: tuple[int, ...]) -> Any:
         return "itself"
     inside = *inside, id(value)
     if isinstance(value, Mapping):
-        return {str(key): _describe(one, inside) for key, one in value.items()}
+        return {str(key): _describe(item, inside) for key, item in value.items()}
     if isinstance(value, functools.partial):
         parts = {"function": value.func, "given": value.args, **value.keywords}
         return _describe(parts, inside)
@@ -101,22 +101,22 @@ def _describe(value: Any, inside: tuple[int, ...]) -> Any:
         parts = {"method": value.__func__, "of": value.__self__}
         return _describe(parts, inside)
     wrapped = getattr(value, "__wrapped__", None)
-    if callable(wrapped) and _is_of_a_library(value):
+    if callable(wrapped) and _is_library_wrapper(value):
         return _describe(wrapped, inside)
     if isinstance(value, types.FunctionType):
         return _function(value, inside)
     if isinstance(value, tuple | list):
-        return [_describe(one, inside) for one in value]
+        return [_describe(item, inside) for item in value]
     if isinstance(value, type | types.ModuleType):
         return {"name": value.__name__}
-    return {"class": type(value).__name__, **_held(value, inside)}
+    return {"class": type(value).__name__, **_attributes(value, inside)}
 
 
-def _is_of_a_library(wrapper: Any) -> bool:
-    """Return whether a wrapper is a library's, such as `jax.jit` or a type checker.
+def _is_library_wrapper(wrapper: Any) -> bool:
+    """Return whether a wrapper belongs to a library: `jax.jit`, or a type checker.
 
-    What such a wrapper holds is the library's business: it says nothing about the
-    run, and following it through every function a problem calls can take minutes.
+    Attributes of these wrappers do not describe the run, and following them through
+    every function of a problem can take minutes.
     """
     if not isinstance(wrapper, types.FunctionType):
         return not isinstance(wrapper, type)
@@ -124,16 +124,16 @@ def _is_of_a_library(wrapper: Any) -> bool:
     return defined_in.partition(".")[0] != wrapper.__module__.partition(".")[0]
 
 
-def _held(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
+def _attributes(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
     if is_dataclass(value):
-        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        attributes = {field.name: getattr(value, field.name) for field in fields(value)}
     else:
-        held = getattr(value, "__dict__", {})
-    return {name: _describe(one, inside) for name, one in held.items()}
+        attributes = getattr(value, "__dict__", {})
+    return {name: _describe(item, inside) for name, item in attributes.items()}
 
 
 def _function(value: types.FunctionType, inside: tuple[int, ...]) -> dict[str, Any]:
-    described: dict[str, Any] = {
+    description: dict[str, Any] = {
         "function": value.__qualname__,
         "code": _digest(_code(value.__code__)),
         "defaults": _describe(value.__defaults__ or (), inside),
@@ -142,27 +142,27 @@ def _function(value: types.FunctionType, inside: tuple[int, ...]) -> dict[str, A
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     for name, cell in cells:
         try:
-            described[name] = _describe(cell.cell_contents, inside)
+            description[name] = _describe(cell.cell_contents, inside)
         except ValueError:  # not yet assigned
             continue
     for name in _names(value.__code__):
-        used = value.__globals__.get(name)
-        if _is_own(used, value):
-            described[name] = _describe(used, inside)
-    return described
+        target = value.__globals__.get(name)
+        if _is_user_code(target, value):
+            description[name] = _describe(target, inside)
+    return description
 
 
 def _names(code: types.CodeType) -> list[str]:
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+    nested = [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return [*code.co_names, *(name for item in nested for name in _names(item))]
 
 
-def _is_own(used: Any, value: types.FunctionType) -> bool:
-    """Whether a global belongs to the user's code, and not to a library's."""
-    if used is None or isinstance(used, type | types.ModuleType):
+def _is_user_code(target: Any, value: types.FunctionType) -> bool:
+    """Return whether a global belongs to the user's code and not to a library."""
+    if target is None or isinstance(target, type | types.ModuleType):
         return False
-    module = getattr(used, "__module__", None)
-    if not callable(used) or module is None:
+    module = getattr(target, "__module__", None)
+    if not callable(target) or module is None:
         return True
     return bool(module.partition(".")[0] == value.__module__.partition(".")[0])
 
@@ -181,14 +181,15 @@ def _array(array: Any) -> str:
 
 def _code(code: types.CodeType) -> bytes:
     constants = [
-        _code(one) if isinstance(one, types.CodeType) else repr(one).encode()
-        for one in code.co_consts
-        if not isinstance(one, frozenset)  # whose order is not the same everywhere
+        _code(item) if isinstance(item, types.CodeType) else repr(item).encode()
+        for item in code.co_consts
+        # The order of a frozenset differs between processes.
+        if not isinstance(item, frozenset)
     ]
     return b"|".join([code.co_code, *(n.encode() for n in code.co_names), *constants])
 
 
 def _digest(content: bytes) -> str:
-    # 128 bits: a site takes tasks with one fingerprint for the same, and of 48 bits a
-    # server could find two settings with one digest.
+    # A site treats tasks with equal fingerprints as the same task. The digest has 128
+    # bits, because with 48 bits a server could find two settings with one digest.
     return hashlib.sha256(content).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""The rounds of a prepared run, one call of the engine after another."""
+"""The main loop of a run: calls of the engine, screening, checkpoints."""
 
 import logging
 import sys
@@ -32,14 +32,14 @@ from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import NoUploadsError, inspect
 
 logger = logging.getLogger("fedbilevel")
-UNSEEN = 2
-"""Rounds under way before the uploads of the first are looked at."""
+MOST_PENDING = 2
+"""The number of rounds that may run before the uploads of the first are inspected."""
 CALL_SECONDS = 0.5
-"""About the longest that a call of several rounds takes: it cannot be interrupted."""
+"""The intended duration of a call of several rounds, which cannot be interrupted."""
 
 
-class _Unseen(NamedTuple):
-    """A round whose uploads have not been looked at."""
+class _Pending(NamedTuple):
+    """A round whose uploads have not been inspected."""
 
     number: int
     participants: Participants
@@ -47,35 +47,31 @@ class _Unseen(NamedTuple):
     setbacks: Callable[[], int]
 
 
-class _Called(NamedTuple):
-    """What a call of one or more rounds returned."""
+class _CallResult(NamedTuple):
+    """The call of a call of one or more rounds."""
 
     state: RunState
     reports: tuple[Report, ...]
     costs: Costs
-    unseen: list[_Unseen]
+    pending: list[_Pending]
 
 
 def iterate(
     prepared: Prepared, progress: Progress, store: Store | None, every: int
 ) -> Generator[Round, None, None]:
-    """Run the rounds that are missing, and yield a round at the end of each call.
+    """Run the remaining rounds, and yield the last round of each call of the engine.
 
-    The first round, every `every`-th, those with a checkpoint and the last are the ends
-    of calls. An engine that can (`BlockEngine`) carries out the rounds between them in
-    few calls, each of about half a second at most. Where a call ends has no influence
-    on numbers: all rounds but an opening one are then computed by the same program.
-
-    Example:
-        >>> iterate.__name__
-        'iterate'
+    A call ends at the first round, at every `every`-th round, at a checkpoint and at
+    the last round. A `BlockEngine` runs the rounds between them in few calls of about
+    half a second at most. The end of a call has no influence on numbers: the same
+    program computes all rounds except an opening round.
     """
     spec = prepared.spec
     rounds, engine = spec.rounds, spec.engine
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     counts = counts_of(progress, job.devices.device_count)
-    unseen: deque[_Unseen] = deque()
+    pending: deque[_Pending] = deque()
     setbacks = _setbacks(progress.state.server)
     capacity = 0
     if every > 1 and isinstance(engine, BlockEngine):
@@ -83,13 +79,13 @@ def iterate(
     block_engine = engine if capacity and isinstance(engine, BlockEngine) else None
     at_once = 1
 
-    def look(at_most: int) -> None:
+    def inspect_pending(most: int) -> None:
         nonlocal setbacks
-        while len(unseen) > at_most:
-            one = unseen.popleft()
-            present = one.participants.present
-            inspect(one.number, one.reports(), present, counts, prepared.job.limits)
-            setbacks = _announced(one.number, setbacks, one.setbacks())
+        while len(pending) > most:
+            item = pending.popleft()
+            present = item.participants.present
+            inspect(item.number, item.reports(), present, counts, prepared.job.limits)
+            setbacks = _warn_setback(item.number, setbacks, item.setbacks())
 
     def save() -> None:
         assert store is not None
@@ -99,41 +95,41 @@ def iterate(
     number = progress.rounds
     try:
         while number < rounds:
-            began = time.monotonic()
+            start = time.monotonic()
             stops = [every, rounds if store is None else store.options.every]
             ahead = min(at_once, rounds - number, *(n - number % n for n in stops))
-            chosen = _choose(prepared, range(number, number + ahead), participants)
-            participants = chosen[-1]
-            if block_engine is None or not _fits(job, number, chosen[0]):
-                called = _one(engine, job, number, state, chosen[0])
+            cohorts = _choose(prepared, range(number, number + ahead), participants)
+            participants = cohorts[-1]
+            if block_engine is None or not _fits(job, number, cohorts[0]):
+                call = _run_round(engine, job, number, state, cohorts[0])
             else:
-                called = _several(block_engine, job, number, state, chosen)
-                jax.block_until_ready(called.state.server)
-            state = called.state
-            spent = spent.plus(called.costs)
-            unseen.extend(called.unseen)
-            number += len(called.unseen)
-            # The first call is of one round, since it compiles; then twice as many.
-            pace = len(called.unseen) / max(time.monotonic() - began, 1e-9)
+                call = _run_block(block_engine, job, number, state, cohorts)
+                jax.block_until_ready(call.state.server)
+            state = call.state
+            spent = spent.plus(call.costs)
+            pending.extend(call.pending)
+            number += len(call.pending)
+            # The first call compiles and has one round; later calls double in length.
+            pace = len(call.pending) / max(time.monotonic() - start, 1e-9)
             at_once = max(1, min(2 * at_once, capacity, int(CALL_SECONDS * pace)))
             due = store is not None and store.due(number, rounds)
-            # Looking at a round waits for it, while later ones could be computed.
-            look(0 if due or number == rounds else UNSEEN)
-            counted = counts.snapshot()
-            done = Round(number - 1, state, called.reports, spent, history, counted)
+            # Inspection waits for its round, while later ones could be computed.
+            inspect_pending(0 if due or number == rounds else MOST_PENDING)
+            snapshot = counts.snapshot()
+            result = Round(number - 1, state, call.reports, spent, history, snapshot)
             if store is not None and due:
-                history = *history, *store.options.numbers_of(done)
-                done = done._replace(history=history)
+                history = *history, *store.options.metrics_of(result)
+                result = result._replace(history=history)
                 save()
-            yield done
+            yield result
     except GeneratorExit:
-        # Nothing can be computed while Python ends.
+        # JAX cannot compute while Python exits.
         if sys.is_finalizing():
             raise
-        # Whoever leaves early is still told of the last rounds' uploads, and can resume
-        # from where they left.
+        # A caller that stops early still gets the warnings of the last rounds, and a
+        # checkpoint of the last round.
         try:
-            look(0)
+            inspect_pending(0)
         except NoUploadsError as error:
             logger.warning("%s", error)
         else:
@@ -144,15 +140,19 @@ def iterate(
         if store is None:
             raise
         store.close()
-        kept = f"of {store.rounds[-1]} rounds" if store.rounds else "none"
-        raise NoUploadsError(f"{error} The newest checkpoint: {kept}.") from None
+        newest = (
+            f"The newest checkpoint has {store.rounds[-1]} rounds."
+            if store.rounds
+            else "There is no checkpoint."
+        )
+        raise NoUploadsError(f"{error} {newest}") from None
     finally:
         if store is not None and not sys.is_finalizing():
             store.close()
 
 
 def counts_of(progress: Progress, device_count: int) -> ExclusionCounts:
-    """Return the exclusions that were counted until then.
+    """Return the exclusion counts of a checkpoint.
 
     Example:
         >>> counts_of(Progress(0, RunState(1.0, ()), Costs(), ()), 3).device_count
@@ -168,7 +168,7 @@ def _choose(
 ) -> list[Participants]:
     """Return the participants of as many of these rounds as fit into one call."""
     spec, job = prepared.spec, prepared.job
-    chosen: list[Participants] = []
+    cohorts: list[Participants] = []
     for number in numbers:
         try:
             devices = np.asarray(
@@ -177,90 +177,88 @@ def _choose(
             if former is None or not np.array_equal(former.devices, devices):
                 former = participants_of(number, devices, prepared.weights)
         except Exception:
-            # It is raised when the rounds before it are done, and their checkpoints.
-            if chosen:
-                return chosen
+            # The next call raises it, after earlier rounds and their checkpoints.
+            if cohorts:
+                return cohorts
             raise
-        if chosen and not _fits(job, number, former):
-            return chosen
-        chosen.append(former)
-    return chosen
+        if cohorts and not _fits(job, number, former):
+            return cohorts
+        cohorts.append(former)
+    return cohorts
 
 
 def _fits(job: Job, number: int, participants: Participants) -> bool:
-    """Return whether a round may be one of a `BlockEngine`'s call."""
+    """Return whether a `BlockEngine` may run a round."""
     usual = number > 0 or job.opening == job.phases
     return usual and len(participants.devices) <= job.cohort_size
 
 
-def _one(
+def _run_round(
     engine: Engine, job: Job, number: int, state: RunState, participants: Participants
-) -> _Called:
-    """Carry out a round, one exchange after another."""
-    reports, spent = [], Costs()
+) -> _CallResult:
+    """Run the exchanges of a round."""
+    report_list, spent = [], Costs()
     for exchange, reference in enumerate(job.phases if number else job.opening):
         state, report = engine.exchange(
             job, reference, Moment(number, exchange), state, participants
         )
-        reports.append(report)
-        # A device whose upload is left out has spent as much as any other.
+        report_list.append(report)
+        # A device whose upload is excluded has the same costs as any other.
         spent = spent.plus(job.costs[reference].times(int(report.present.sum())))
-    told, server = tuple(reports), state.server
-    seen = _Unseen(number, participants, lambda: told, lambda: _setbacks(server))
-    return _Called(state, told, spent, [seen])
+    reports, server = tuple(report_list), state.server
+    item = _Pending(number, participants, lambda: reports, lambda: _setbacks(server))
+    return _CallResult(state, reports, spent, [item])
 
 
-def _several(
+def _run_block(
     engine: BlockEngine,
     job: Job,
     first: int,
     state: RunState,
-    chosen: Sequence[Participants],
-) -> _Called:
-    """Carry out consecutive rounds in one call."""
-    block = engine.rounds(job, first, state, chosen)
-    spent, unseen = Costs(), []
-    for place, participants in enumerate(chosen):
+    cohorts: Sequence[Participants],
+) -> _CallResult:
+    """Run consecutive rounds in one call."""
+    block = engine.rounds(job, first, state, cohorts)
+    spent, pending = Costs(), []
+    for row, participants in enumerate(cohorts):
         for reference in job.phases:
-            asked = len(participants.present)
-            spent = spent.plus(job.costs[reference].times(asked))
-        reports = partial(_reports, block, place, participants)
-        setbacks = partial(_setbacks_in, block, place)
-        unseen.append(_Unseen(first + place, participants, reports, setbacks))
-    return _Called(block.state, block.reports, spent, unseen)
+            count = len(participants.present)
+            spent = spent.plus(job.costs[reference].times(count))
+        reports = partial(_reports, block, row, participants)
+        setbacks = partial(_setbacks_in, block, row)
+        pending.append(_Pending(first + row, participants, reports, setbacks))
+    return _CallResult(block.state, block.reports, spent, pending)
 
 
-def _reports(
-    block: Block, place: int, participants: Participants
-) -> tuple[Report, ...]:
-    """Return who counted in each exchange of a round, which is all that is kept."""
+def _reports(block: Block, row: int, participants: Participants) -> tuple[Report, ...]:
+    """Return reports of a round with the mask `counted` alone."""
     counted: Array | np.ndarray = block.counted
     if not isinstance(counted, jax.core.Tracer):
         counted = np.asarray(counted)
     present = participants.weights > 0
     return tuple(
-        Report(participants.devices, present, (who,), {}, ()) for who in counted[place]
+        Report(participants.devices, present, (mask,), {}, ()) for mask in counted[row]
     )
 
 
-def _setbacks_in(block: Block, place: int) -> int:
+def _setbacks_in(block: Block, row: int) -> int:
     return (
-        int(np.asarray(block.setbacks)[place])
+        int(np.asarray(block.setbacks)[row])
         if not isinstance(block.setbacks, tuple)
         else 0
     )
 
 
 def _setbacks(server: Server) -> int:
-    """Return how often an algorithm that can step back did so; never if it cannot."""
+    """Return the number of steps that the algorithm undid; 0 if it undoes none."""
     return int(getattr(server, "setbacks", 0))
 
 
-def _announced(number: int, before: int, now: int) -> int:
-    if now > before:
+def _warn_setback(number: int, before: int, after: int) -> int:
+    if after > before:
         logger.warning(
-            "round %d: the upper loss or the local steps exploded; the run steps back "
-            "to its last good state with all rates halved.",
+            "Round %d: the upper loss or the local steps diverged. The run continues "
+            "from its last good state with all learning rates halved.",
             number,
         )
-    return now
+    return after

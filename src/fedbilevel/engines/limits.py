@@ -1,4 +1,4 @@
-"""How large an upload may be, and how far it may go, to enter the mean."""
+"""Limits on the norm of an upload and on its distance from the server's point."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,23 +26,24 @@ def _is_above(least: float, limit: Any) -> bool:
 @register
 @dataclass(frozen=True)
 class Limits:
-    """What uploads are held to besides being finite. Who exceeds it is left out.
+    """Limits on uploads. The server excludes an upload that exceeds them.
+
+    An upload must be finite in any case.
 
     Attributes:
-        norm: the largest Euclidean norm of an upload; none to allow any.
-        distance: how many times as far as the median device an upload may go from what
-            the server had sent, each variable for itself; none to allow any. More than
-            half of the devices of an exchange have to be honest. Bad ones with a part p
-            of the weight win if they always send the most and the limit is above
-            (1 − p) / p: see docs/security.md.
+        norm: largest accepted Euclidean norm of an upload; None for no limit.
+        distance: largest accepted distance of an upload from the server's point, for
+            each variable, as a multiple of the median device's distance; None for no
+            limit. More than half of the devices of an exchange must be honest.
+            Malicious devices with a share p of the weight prevail if they always send
+            the largest accepted upload and the limit is above (1 − p) / p: see
+            docs/security.md.
 
     Example:
-        >>> Limits(distance=10.0).norm is None
-        True
         >>> Limits(norm=0.0)
         Traceback (most recent call last):
         ...
-        ValueError: the norm limit is 0.0; give a number above 0, or None to allow any
+        ValueError: norm of Limits is 0.0. Pass a number above 0, or None to accept any
         finite upload.
     """
 
@@ -52,22 +53,22 @@ class Limits:
     def __post_init__(self) -> None:
         if not _is_above(0.0, self.norm):
             raise ValueError(
-                f"the norm limit is {self.norm!r}; give a number above 0, or None to "
-                "allow any finite upload."
+                f"norm of Limits is {self.norm!r}. Pass a number above 0, or None to "
+                "accept any finite upload."
             )
         if not _is_above(1.0, self.distance):
             raise ValueError(
-                f"the distance limit is {self.distance!r}; give a number above 1, how "
-                "many times as far as the median device an upload may go, or None to "
-                "allow any."
+                f"distance of Limits is {self.distance!r}. Pass a number above 1, the "
+                "largest accepted multiple of the median device's distance, or None "
+                "to accept any distance."
             )
 
     @property
-    def broken(self) -> str:
-        """What is wrong with an upload that does not count.
+    def violation(self) -> str:
+        """The reason why an upload is excluded.
 
         Example:
-            >>> Limits(norm=8.0).broken
+            >>> Limits(norm=8.0).violation
             'upload is not finite or exceeds the norm limit of 8'
         """
         faults = ["is not finite"]
@@ -75,24 +76,24 @@ class Limits:
             faults.append(f"exceeds the norm limit of {float(self.norm):g}")
         if self.distance is not None:
             faults.append(
-                f"goes more than {float(self.distance):g} times as far as the median "
-                "device (distance limit)"
+                f"moves more than {float(self.distance):g} times as far as that of the "
+                "median device (distance limit)"
             )
         return f"upload {' or '.join(faults)}"
 
     @property
-    def broken_alone(self) -> str:
-        """What is wrong with an upload that does not count, whatever others sent.
+    def single_violation(self) -> str:
+        """The reason why an upload is excluded regardless of other devices' uploads.
 
         Example:
-            >>> Limits(norm=8.0, distance=2.0).broken_alone
+            >>> Limits(norm=8.0, distance=2.0).single_violation
             'upload is not finite or exceeds the norm limit of 8'
         """
-        return replace(self, distance=None).broken
+        return replace(self, distance=None).violation
 
     @property
     def cure(self) -> str:
-        """What to do about limits that are too small, in words; nothing without any.
+        """The remedy for limits that are too small; empty without limits.
 
         Example:
             >>> Limits(norm=8.0).cure
@@ -103,7 +104,7 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-"""Any finite upload counts."""
+"""Limits that accept any finite upload."""
 
 
 def reach_of(
@@ -112,25 +113,25 @@ def reach_of(
     allowed: Bool[Array | np.ndarray, "devices"],
     limit: tree.Scalar,
 ) -> Any:
-    """Return how far uploads may go in each variable: a multiple of the median.
+    """Return the largest accepted distance in each variable: a multiple of the median.
 
-    Of an even number of devices the larger of the two in the middle, so that of two
-    devices neither excludes the other. A variable that the median device did not move
-    is held to the median of all variables together; where that is 0 as well, nothing
-    is known of how far is too far, and any distance counts.
+    With an even number of devices the median is the larger of the two middle values, so
+    that of two devices neither excludes the other. If the median device did not move a
+    variable, the median over all variables together is used. If that is 0 as well, any
+    distance is accepted.
 
     Args:
-        library: NumPy, or JAX's.
-        distances: how far each device has gone in each variable.
-        allowed: whose uploads are finite and within the norm limit.
-        limit: how many times as far as the median.
+        library: `numpy` or `jax.numpy`.
+        distances: distance of each device's upload in each variable.
+        allowed: mask of the uploads that are finite and within the norm limit.
+        limit: largest accepted multiple of the median.
 
     Example:
         >>> gone = np.array([[1.0, 2.0, 3.0, 9e9], [0.0, 0.0, 0.0, 1.0]])
         >>> reach_of(np, gone, np.array([True] * 4), 10.0)
         array([30., 30.])
     """
-    # In units of the largest, as squares may be beyond the range.
+    # Distances are divided by the largest, as squares may exceed the range.
     peak = library.max(distances, axis=0, initial=0)
     finite = library.isfinite(peak) & (peak > 0)
     unit = library.where(finite, peak, 1)

@@ -1,4 +1,4 @@
-"""The server's weighted mean, in pieces that can be merged in any number."""
+"""The server's weighted mean, computed in parts that can be merged."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,23 +20,18 @@ from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.mathematics.problem import BilevelProblem
 
 TOGETHER_BYTES = 200_000
-"""Leaves no larger than this are sent in one message."""
+"""Leaves up to this size are summed together in one message."""
 
 
 class WeightedMean(NamedTuple):
-    """The mean of some devices' uploads, and their spread about it.
+    """The mean of some devices' uploads, and their deviation from it.
 
     Attributes:
-        weight: the sum of the devices' weights.
-        upload: the mean upload, at no less than single precision.
-        deviation: a tree like the upload with each leaf's weighted sum of squared
-            distances from that mean.
-        info: the mean of what devices reported.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> WeightedMean(jnp.array(1.0), jnp.ones(2), jnp.array(0.0), {}).info
-        {}
+        weight: sum of the devices' weights.
+        upload: mean upload, in single precision or higher.
+        deviation: a tree like the upload, with each leaf's weighted sum of squared
+            distances from the mean.
+        info: mean of the values that devices reported.
     """
 
     weight: Float[Array, ""]
@@ -53,14 +48,13 @@ def stacked_mean(
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
 
-    An upload of weight zero counts for nothing, even where it is not finite.
+    An upload of weight zero has no influence, even if it is not finite.
 
     Args:
-        uploads: of all devices.
-        infos: what they report.
-        weights: of the devices.
-        spread_wanted: whether the deviation is worked out, and not left at 0; always by
-            default.
+        uploads: uploads of all devices.
+        infos: values that the devices report.
+        weights: weights of the devices.
+        spread_wanted: False to return 0 as the deviation; by default it is computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -72,8 +66,8 @@ def stacked_mean(
     weight = jnp.sum(weights)
     shares = weights / _divisor(weight)
 
-    # Multiply and add rather than a matrix product: masked, weighted and summed in one
-    # pass, and at full precision on accelerators that round products by default.
+    # Multiplication and sum replace a matrix product: XLA masks, weights and sums in
+    # one pass, with full precision on accelerators that round matrix products.
     def total(factors: Float[Array, "devices"], leaf: Array) -> Array:
         def along(vector: Array) -> Array:
             return vector.reshape(-1, *[1] * (leaf.ndim - 1))
@@ -92,26 +86,26 @@ def stacked_mean(
     def spread() -> PyTree:
         return jax.tree.map(deviate, uploads, mean)
 
-    def none() -> PyTree:
+    def zeros() -> PyTree:
         return jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), mean)
 
     always = spread_wanted is None
     return WeightedMean(
         weight=weight,
         upload=mean,
-        deviation=spread() if always else jax.lax.cond(spread_wanted, spread, none),
+        deviation=spread() if always else jax.lax.cond(spread_wanted, spread, zeros),
         info=jax.tree.map(average, infos),
     )
 
 
 def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
-    """Return the mean over both sets of devices, without loss of precision.
+    """Return the mean over two sets of devices, without loss of precision.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> one = stacked_mean(jnp.array([1.0]), {}, jnp.array([0.75]))
-        >>> two = stacked_mean(jnp.array([5.0]), {}, jnp.array([0.25]))
-        >>> mean = merge(one, two)
+        >>> first = stacked_mean(jnp.array([1.0]), {}, jnp.array([0.75]))
+        >>> second = stacked_mean(jnp.array([5.0]), {}, jnp.array([0.25]))
+        >>> mean = merge(first, second)
         >>> float(mean.upload), float(mean.deviation)
         (2.0, 3.0)
     """
@@ -119,7 +113,7 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     share = second.weight / _divisor(weight)
 
     def average(a: Array, b: Array) -> Array:
-        # Not a + share · (b − a): a difference of two finite numbers may be infinite.
+        # In a + share · (b − a), the difference of two finite numbers may be infinite.
         part = share.astype(a.dtype)
         return (1 - part) * a + part * b
 
@@ -140,11 +134,11 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
 
 
 def merge_across(
-    mean: WeightedMean, counted: Bool[Array, "*own"], axis: str
-) -> tuple[WeightedMean, Bool[Array, "shards *own"]]:
-    """Return the mean over all shards of a mesh axis, in code mapped over that axis.
+    mean: WeightedMean, counted: Bool[Array, "*shape"], axis: str
+) -> tuple[WeightedMean, Bool[Array, "shards *shape"]]:
+    """Return the mean over all shards of a mesh axis, and the masks of all shards.
 
-    And who counted on each of them.
+    It must be called in code mapped over that axis.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -152,10 +146,10 @@ def merge_across(
         ...     jnp.array([0.75, 0.25]), jnp.array([1.0, 5.0]), jnp.zeros(2), {}
         ... )
         >>> counted = jnp.array([[True], [False]])
-        >>> mean, who = jax.vmap(
-        ...     lambda *own: merge_across(*own, "shards"), axis_name="shards"
+        >>> mean, masks = jax.vmap(
+        ...     lambda *local: merge_across(*local, "shards"), axis_name="shards"
         ... )(means, counted)
-        >>> float(mean.upload[0]), float(mean.deviation[0]), who[0].tolist()
+        >>> float(mean.upload[0]), float(mean.deviation[0]), masks[0].tolist()
         (2.0, 3.0, [[True], [False]])
     """
 
@@ -168,19 +162,19 @@ def merge_across(
         lambda leaf: leaf / _divisor(weight).astype(leaf.dtype), sums
     )
 
-    def deviate(a: Float[Array, ""], own: Array, all_: Array) -> Float[Array, ""]:
-        return a + mean.weight.astype(a.dtype) * jnp.sum((own - all_) ** 2)
+    def deviate(a: Float[Array, ""], local: Array, total: Array) -> Float[Array, ""]:
+        return a + mean.weight.astype(a.dtype) * jnp.sum((local - total) ** 2)
 
     deviation = jax.tree.map(deviate, mean.deviation, mean.upload, upload)
     shards = jnp.arange(jax.lax.axis_size(axis), dtype=jnp.int32)
-    mine = shards == jax.lax.axis_index(axis)
-    who = mine.reshape(-1, *[1] * counted.ndim) & counted[None]
-    deviation, who = sum_across((deviation, who.astype(weight.dtype)), axis)
-    return WeightedMean(weight, upload, deviation, info), who > 0
+    is_local = shards == jax.lax.axis_index(axis)
+    masks = is_local.reshape(-1, *[1] * counted.ndim) & counted[None]
+    deviation, masks = sum_across((deviation, masks.astype(weight.dtype)), axis)
+    return WeightedMean(weight, upload, deviation, info), masks > 0
 
 
 def sum_across(tree: PyTree, axis: str) -> PyTree:
-    """Return the sum over all shards of every leaf: one `psum` for all small ones.
+    """Return the sum of every leaf over all shards: one `psum` for all small leaves.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -190,26 +184,26 @@ def sum_across(tree: PyTree, axis: str) -> PyTree:
         {'a': Array([6., 6.], dtype=float32)}
     """
     leaves, structure = jax.tree.flatten(tree)
-    # Small leaves travel together, as a sum takes as long to begin as to send 100 KB.
-    parcels: dict[Any, list[int]] = {}
-    for place, leaf in enumerate(leaves):
+    # Small leaves are summed together: starting a sum takes as long as sending 100 KB.
+    groups: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(leaves):
         alone = leaf.nbytes > TOGETHER_BYTES
-        parcels.setdefault(place if alone else leaf.dtype, []).append(place)
-    for places in parcels.values():
-        flat = [leaves[place].ravel() for place in places]
+        groups.setdefault(index if alone else leaf.dtype, []).append(index)
+    for indices in groups.values():
+        flat = [leaves[index].ravel() for index in indices]
         total = jax.lax.psum(jnp.concatenate(flat) if flat[1:] else flat[0], axis)
         ends = np.cumsum([leaf.size for leaf in flat])[:-1]
-        for place, part in zip(places, jnp.split(total, ends), strict=True):
-            leaves[place] = part.reshape(leaves[place].shape)
+        for index, part in zip(indices, jnp.split(total, ends), strict=True):
+            leaves[index] = part.reshape(leaves[index].shape)
     return jax.tree.unflatten(structure, leaves)
 
 
 def conclude(
     phase: Phase, server: Server, mean: WeightedMean, key: RandomKey
 ) -> tuple[Server, PyTree]:
-    """Return the server's next state, in the types of its last, and the dispersion.
+    """Return the next server state, in the dtypes of the last, and the dispersion.
 
-    Where no upload could be used, the state stays as it was.
+    If no upload was accepted, the state remains unchanged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -239,7 +233,7 @@ def conclude(
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def concluded(
+def jit_conclude(
     algorithm: FederatedAlgorithm,
     server: Server,
     mean: WeightedMean,
@@ -249,28 +243,23 @@ def concluded(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[Any, PyTree]:
-    """Return the server's next state and the dispersion, by a program of its own.
-
-    Example:
-        >>> concluded.__name__
-        'concluded'
-    """
+    """Return the next server state and the dispersion: `conclude`, compiled."""
     phase = reference.of(algorithm, problem)
     return conclude(phase, server, mean, server_key(key, moment))
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:
-    # A group of absent devices has no mean, and must not turn others' into NaN.
+    # A chunk of absent devices has weight 0, and must not turn the mean into NaN.
     return jnp.where(weight > 0, weight, 1)
 
 
 def accumulator(leaf: Any) -> np.dtype:
-    """Return the type in which uploads are averaged.
+    """Return the dtype in which uploads are averaged.
 
     Example:
         >>> import jax.numpy as jnp
         >>> accumulator(jnp.ones(2, jnp.bfloat16))
         dtype('float32')
     """
-    # A mean of many half-precision uploads would lose what distinguishes them.
+    # A mean in half precision would lose the differences of many uploads.
     return np.dtype(np.float64 if leaf.dtype == np.float64 else np.float32)

@@ -1,31 +1,31 @@
-"""What all processes of a run must decide alike."""
+"""Decisions that all processes of a run must share."""
 
 import jax
 import numpy as np
 
 
 def worst(outcome: int) -> int:
-    """Return the largest outcome that any process has.
+    """Return the largest outcome of all processes.
 
     Example:
         >>> worst(2)
         2
     """
-    return int(_gathered(np.array([outcome])).max())
+    return int(_gather(np.array([outcome])).max())
 
 
 def first(numbers: list[int]) -> list[int]:
-    """Return the numbers that the first process has.
+    """Return the numbers of the first process.
 
     Example:
         >>> first([10, 20])
         [10, 20]
     """
-    length = int(_gathered(np.array([len(numbers)]))[0, 0])
+    length = int(_gather(np.array([len(numbers)]))[0, 0])
     padded = np.zeros(max(1, length), int)
     padded[: min(length, len(numbers))] = numbers[:length]
-    found: list[int] = _gathered(padded)[0, :length].tolist()
-    return found
+    shared: list[int] = _gather(padded)[0, :length].tolist()
+    return shared
 
 
 def same(digest: bytes) -> bool:
@@ -35,11 +35,11 @@ def same(digest: bytes) -> bool:
         >>> same(b"1234")
         True
     """
-    found = _gathered(np.frombuffer(digest, np.uint8))
-    return bool((found == found[:1]).all())
+    digests = _gather(np.frombuffer(digest, np.uint8))
+    return bool((digests == digests[:1]).all())
 
 
-def _gathered(array: np.ndarray) -> np.ndarray:
+def _gather(array: np.ndarray) -> np.ndarray:
     if jax.process_count() == 1:
         return array[None]
     from jax.experimental import multihost_utils

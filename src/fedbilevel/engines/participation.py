@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Participation: the selection of the devices of a round."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -9,17 +9,17 @@ from jaxtyping import Int
 
 @runtime_checkable
 class Participation(Protocol):
-    """Chooses the devices of a round; the same arguments give the same devices."""
+    """A function that selects the devices of a round, equal for equal arguments."""
 
     def __call__(
         self, seed: int, round_number: int, device_count: int, /
     ) -> Int[np.ndarray, "cohort"]:
-        """Return device numbers, none twice.
+        """Return distinct device numbers.
 
         Args:
-            seed: the run's seed.
-            round_number: counted from 0.
-            device_count: how many devices are enrolled, numbered from 0.
+            seed: seed of the run.
+            round_number: round number, counted from 0.
+            device_count: number of devices. Devices are numbered from 0.
         """
 
 
@@ -42,10 +42,10 @@ class FullParticipation:
 
 @dataclass(frozen=True)
 class UniformSample:
-    """So many devices a round, every set of that size as likely as another.
+    """A uniform random sample of devices in each round, without replacement.
 
     Attributes:
-        devices: how many take part.
+        devices: number of participants of a round.
 
     Example:
         >>> from fedbilevel import UniformSample
@@ -61,18 +61,18 @@ class UniformSample:
     def __post_init__(self) -> None:
         if not isinstance(self.devices, int | np.integer):
             raise TypeError(
-                f"UniformSample needs a whole number of devices, not {self.devices!r}."
+                f"devices of UniformSample is {self.devices!r}. Pass a whole number."
             )
 
     def __call__(
         self, seed: int, round_number: int, device_count: int, /
     ) -> Int[np.ndarray, "cohort"]:
-        """Return the round's devices in ascending order."""
+        """Return the selected device numbers in ascending order."""
         if not 1 <= self.devices <= device_count:
             raise ValueError(
-                f"UniformSample asks for {self.devices} devices a round, but "
-                f"{device_count} are enrolled; ask for 1 to {device_count}."
+                f"devices of UniformSample is {self.devices}, but there are "
+                f"{device_count} devices. Pass a number from 1 to {device_count}."
             )
-        # Seeded by the round, so that a resumed run chooses as an unbroken one.
+        # The seed depends on the round, so that a resumed run draws the same sample.
         generator = np.random.default_rng([seed, round_number])
         return np.sort(generator.choice(device_count, self.devices, replace=False))

@@ -1,4 +1,4 @@
-"""What a run will cost, known before it begins."""
+"""Prediction of the costs of a run."""
 
 import numpy as np
 
@@ -19,19 +19,19 @@ def predict_costs(
     rounds: int,
     participants: int | None = None,
 ) -> Costs:
-    """Return the samples, exchanges and bytes that `run` will have counted at its end.
+    """Return the samples, exchanges and bytes of a whole run, without running it.
 
-    Nothing is computed but shapes, so the number of participants may be any: that of a
-    federation which this machine could not hold.
+    Only shapes are computed, so the number of participants may exceed what this machine
+    could simulate.
 
     Args:
-        problem: as for `run`, and so are the others.
+        problem: as for `run`.
         algorithm: as for `run`.
-        devices: of which one is looked at.
+        devices: as for `run`; the data of one device are read.
         x: as for `run`.
         y: as for `run`.
         rounds: as for `run`.
-        participants: devices that take part in each round; all by default.
+        participants: number of participants of each round; all devices by default.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -41,15 +41,15 @@ def predict_costs(
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
-        >>> predict_costs(*what, rounds=100, participants=10**9).bytes_up
+        >>> inputs = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> predict_costs(*inputs, rounds=100, participants=10**9).bytes_up
         1200000000000
     """
     job = prepare(RunSpec(problem, algorithm, devices, x, y, rounds)).job
     count = devices.device_count if participants is None else participants
     if not isinstance(count, int | np.integer) or count < 1:
         raise ValueError(
-            f"participants is {count!r}; give a whole number of devices, at least 1."
+            f"participants is {count!r}. Pass a whole number of devices, at least 1."
         )
     spent = Costs()
     for references, times in ((job.opening, 1), (job.phases, rounds - 1)):

@@ -1,4 +1,4 @@
-"""What comes before the first exchange: checks, types, costs, first state."""
+"""Preparation of a run: checks, dtypes, costs and the first state."""
 
 from typing import Any, NamedTuple
 
@@ -42,24 +42,20 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
 class RunSpec(NamedTuple):
-    """All that a run is asked to do, as one value to hand on.
+    """The arguments of `run` as one value.
 
     Attributes:
         problem: the two losses.
-        algorithm: what devices and server do in a round.
-        devices: the data.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        rounds: how many there are.
-        seed: of every random choice.
-        participation: who takes part in a round.
-        weights: of the devices in every mean; all alike by default.
-        engine: where the devices' work is done.
-        limits: that uploads are held to.
-
-    Example:
-        >>> RunSpec._fields[:5]
-        ('problem', 'algorithm', 'devices', 'x', 'y')
+        algorithm: algorithm with its hyperparameters.
+        devices: data of all devices.
+        x: initial upper variable.
+        y: initial lower variable.
+        rounds: number of rounds.
+        seed: seed of every random choice of the run.
+        participation: function that selects the devices of each round.
+        weights: weights of the devices in every mean; equal by default.
+        engine: engine that executes the devices' work.
+        limits: limits on uploads.
     """
 
     problem: BilevelProblem
@@ -76,17 +72,13 @@ class RunSpec(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A run that has not begun.
+    """A run that has not started.
 
     Attributes:
-        spec: what was asked.
-        job: what stays the same throughout.
-        state: what the first exchange begins with.
-        weights: of all enrolled devices.
-
-    Example:
-        >>> Prepared._fields
-        ('spec', 'job', 'state', 'weights')
+        spec: arguments of the run.
+        job: constant inputs of the engine.
+        state: state before the first exchange.
+        weights: weights of all devices.
     """
 
     spec: RunSpec
@@ -96,12 +88,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(spec: RunSpec) -> Prepared:
-    """Check that what a run is asked fits together, and make its job and first state.
+    """Check the arguments of a run, and return its job and first state.
 
-    Of the data it looks at one device's, which an engine may have to choose.
+    It reads the data of one device, which the engine selects.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if an argument is invalid, or arguments do not fit together.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -118,8 +110,8 @@ def prepare(spec: RunSpec) -> Prepared:
     check_algorithm(algorithm)
     if isinstance(devices, type) or not isinstance(devices, Devices):
         raise TypeError(
-            f"a {type(devices).__name__} was given for devices; wrap what each device "
-            "holds in InMemoryDevices or OnDemandDevices."
+            f"devices is of type {type(devices).__name__}. Wrap the data of the "
+            "devices in InMemoryDevices or OnDemandDevices."
         )
     check_rounds(spec.rounds)
     check_run(spec.seed, spec.engine, spec.limits)
@@ -129,10 +121,10 @@ def prepare(spec: RunSpec) -> Prepared:
     x, y = canonical(spec.x), canonical(spec.y)
     count = devices.device_count
     enrolled = check_weights(spec.weights, count)
-    looked_at = np.array([spec.engine.example_device(count)])
-    one = one_device(devices.cohort(looked_at))
-    check_problem(problem, x, y, one)
-    check_means(problem, x, y, one)
+    sample = np.array([spec.engine.example_device(count)])
+    data = one_device(devices.cohort(sample))
+    check_problem(problem, x, y, data)
+    check_means(problem, x, y, data)
     first = algorithm.init(problem, x, y)
     check_first_state(algorithm, first)
     server, private = canonical(first)
@@ -144,17 +136,17 @@ def prepare(spec: RunSpec) -> Prepared:
     opening = references(True, opens) or phases
     costs = {
         reference: device_costs(
-            reference.of(algorithm, problem), server, private, one, key
+            reference.of(algorithm, problem), server, private, data, key
         )
         for reference in dict.fromkeys((*opening, *phases))
     }
     usual = len(spec.participation(spec.seed, 0, count))
-    arrays = () if devices.in_memory else (one.upper.arrays, one.lower.arrays)
+    arrays = () if devices.in_memory else (data.upper.arrays, data.lower.arrays)
     job = Job(
         problem=problem,
         algorithm=algorithm,
         devices=devices,
-        form=jax.eval_shape(lambda: one),
+        form=jax.eval_shape(lambda: data),
         key=key,
         opening=opening,
         phases=phases,
@@ -168,13 +160,9 @@ def prepare(spec: RunSpec) -> Prepared:
 
 
 def configuration_of(prepared: Prepared) -> dict[str, Any]:
-    """Return all that decides a run's numbers, for comparison with another run.
+    """Return all settings that determine the numbers of a run, to compare two runs.
 
-    Examples in memory are compared by a digest, those that are loaded by their form.
-
-    Example:
-        >>> configuration_of.__name__
-        'configuration_of'
+    Examples in memory are represented by a digest, loaded examples by their form.
     """
     spec = prepared.spec
     job = prepared.job
@@ -211,7 +199,7 @@ def participants_of(
     chosen: Int[np.ndarray, "chosen"],
     weights: Float[np.ndarray, "devices"],
 ) -> Participants:
-    """Return a round's chosen devices with their shares of the weight.
+    """Return the selected devices of a round with their shares of the weight.
 
     Example:
         >>> import numpy as np
@@ -220,38 +208,38 @@ def participants_of(
     """
     if not len(chosen):
         raise ValueError(
-            f"no device was chosen for round {number}; let participation return at "
-            "least one."
+            f"participation returned no device for round {number}. Return at least "
+            "one device number."
         )
     if not np.issubdtype(chosen.dtype, np.integer):
         raise TypeError(
-            f"participation returned {chosen.dtype} for round {number}; let it return "
-            "the numbers of devices, which are whole."
+            f"participation returned an array of {chosen.dtype} for round {number}. "
+            "Return device numbers, which are integers."
         )
     wrong = chosen[(chosen < 0) | (chosen >= len(weights))]
     if len(wrong):
         raise ValueError(
-            f"device {wrong[0]} was chosen for round {number}, but devices are "
-            f"numbered 0 to {len(weights) - 1}."
+            f"participation returned device {wrong[0]} for round {number}. Return "
+            f"numbers from 0 to {len(weights) - 1}."
         )
     if len(np.unique(chosen)) < len(chosen):
         raise ValueError(
-            f"a device was chosen twice for round {number}; let participation return "
-            "each device at most once."
+            f"participation returned a device twice for round {number}. Return each "
+            "device at most once."
         )
     total = weights[chosen].sum()
     if not total:
         raise ValueError(
-            f"no device with a weight above zero takes part in round {number}; choose "
-            "more devices a round or give more of them a weight."
+            f"All devices selected for round {number} have weight 0. Select more "
+            "devices in each round, or set weights above 0 for more devices."
         )
     return Participants(chosen, weights[chosen] / total)
 
 
 def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
-    """Return references to phases: a repeated one refers to its first place.
+    """Return references to phases: a repeated phase refers to its first position.
 
-    So it is compiled once. Phases are known by their names, whoever has wrapped them.
+    So a repeated phase is compiled once. Phases are identified by their names.
 
     Raises:
         ValueError: if two phases that differ have the same name.
@@ -263,22 +251,22 @@ def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference
         >>> [reference.index for reference in references(True, phases)]
         [0, 0, 0]
     """
-    places: dict[str, int] = {}
-    for place, phase in enumerate(phases):
-        first = phases[places.setdefault(phase.name, place)]
+    indices: dict[str, int] = {}
+    for index, phase in enumerate(phases):
+        first = phases[indices.setdefault(phase.name, index)]
         if _origin(first) != _origin(phase):
             raise ValueError(
-                f"two different phases of a round are called {phase.name!r}; only one "
-                "that is repeated may have its name twice."
+                f"Two different phases of a round have the name {phase.name!r}. Rename "
+                "one of them: only a repeated phase may use a name twice."
             )
-    return tuple(PhaseReference(opening, places[phase.name]) for phase in phases)
+    return tuple(PhaseReference(opening, indices[phase.name]) for phase in phases)
 
 
 def _origin(phase: Phase) -> tuple[Any, ...]:
-    """Return where the functions of a phase are written, and its number of steps."""
-    # What wraps a phase makes new functions each time, but from the same lines.
+    """Return the names of a phase's functions, and its number of steps."""
+    # A wrapper of phases creates new function objects each time, with the same names.
     functions = (getattr(part, "func", part) for part in phase if callable(part))
-    names = [(one.__module__, one.__qualname__) for one in functions]
+    names = [(function.__module__, function.__qualname__) for function in functions]
     return phase.steps, *names
 
 
@@ -289,5 +277,5 @@ def canonical(state: PyTree) -> PyTree:
         >>> canonical(1.0).weak_type
         False
     """
-    # A weakly typed leaf would come back strongly typed and compile everything again.
+    # A weakly typed leaf becomes strongly typed after one call, which recompiles.
     return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)

@@ -1,4 +1,4 @@
-"""What an engine is: it carries out one exchange, and knows no algorithm by name."""
+"""The protocol of engines. An engine runs one exchange of any algorithm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,41 +23,33 @@ from fedbilevel.engines.limits import Limits
 from fedbilevel.mathematics.problem import BilevelProblem
 
 NO_DEVICE = np.uint32(2**32 - 1)
-"""The number of devices that the server draws by: there are never so many."""
+"""The device number in the server's random keys. No device has this number."""
 
 
 @dataclass(frozen=True)
 class PhaseReference:
-    """Which phase of an algorithm to run; static in compiled code.
+    """A reference to a phase of an algorithm; static in compiled code.
 
     Attributes:
-        opening: whether it belongs to the first round.
-        index: its place in the round, the first one where a phase is repeated.
-
-    Example:
-        >>> PhaseReference(opening=True, index=0).opening
-        True
+        opening: True if the phase belongs to the first round.
+        index: position of the phase in the round; the first position if it is repeated.
     """
 
     opening: bool
     index: int
 
     def of(self, algorithm: FederatedAlgorithm, problem: BilevelProblem) -> Phase:
-        """Return the phase itself."""
+        """Return the phase of an algorithm."""
         phases = algorithm.opening if self.opening else algorithm.phases
         return phases(problem)[self.index]
 
 
 class Moment(NamedTuple):
-    """When in a run an exchange takes place.
+    """The position of an exchange in a run.
 
     Attributes:
-        round_number: counted from 0.
-        exchange: its place in the round, counted from 0.
-
-    Example:
-        >>> Moment(round_number=3, exchange=0).round_number
-        3
+        round_number: round number, counted from 0.
+        exchange: position of the exchange in the round, counted from 0.
     """
 
     round_number: int | np.int32 | Int[Array, ""]
@@ -68,12 +60,12 @@ class Moment(NamedTuple):
 class Participants:
     """The devices of one round and their weights in its means.
 
-    Compared by identity: rounds with the same devices share one, and an engine need not
-    work out anew what follows from it.
+    Compared by identity: rounds with the same devices share one object, so an engine
+    can reuse values computed from it.
 
     Attributes:
-        devices: device numbers, none twice.
-        weights: summing to 1; a device of weight zero is absent.
+        devices: distinct device numbers.
+        weights: weights with sum 1; a device of weight zero is absent.
 
     Example:
         >>> import numpy as np
@@ -86,20 +78,16 @@ class Participants:
 
     @property
     def present(self) -> Int[np.ndarray, "present"]:
-        """The devices that are not absent."""
+        """Numbers of the devices that are not absent."""
         return self.devices[self.weights > 0]
 
 
 class RunState(NamedTuple):
-    """All that a run carries from one exchange to the next.
+    """The state of a run between two exchanges.
 
     Attributes:
-        server: the server's state.
-        private: every device's private state, stacked by device number.
-
-    Example:
-        >>> RunState(server=1.0, private=()).server
-        1.0
+        server: the server state.
+        private: private states of all devices, stacked by device number.
     """
 
     server: Server
@@ -107,29 +95,30 @@ class RunState(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one exchange tells about itself.
+    """The report of one exchange.
 
     Attributes:
-        devices: who was asked, and fillers.
-        present: which of these were asked.
-        counted: in any number of pieces, whose uploads the server averaged. They may
-            still be under way, so reading who they are waits for the exchange.
-        info: the weighted mean of what devices reported.
+        devices: device numbers contacted in this exchange, padded (see `present`).
+        present: mask of `devices`: True if contacted, False for padding.
+        counted: mask of `devices`, in any number of pieces: True if the server averaged
+            the upload. The arrays may still be being computed; reading them, or
+            `contributors` and `excluded`, waits for the exchange.
+        info: weighted mean of the values that devices reported.
         dispersion: a tree like the upload, with each leaf's weighted mean squared
-            distance from the average: how far devices had drifted apart.
-        reasons: why uploads did not count, by device, where the engine knows more than
-            that their numbers were bad.
+            distance from the average: a measure of client drift.
+        reasons: reason of the exclusion, by device number, if the engine knows more
+            than that the upload violated the limits.
 
     Example:
         >>> import numpy as np
         >>> yes, no = np.array([True]), np.array([False])
         >>> report = Report(np.array([0, 2]), np.array([True] * 2), (yes, no), {}, 0.0)
-        >>> report.contributors, report.left_out
+        >>> report.contributors, report.excluded
         (array([0]), array([2]))
     """
 
-    devices: Int[np.ndarray, "asked"]
-    present: Bool[np.ndarray, "asked"]
+    devices: Int[np.ndarray, "contacted"]
+    present: Bool[np.ndarray, "contacted"]
     counted: tuple[Bool[Array | np.ndarray, "*piece"], ...]
     info: Info
     dispersion: PyTree
@@ -137,43 +126,40 @@ class Report(NamedTuple):
 
     @property
     def contributors(self) -> Int[np.ndarray, "contributors"]:
-        """The devices whose uploads the server averaged."""
+        """Numbers of the devices whose uploads the server averaged."""
         devices: Int[np.ndarray, "contributors"] = self.devices[self._counted()]
         return devices
 
     @property
-    def left_out(self) -> Int[np.ndarray, "left"]:
-        """The devices that were asked, and whose uploads did not count."""
-        devices: Int[np.ndarray, "left"] = self.devices[self.present & ~self._counted()]
+    def excluded(self) -> Int[np.ndarray, "excluded"]:
+        """Numbers of the contacted devices whose uploads the server did not average."""
+        mask = self.present & ~self._counted()
+        devices: Int[np.ndarray, "excluded"] = self.devices[mask]
         return devices
 
-    def _counted(self) -> Bool[np.ndarray, "asked"]:
+    def _counted(self) -> Bool[np.ndarray, "contacted"]:
         pieces = [np.asarray(piece).ravel() for piece in self.counted]
         return np.concatenate(pieces)[: len(self.devices)]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What stays the same throughout a run.
+    """The constant inputs of a run.
 
     Attributes:
         problem: the two losses and their oracles.
-        algorithm: the phases of a round.
-        devices: the data.
-        form: shapes and types of one device's data as it is loaded.
-        key: the source of all random draws.
-        opening: the phases of the first round.
-        phases: the phases of every later round.
-        cohort_size: how many devices a round usually asks.
-        loaded_bytes: what a device's data add to memory when it takes part.
-        limits: that uploads are held to.
-        costs: what a device spends in each phase.
-        placed: the data where an engine has laid them for good; none if it loads them.
-
-    Example:
-        >>> from dataclasses import fields
-        >>> [field.name for field in fields(Job)][:3]
-        ['problem', 'algorithm', 'devices']
+        algorithm: algorithm, which defines the phases.
+        devices: data of all devices.
+        form: shapes and dtypes of one device's data when loaded.
+        key: random key of the run, from which all others derive.
+        opening: phases of the first round.
+        phases: phases of every later round.
+        cohort_size: usual number of participants of a round.
+        loaded_bytes: memory that a device's data need when loaded.
+        limits: limits on uploads.
+        costs: costs of a device in each phase.
+        placed: data that the engine has put on its mesh for the whole run; None if it
+            loads them in each exchange.
     """
 
     problem: BilevelProblem
@@ -192,16 +178,16 @@ class Job:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Carries out exchanges: on one machine, on many, or in a real federation."""
+    """An engine: it runs exchanges on one machine, on a mesh or in a federation."""
 
     def example_device(self, device_count: int) -> int:
-        """Return a device whose data this process may look at."""
+        """Return the number of a device whose data this process may read."""
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return what a run's state holds of devices that all begin with `private`."""
+        """Return the private states of all devices, which all start at `private`."""
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both with their arrays where the engine wants them."""
+        """Return job and state with their arrays on the engine's hardware."""
 
     def exchange(
         self,
@@ -211,23 +197,20 @@ class Engine(Protocol):
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
-        """Return the state after the exchange, and its report."""
+        """Run an exchange; return the state after it and its report."""
 
 
 class Block(NamedTuple):
-    """Consecutive rounds that were carried out in one call.
+    """The result of consecutive rounds that ran in one call.
 
     Attributes:
-        state: after the last of them.
-        reports: what each exchange of the last told.
-        counted: whose uploads the server averaged in each exchange of each round, with
-            room for more rounds and devices. They may still be under way.
-        setbacks: of each round, how often the algorithm had stepped back by then; ()
-            if it cannot.
-
-    Example:
-        >>> Block._fields
-        ('state', 'reports', 'counted', 'setbacks')
+        state: state after the last round.
+        reports: reports of the exchanges of the last round.
+        counted: mask of the devices whose uploads the server averaged, for each
+            exchange of each round, padded with further rounds and devices. The array
+            may still be being computed.
+        setbacks: number of steps that the algorithm had undone by the end of each
+            round; () if it undoes none.
     """
 
     state: RunState
@@ -238,14 +221,14 @@ class Block(NamedTuple):
 
 @runtime_checkable
 class BlockEngine(Protocol):
-    """An engine that can also carry out several rounds in one call.
+    """An engine that can also run several rounds in one call.
 
-    The methods are optional: an engine without them is asked for one exchange after
-    another, with the same numbers.
+    The methods are optional: an engine without them runs single exchanges, with the
+    same numbers.
     """
 
     def rounds_at_once(self, job: Job) -> int:
-        """Return the most rounds of one call; 0 if the run's do not fit into one."""
+        """Return the most rounds of one call; 0 if the engine must run exchanges."""
 
     def rounds(
         self,
@@ -254,21 +237,22 @@ class BlockEngine(Protocol):
         state: RunState,
         participants: Sequence[Participants],
     ) -> Block:
-        """Carry out the rounds from number `first` on, one for each participants.
+        """Run consecutive rounds from number `first`, one for each `Participants`.
 
-        None of them is an opening round of other phases, and none has more participants
-        than usual (`Job.cohort_size`).
+        No round is an opening round with other phases, and no round has more than
+        `Job.cohort_size` participants.
         """
 
 
 def device_key(
     key: RandomKey, moment: Moment, device: int | Int[Array, ""]
 ) -> RandomKey:
-    """Return the key of a device's work in an exchange.
+    """Return the random key of a device in an exchange.
 
-    Every engine derives keys this way, and so draws the same samples: first the round,
-    then the exchange, then the device. The start of the work folds in 0, local step s
-    folds in s + 1, the finish folds in the number of steps + 1.
+    Every engine derives keys this way, and so draws the same samples: the round is
+    folded in first, the exchange second and the device third. The start of the work
+    folds in 0, local step s folds in s + 1, the finish folds in the number of steps
+    + 1.
 
     Example:
         >>> import jax
@@ -281,9 +265,9 @@ def device_key(
 
 
 def server_key(key: RandomKey, moment: Moment) -> RandomKey:
-    """Return the key of what the server draws in an exchange.
+    """Return the random key of the server in an exchange.
 
-    Derived as if it were a device, of a number that no device has.
+    It is derived as a device's key, with a number that no device has.
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""Questions to all devices, one exchange at a time, in an order the caller decides."""
+"""Single exchanges with all devices, in an order that the caller decides."""
 
 from typing import Any
 
@@ -10,29 +10,29 @@ from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.preparation import RunSpec, participants_of, prepare
-from fedbilevel.engines.protocol import Engine, Moment, RunState
+from fedbilevel.engines.protocol import Engine, Moment, Report, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
 class QuerySession:
     """Exchanges with all devices through an engine, outside the rounds of a run.
 
-    A run repeats the same phases; here whoever asks looks at an answer before choosing
-    the next phase.
+    A run repeats the same phases. Here the caller reads the result of an exchange
+    before it chooses the next phase.
 
     Args:
         problem: the two losses.
-        algorithm: its phases are the questions; devices must keep nothing.
-        devices: the data.
-        x: the upper variable of the first state.
-        y: the lower variable of the first state.
-        seed: of the devices' random choices.
-        weights: of the devices, as given to `run`.
-        engine: where the devices' work is done.
+        algorithm: algorithm whose phases are the questions; devices keep no state.
+        devices: data of all devices.
+        x: upper variable of the first state.
+        y: lower variable of the first state.
+        seed: seed of the devices' random choices.
+        weights: weights of the devices, as for `run`.
+        engine: engine that executes the devices' work.
 
     Attributes:
-        server: the server's first state.
-        costs: what was spent so far.
+        server: the first server state.
+        costs: costs of all exchanges so far.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -41,11 +41,11 @@ class QuerySession:
         >>> from fedbilevel.metrics.survey import Question, Survey
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> devices = InMemoryDevices([LocalExamples(np.ones(3), np.ones(3))] * 2)
-        >>> inquiry = QuerySession(
+        >>> session = QuerySession(
         ...     BilevelProblem(loss, loss), Survey(), devices, 1.0, 3.0, seed=0,
         ...     weights=None, engine=Simulation(),
         ... )
-        >>> float(inquiry.ask(Question.GRADIENT, inquiry.server).gradient)
+        >>> float(session.ask(Question.GRADIENT, session.server).gradient)
         4.0
     """
 
@@ -75,15 +75,15 @@ class QuerySession:
         self.costs = Costs()
 
     def ask(self, question: int, server: Server) -> Server:
-        """Return the server's state after an exchange.
+        """Return the server state after an exchange.
 
         Args:
-            question: the place of the phase among the algorithm's phases.
-            server: the state before it, of the form of the first state.
+            question: index of the phase among the algorithm's phases.
+            server: server state before the exchange, of the form of the first state.
 
         Raises:
-            ArithmeticError: if a device's answer is not finite.
-            RuntimeError: if a device of a federation did not answer.
+            ArithmeticError: if the upload of a device is not finite.
+            RuntimeError: if a device of a federation did not reply.
         """
         server = jax.tree.map(
             lambda leaf, first: jax.numpy.asarray(leaf, first.dtype),
@@ -99,27 +99,28 @@ class QuerySession:
             RunState(server, self._private),
             self._participants,
         )
-        asked = int(report.present.sum())
-        self.costs = self.costs.plus(self._job.costs[reference].times(asked))
-        self._require_everyone(report.left_out.tolist(), report.reasons, asked)
+        contacted = int(report.present.sum())
+        self.costs = self.costs.plus(self._job.costs[reference].times(contacted))
+        self._require_all(report, contacted)
         return state.server
 
-    def _require_everyone(self, left_out: list[int], reasons: Any, asked: int) -> None:
+    def _require_all(self, report: Report, contacted: int) -> None:
         number = self.costs.exchanges
-        if reasons:
-            device = min(reasons)
+        remedy = "A diagnosis needs every device: repeat it when all devices reply."
+        if report.reasons:
+            device = min(report.reasons)
             raise RuntimeError(
-                f"exchange {number}: device {device} {reasons[device]}; a diagnosis "
-                "needs every device, so repeat it when all of them answer."
+                f"Exchange {number}: device {device} {report.reasons[device]}. {remedy}"
             )
-        if left_out:
+        if len(report.excluded):
             raise ArithmeticError(
-                f"exchange {number}: the answer of device {left_out[0]} is not finite; "
-                "look for examples that are not finite, or ask at another point."
+                f"Exchange {number}: the upload of device {report.excluded[0]} is not "
+                "finite. Look for examples that are not finite, or pass another x and "
+                "y."
             )
         expected = len(self._participants.present)
-        if asked < expected:
+        if contacted < expected:
             raise RuntimeError(
-                f"exchange {number}: {asked} of {expected} devices were contacted; a "
-                "diagnosis needs every device, so repeat it when all of them answer."
+                f"Exchange {number}: {contacted} of {expected} devices were contacted. "
+                f"{remedy}"
             )

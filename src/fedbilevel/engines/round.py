@@ -1,4 +1,4 @@
-"""What a run yields: a finished round."""
+"""A finished round of a run."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,23 +15,30 @@ from fedbilevel.mathematics.problem import Lower, Upper
 
 
 class Round(NamedTuple):
-    """A finished round.
+    """A finished round of a run, as `run` and `resume` yield it.
+
+    Most programs read `x` and `y`, the variables after the round, `number`, `costs` and
+    `exclusions`.
 
     Attributes:
-        number: counted from 0.
-        state: all that the next round begins with, where the engine has it.
-        reports: what each of its exchanges told.
-        costs: all that has been spent since the run began.
-        history: what was measured at each checkpoint so far.
-        exclusion_counts: how often devices were excluded; see `exclusions`.
+        number: round number, counted from 0.
+        state: server state and private states after the round, on the engine's
+            hardware. Read them through `x`, `y`, `server` and `private`.
+        reports: reports of the exchanges of the round, in their order: contacted
+            devices, accepted uploads, and means of reported values. Empty if the round
+            was read from a checkpoint.
+        costs: samples, exchanges and bytes since the start of the run.
+        history: metrics of each checkpoint so far, oldest first.
+        exclusion_counts: counts of excluded uploads, by device; read `exclusions`.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from fedbilevel import Costs
         >>> from fedbilevel.algorithms.momentum import initial_state
-        >>> import jax.numpy as jnp
-        >>> server = initial_state(jnp.ones(1), jnp.ones(2))
-        >>> Round(0, RunState(server, private=()), (), Costs()).y
-        Array([1., 1.], dtype=float32)
+        >>> state = RunState(initial_state(x=jnp.ones(1), y=jnp.ones(2)), private=())
+        >>> last = Round(number=9, state=state, reports=(), costs=Costs(exchanges=10))
+        >>> last.number, last.costs.exchanges, last.y.shape
+        (9, 10, (2,))
     """
 
     number: int
@@ -43,9 +50,9 @@ class Round(NamedTuple):
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:
-        """The devices whose uploads counted in the round's last exchange.
+        """Device numbers whose uploads the server averaged in the last exchange.
 
-        None are known of a round that was read from a checkpoint.
+        Empty if the round was read from a checkpoint.
         """
         if not self.reports:
             return np.array([], int)
@@ -53,11 +60,11 @@ class Round(NamedTuple):
 
     @property
     def exclusions(self) -> Exclusions:
-        """How often devices were excluded since the run began.
+        """Numbers of exclusions since the start of the run, by device.
 
-        Uploads are looked at two rounds later, so the latest two rounds may be missing
-        while a run goes on. After the last round, and at a checkpoint, none is. Later
-        rounds do not change it.
+        Uploads are inspected two rounds later, so the latest two rounds may be missing
+        during a run. The counts are complete after the last round and at a checkpoint.
+        Later rounds do not change this object.
         """
         if self.exclusion_counts is None:
             return Exclusions()
@@ -65,38 +72,38 @@ class Round(NamedTuple):
 
     @property
     def server(self) -> Server:
-        """The server's state after the round."""
+        """The server state after the round."""
         return _local(self.state.server)
 
     @property
     def private(self) -> Private:
-        """What each device keeps, by device number; nothing if devices keep nothing.
+        """The private states, stacked by device number; () if devices keep no state.
 
-        Read it before the next round is asked for, which writes over it. On a mesh it
-        stays where it is: split among the shards, and filled up with rows of none.
+        Read them before the next round, which overwrites them. On a mesh they remain
+        sharded, and the last rows may be padding.
         """
         return self.state.private
 
     @property
     def x(self) -> Upper:
-        """The upper variable."""
+        """The upper variable after the round."""
         return _local(self.state.server.x)
 
     @property
     def y(self) -> Lower:
-        """The lower variable."""
+        """The lower variable after the round."""
         return _local(self.state.server.y)
 
 
 def _local(tree: PyTree) -> PyTree:
-    """Return arrays that are the same everywhere as arrays of this process alone.
+    """Return replicated arrays as arrays of this process alone.
 
-    What is computed from them then needs no other process.
+    Computations on them then need no other process.
     """
 
-    def own(leaf: Array) -> Array:
+    def local(leaf: Array) -> Array:
         if isinstance(leaf, jax.core.Tracer) or len(leaf.sharding.device_set) == 1:
             return leaf
         return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
 
-    return jax.tree.map(own, tree)
+    return jax.tree.map(local, tree)

@@ -1,4 +1,4 @@
-"""Running an algorithm: an iterator of rounds, the same for every engine."""
+"""The functions `run`, `resume` and `best_round`, the same for every engine."""
 
 from collections.abc import Generator
 from contextlib import closing
@@ -47,38 +47,41 @@ def run(
     checkpoints: Checkpoints | None = None,
     every: int = 1,
 ) -> Generator[Round, None, None]:
-    """Run an algorithm and yield each round as it is done.
+    """Run an algorithm and yield each finished round.
 
     Args:
         problem: the two losses.
-        algorithm: what devices and server do in a round.
-        devices: the data.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        rounds: how many rounds to run.
-        seed: of every random choice; the same seed gives the same bits.
-        participation: who takes part in a round.
-        weights: of the devices in every mean, in any unit; all alike by default, as in
-            the paper. A device of weight zero is absent. Together with a sample of
-            devices, uneven weights are those of the sample: its mean is then a ratio,
-            whose expectation is not the mean over all devices.
-        engine: where the devices' work is done.
-        limits: how large uploads may be, and how far from what was sent. What exceeds
-            them, or is not finite, is left out of the mean as if its device were
-            absent, and a warning names it. By default any finite upload counts.
-        checkpoints: where to keep what `resume` needs; nowhere by default.
-        every: rounds between two that are yielded; the last always is. `Simulation`
-            carries out the rounds in between in one compiled call, which saves the time
-            of Python where a round takes milliseconds. Costs, exclusions, warnings and
-            checkpoints are the same. So are the numbers for any `every` above 1; those
-            of 1 are compiled otherwise, and may differ in the last bit.
+        algorithm: algorithm with its hyperparameters.
+        devices: data of all devices.
+        x: initial upper variable.
+        y: initial lower variable.
+        rounds: number of rounds.
+        seed: seed of every random choice of the run; the same seed gives the same bits.
+        participation: function that selects the devices of each round.
+        weights: weights of the devices in every mean, in any unit; equal by default, as
+            in the paper. A device of weight zero is absent. With sampled devices,
+            weights are renormalised within the sample, so the estimate of the weighted
+            mean over all devices is biased.
+        engine: engine that executes the devices' work.
+        limits: limits on the norm and the distance of uploads. An upload that exceeds
+            them, or is not finite, is excluded from the mean as if its device were
+            absent, and a warning names the device. By default any finite upload is
+            accepted.
+        checkpoints: directory and schedule of the checkpoints for `resume`; none by
+            default.
+        every: yield every n-th round; the last round is always yielded. `Simulation`
+            runs the rounds in between in one compiled call, which saves Python
+            overhead if a round takes milliseconds. Costs, exclusions, warnings and
+            checkpoints do not depend on `every`. Results are equal for all `every`
+            above 1; those of 1 may differ in the last bit, because another program is
+            compiled.
 
     Returns:
         An iterator of rounds.
 
     Raises:
-        ValueError: if the arguments do not fit together.
-        NoUploadsError: while iterating, if all devices of an exchange were left out.
+        ValueError: if an argument is invalid, or arguments do not fit together.
+        NoUploadsError: while iterating, if all devices of an exchange were excluded.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -122,10 +125,10 @@ def run(
 def rounds_of(
     spec: RunSpec, checkpoints: Checkpoints | None = None, every: int = 1
 ) -> Generator[Round, None, None]:
-    """Run what is asked and yield each round as it is done, as `run` does.
+    """Run a specification and yield each finished round, as `run` does.
 
-    Unlike `run`, it also yields the first round and others between every n-th, about
-    two a second, for whoever shows progress or may have to stop.
+    Unlike `run`, it also yields the first round and rounds between every n-th, about
+    two a second, so that callers can show progress or stop.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -135,17 +138,17 @@ def rounds_of(
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> problem = BilevelProblem(loss, loss)
         >>> spec = RunSpec(problem, FedBiO(0.1), devices, 3.0, 0.0, rounds=2)
-        >>> [done.number for done in rounds_of(spec)]
+        >>> [round.number for round in rounds_of(spec)]
         [0, 1]
     """
     check_every(every)
     prepared, store = _ready(spec, checkpoints)
     if store is not None and store.rounds:
         raise CheckpointError(
-            f"{store.directory} already has a checkpoint of {store.rounds[-1]} rounds; "
-            "call resume to go on from it, or choose another directory."
+            f"{store.directory} already has a checkpoint of {store.rounds[-1]} rounds. "
+            "Call resume to continue from it, or choose another directory."
         )
-    _mention_other_length(spec.algorithm, spec.rounds)
+    _warn_other_length(spec.algorithm, spec.rounds)
     first = Progress(0, prepared.state, Costs(), ())
     return iterate(prepared, first, store, every)
 
@@ -166,34 +169,35 @@ def resume(
     limits: Limits = NO_LIMITS,
     every: int = 1,
 ) -> Generator[Round, None, None]:
-    """Go on with a run from its newest checkpoint, to the same bits.
+    """Resume a run from its newest checkpoint.
 
-    A checkpoint that was damaged is skipped for the one before it; without any, the run
-    begins. The engine may be another, and so may `rounds` and `every`. Of a run that is
-    done, it yields the last round again.
+    The result is equal to that of an uninterrupted run, bit by bit. A damaged
+    checkpoint is skipped in favour of the one before it; without a checkpoint the run
+    starts at round 0. Engine, `rounds` and `every` may differ from the first call. If
+    the run is complete, its last round is yielded again.
 
     Args:
-        problem: as for `run`, and so are all the others.
+        problem: as for `run`, like all other arguments.
         algorithm: as for `run`.
         devices: as for `run`.
-        x: where the upper variable started.
-        y: where the lower variable started.
-        rounds: how many rounds the whole run has.
-        checkpoints: those of the run.
+        x: initial upper variable of the run.
+        y: initial lower variable of the run.
+        rounds: number of rounds of the whole run.
+        checkpoints: the checkpoints of the run.
         seed: as for `run`.
         participation: as for `run`.
         weights: as for `run`.
         engine: as for `run`.
         limits: as for `run`.
-        every: as for `run`, counted from the run's first round. Between 1 and more the
-            last bit may differ, as `run` says.
+        every: as for `run`, counted from the first round of the run. The last bit may
+            differ between `every=1` and larger values, as for `run`.
 
     Returns:
-        An iterator of the rounds that were missing.
+        An iterator of the remaining rounds.
 
     Raises:
-        CheckpointError: if the checkpoint is of a run that was asked something else;
-            the message says what.
+        CheckpointError: if the checkpoint belongs to a run with other arguments; the
+            message names them.
 
     Example:
         >>> import tempfile
@@ -205,11 +209,11 @@ def resume(
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
-        >>> directory = tempfile.mkdtemp()
-        >>> *_, last = run(*what, rounds=4, checkpoints=Checkpoints(directory, every=2))
-        >>> later = resume(*what, rounds=6, checkpoints=Checkpoints(directory, every=2))
-        >>> [done.number for done in later]
+        >>> inputs = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> checkpoints = Checkpoints(tempfile.mkdtemp(), every=2)
+        >>> *_, last = run(*inputs, rounds=4, checkpoints=checkpoints)
+        >>> later = resume(*inputs, rounds=6, checkpoints=checkpoints)
+        >>> [round.number for round in later]
         [4, 5]
     """
     spec = RunSpec(
@@ -231,27 +235,23 @@ def resume(
 def remaining_rounds_of(
     spec: RunSpec, checkpoints: Checkpoints, every: int = 1
 ) -> Generator[Round, None, None]:
-    """Go on with what is asked from its newest checkpoint, as `resume` does.
+    """Resume a specification from its newest checkpoint, as `resume` does.
 
-    Unlike `resume`, it also yields other rounds, as `rounds_of` does.
-
-    Example:
-        >>> remaining_rounds_of.__name__
-        'remaining_rounds_of'
+    Unlike `resume`, it also yields rounds between every n-th, as `rounds_of` does.
     """
     check_every(every)
     prepared, store = _ready(spec, checkpoints)
-    assert store is not None, "there is a store for checkpoints"
+    assert store is not None, "_ready returns a store for checkpoints"
     progress = store.newest(prepared.state)
     if progress is None:
         progress = Progress(0, prepared.state, Costs(), ())
     if progress.rounds > spec.rounds:
         raise ValueError(
-            f"{store.directory} has a checkpoint of {progress.rounds} rounds, but "
-            f"rounds={spec.rounds}; ask for at least as many."
+            f"rounds is {spec.rounds}, but {store.directory} has a checkpoint of "
+            f"{progress.rounds} rounds. Pass rounds={progress.rounds} or more."
         )
     if progress.rounds == spec.rounds:
-        return (done for done in [_kept(progress, spec.devices.device_count)])
+        return (last for last in [_saved_round(progress, spec.devices.device_count)])
     return iterate(prepared, progress, store, every)
 
 
@@ -269,15 +269,15 @@ def best_round(
     engine: Engine = Simulation(),
     limits: Limits = NO_LIMITS,
 ) -> Round:
-    """Return the round whose checkpoint was kept as the best.
+    """Return the round of the checkpoint with the smallest value of `best`.
 
     Args:
-        problem: as for `run`, and so are all the others.
+        problem: as for `run`, like all other arguments.
         algorithm: as for `run`.
         devices: as for `run`.
-        x: where the upper variable started.
-        y: where the lower variable started.
-        checkpoints: those of the run, with `best`.
+        x: initial upper variable of the run.
+        y: initial lower variable of the run.
+        checkpoints: the checkpoints of the run, with `best`.
         seed: as for `run`.
         participation: as for `run`.
         weights: as for `run`.
@@ -285,7 +285,7 @@ def best_round(
         limits: as for `run`.
 
     Raises:
-        CheckpointError: if there is none, or it is of another run.
+        CheckpointError: if there is no such checkpoint, or it belongs to another run.
 
     Example:
         >>> import tempfile
@@ -297,16 +297,16 @@ def best_round(
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
+        >>> inputs = BilevelProblem(loss, loss), FedBiO(0.1), devices, 3.0, 0.0
         >>> checkpoints = Checkpoints(
         ...     tempfile.mkdtemp(),
         ...     every=1,
         ...     keep=1,
-        ...     measure=lambda done: {"distance": abs(done.number - 2)},
+        ...     measure=lambda round: {"distance": abs(round.number - 2)},
         ...     best="distance",
         ... )
-        >>> *_, last = run(*what, rounds=6, checkpoints=checkpoints)
-        >>> best_round(*what, checkpoints=checkpoints).number
+        >>> *_, last = run(*inputs, rounds=6, checkpoints=checkpoints)
+        >>> best_round(*inputs, checkpoints=checkpoints).number
         2
     """
     spec = RunSpec(
@@ -322,17 +322,17 @@ def best_round(
         limits=limits,
     )
     prepared, store = _ready(spec, checkpoints)
-    assert store is not None, "best_round has checkpoints"
-    found = store.best(prepared.state)
-    if found is None:
+    assert store is not None, "_ready returns a store for checkpoints"
+    progress = store.best(prepared.state)
+    if progress is None:
         raise CheckpointError(
-            f"{store.directory} has no checkpoint with a number to choose it by; run with "
+            f"{store.directory} has no checkpoint with a metric to compare. Run with "
             "Checkpoints(..., measure=..., best=...)."
         )
-    return _kept(found, devices.device_count)
+    return _saved_round(progress, devices.device_count)
 
 
-def _kept(progress: Progress, device_count: int) -> Round:
+def _saved_round(progress: Progress, device_count: int) -> Round:
     return Round(
         progress.rounds - 1,
         progress.state,
@@ -348,7 +348,7 @@ def _ready(
 ) -> tuple[Prepared, Store | None]:
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise TypeError(
-            f"checkpoints is {checkpoints!r}; give Checkpoints({checkpoints!r})."
+            f"checkpoints is {checkpoints!r}. Pass Checkpoints({checkpoints!r})."
         )
     prepared = prepare(spec)
     if checkpoints is None:
@@ -360,23 +360,23 @@ def _selected(
     every: int, rounds: int, iterator: Generator[Round, None, None]
 ) -> Generator[Round, None, None]:
     """Yield every n-th round and the last."""
-    with closing(iterator) as ends:
-        for done in ends:
-            count = done.number + 1
+    with closing(iterator) as results:
+        for result in results:
+            count = result.number + 1
             if count % every == 0 or count == rounds:
-                yield done
+                yield result
 
 
-def _mention_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
+def _warn_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
     planned = getattr(algorithm, "rounds", rounds)
     if planned != rounds:
         logger.warning(
-            "%s decays its rates over rounds=%s, but the run has rounds=%d: %s. Give "
-            "both the same number.",
+            "%s decays its learning rates over rounds=%s, but the run has rounds=%d, "
+            "so %s. Pass the same number of rounds to both.",
             type(algorithm).__name__,
             planned,
             rounds,
-            "it ends while x still moves fast"
+            "the run ends while the learning rate of x is still high"
             if planned > rounds
-            else "x stays where it is in the last of them",
+            else "the learning rate of x is zero in the last rounds",
         )

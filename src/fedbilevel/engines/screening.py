@@ -1,4 +1,4 @@
-"""The rule about bad numbers: which uploads enter the mean, on every engine."""
+"""Screening of uploads: the rule by which every engine excludes bad uploads."""
 
 import logging
 from collections.abc import Mapping
@@ -19,16 +19,11 @@ from fedbilevel.mathematics import tree
 
 logger = logging.getLogger("fedbilevel")
 MOST_NAMED = 20
-"""Devices that one warning names."""
+"""The most devices that one warning names."""
 
 
 class NoUploadsError(ArithmeticError):
-    """A run stops because no device's upload could be used.
-
-    Example:
-        >>> str(NoUploadsError("round 3: all 2 devices were left out"))
-        'round 3: all 2 devices were left out'
-    """
+    """A run stopped because no upload of an exchange was accepted."""
 
 
 def acceptable(
@@ -37,18 +32,19 @@ def acceptable(
     present: Bool[Array, "devices"],
     limits: Limits,
 ) -> Bool[Array, "devices"]:
-    """Return which of the stacked uploads may enter the mean, however far they went.
+    """Return a mask of the stacked uploads that may enter the mean.
 
-    A device counts if it is present, if its upload and its info are finite, and if the
-    Euclidean norm of its upload is at most the limit. The limit does not apply to info:
-    a number of local steps is no part of the norm. Info that is not finite excludes its
-    device, since info is averaged too.
+    A device is accepted if it is present, if its upload and its info are finite, and if
+    the Euclidean norm of its upload is at most the limit. The limit does not apply to
+    info: a number of local steps is no part of the norm. Info that is not finite
+    excludes its device, since info is averaged too. The distance limit is applied
+    later.
 
     Args:
-        uploads: along a leading axis, as the server averages them.
-        infos: what the devices report, along a leading axis.
-        present: which devices are not absent.
-        limits: of which the norm's is applied here.
+        uploads: uploads as the server averages them, along a leading axis.
+        infos: values that the devices report, along a leading axis.
+        present: mask of the devices that are not absent.
+        limits: limits, of which only the norm limit is applied here.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,8 +63,8 @@ def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
 
     Args:
         upload: arrays of the host, as the server averages them.
-        info: what the device reports.
-        limits: of which the norm's is applied here.
+        info: values that the device reports.
+        limits: limits, of which only the norm limit is applied here.
 
     Example:
         >>> is_acceptable(np.array([3.0, 4.0]), {"steps": 9}, Limits(norm=8.0))
@@ -79,10 +75,10 @@ def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(info)):
         return False
     norm_limit = limits.norm
-    # One pass over the numbers, where the rule takes several: a sum of squares is
-    # finite only if all of them are, and each may have lost less than the smallest
-    # normal number to underflow. What is near the limit, or has squares beyond the
-    # range, is held to the rule itself.
+    # This test takes one pass over the numbers; `_acceptable` takes several. A sum of
+    # squares is finite only if all numbers are, and underflow removes less than the
+    # smallest normal number from each square. Uploads near the limit, or with squares
+    # beyond the floating-point range, go through `_acceptable`.
     with np.errstate(all="ignore"):
         squares = 0.0
         for leaf in jax.tree.leaves(upload):
@@ -101,12 +97,15 @@ def distances(
     travel: tuple[PyTree, ...],
     allowed: Bool[Array | np.ndarray, "devices"],
 ) -> Any:
-    """Return how far each device has gone in each variable.
+    """Return the distance of each device's upload from the server's point.
 
     Args:
-        library: NumPy, or JAX's.
-        travel: the way of each variable, of all devices along a leading axis.
-        allowed: whose uploads are finite.
+        library: `numpy` or `jax.numpy`.
+        travel: change of each variable, with all devices along a leading axis.
+        allowed: mask of the devices whose uploads are finite.
+
+    Returns:
+        Distances, one row for each variable and one column for each device.
 
     Example:
         >>> way = np.array([[3.0, 4.0], [0.0, 0.0]]), np.ones((2, 1))
@@ -129,14 +128,14 @@ def _acceptable(
     present: Bool[Array | np.ndarray, "devices"],
     norm_limit: tree.Scalar | None,
 ) -> Any:
-    """Return which stacked uploads may enter the mean, by JAX or by NumPy."""
-    rows, reported = (
-        [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(sent)]
-        for sent in (uploads, infos)
+    """Return a mask of the uploads that may enter the mean, in JAX or NumPy."""
+    rows, info_rows = (
+        [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(stacked)]
+        for stacked in (uploads, infos)
     )
-    # Not read off the largest entry: XLA takes ten times as long to find it on a CPU.
+    # The largest entry is not used: on a CPU, XLA takes ten times as long to find it.
     finite = [
-        library.all(library.isfinite(part), axis=1) for part in (*rows, *reported)
+        library.all(library.isfinite(part), axis=1) for part in (*rows, *info_rows)
     ]
     allowed = reduce(library.logical_and, finite, present)
     if norm_limit is None:
@@ -147,13 +146,13 @@ def _acceptable(
 def _norms(
     library: Any, rows: list[Any], allowed: Bool[Array | np.ndarray, "devices"]
 ) -> Any:
-    """Return each device's Euclidean norm over all rows, if its upload is finite."""
+    """Return the Euclidean norm of each upload, if it is finite."""
     widest = np.result_type(*map(accumulator, rows))
     sizes = [library.abs(part.astype(widest)) for part in rows]
     peaks = [library.max(part, axis=1, initial=0) for part in sizes]
-    # In units of the largest entry: the square of 1e30 is beyond single precision. But
-    # in none beyond 2e28 there: XLA multiplies by the reciprocal, and takes that of
-    # 1e38 for zero.
+    # Entries are divided by the largest, since the square of 1e30 exceeds single
+    # precision. The divisor is at most 2e28 in single precision, since XLA multiplies
+    # by its reciprocal and rounds that of 1e38 to zero.
     largest = np.array(np.finfo(widest).max ** 0.75, widest)
     peak = library.clip(reduce(library.maximum, peaks), 1 / largest, largest)
     unit = library.where(allowed, peak, 1)
@@ -168,61 +167,67 @@ def inspect(
     counts: ExclusionCounts,
     limits: Limits = NO_LIMITS,
 ) -> None:
-    """Count the devices that a round excluded, and stop a run that has no others.
+    """Count the devices that a round excluded, and raise if it excluded all.
 
     A warning names a device when it is excluded for the first time, and whenever its
     count has doubled since.
 
     Args:
-        round_number: of the round.
-        reports: of its exchanges.
-        participants: the devices that the round was to have.
-        counts: of the run; the round is added.
-        limits: that uploads were held to.
+        round_number: number of the round.
+        reports: reports of the exchanges of the round.
+        participants: device numbers selected for the round.
+        counts: exclusion counts of the run, updated in place.
+        limits: limits of the uploads, for the messages.
 
     Raises:
         NoUploadsError: if every device of an exchange was excluded.
 
     Example:
-        >>> both, none = np.array([0, 1]), np.array([False, False])
-        >>> report = Report(both, ~none, (none,), {}, 0.0)
-        >>> inspect(3, (report,), both, ExclusionCounts(2))
+        >>> devices, none = np.array([0, 1]), np.array([False, False])
+        >>> report = Report(devices, ~none, (none,), {}, 0.0)
+        >>> inspect(3, (report,), devices, ExclusionCounts(2))
         Traceback (most recent call last):
         ...
-        fedbilevel.engines.screening.NoUploadsError: round 3, exchange 0: the uploads of
-        all 2 devices were left out: upload is not finite; lower the step that was too
-        large (fedbilevel.metrics.find_instabilities names it), or let DebugSimulation
-        find the first number that is not finite.
+        fedbilevel.engines.screening.NoUploadsError: Round 3, exchange 0: 0 of 2 uploads
+        were accepted: upload is not finite. Lower the step size that is too large
+        (fedbilevel.metrics.find_instabilities names it), or use DebugSimulation to
+        find the first value that is not finite.
     """
-    cure = f"{limits.cure}, " if limits.cure else ""
+    remedies = [limits.cure] if limits.cure else []
     if not round_number:
-        cure += "look for examples that are not finite, "
+        remedies.append("look for examples that are not finite")
+    remedies.append(
+        "lower the step size that is too large "
+        "(fedbilevel.metrics.find_instabilities names it)"
+    )
+    remedy = ", ".join(remedies)
     excluded: dict[int, tuple[int, str | None]] = {}
     for exchange, report in enumerate(reports):
         if any(isinstance(piece, jax.core.Tracer) for piece in report.counted):
-            return  # a run inside a traced function has no numbers to look at
-        asked = int(report.present.sum())
-        if asked < len(participants):
-            contacted = report.devices[report.present]
+            return  # A run inside a traced function has no values to inspect.
+        contacted = report.devices[report.present]
+        if len(contacted) < len(participants):
             for device in np.setdiff1d(participants, contacted).tolist():
                 excluded.setdefault(device, (exchange, "was not contacted"))
-        left_out = report.left_out
-        if not len(left_out):
+        if not len(report.excluded):
             continue
-        if len(left_out) == asked:
+        if len(report.excluded) == len(contacted):
             raise NoUploadsError(
-                f"round {round_number}, exchange {exchange}: the uploads of all "
-                f"{asked} devices were left out: {limits.broken}; {cure}lower the step "
-                "that was too large (fedbilevel.metrics.find_instabilities names it), "
-                "or let DebugSimulation find the first number that is not finite."
+                f"Round {round_number}, exchange {exchange}: 0 of {len(contacted)} "
+                f"uploads were accepted: {limits.violation}. "
+                f"{remedy[0].upper()}{remedy[1:]}, or use DebugSimulation to find the "
+                "first value that is not finite."
             )
-        for device in left_out.tolist():
+        for device in report.excluded.tolist():
             excluded.setdefault(device, (exchange, report.reasons.get(device)))
-    grown = counts.add(participants, excluded)
-    for exchange in sorted({excluded[device][0] for device in grown}):
-        here = [device for device in grown if excluded[device][0] == exchange]
-        where = f"round {round_number}, exchange {exchange}"
-        _warn(where, {one: excluded[one][1] for one in here}, counts, limits)
+    due = counts.add(participants, excluded)
+    for exchange in sorted({excluded[device][0] for device in due}):
+        reasons = {
+            device: excluded[device][1]
+            for device in due
+            if excluded[device][0] == exchange
+        }
+        _warn(f"Round {round_number}, exchange {exchange}", reasons, counts, limits)
 
 
 def _warn(
@@ -237,7 +242,7 @@ def _warn(
     for device, reason in sorted(devices.items())[:MOST_NAMED]:
         count = counts.of(device)
         name = f"device {device} (in {count.excluded} of its {count.rounds} rounds)"
-        by_reason.setdefault(reason or limits.broken, []).append(name)
+        by_reason.setdefault(reason or limits.violation, []).append(name)
     named = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()
     )

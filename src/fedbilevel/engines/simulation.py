@@ -1,4 +1,4 @@
-"""Simulation: any number of devices in one process, a compiled chunk at a time."""
+"""The simulation engine: any number of devices in one process, in compiled chunks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.mean import WeightedMean, concluded, merge
+from fedbilevel.engines.mean import WeightedMean, jit_conclude, merge
 from fedbilevel.engines.protocol import (
     Block,
     Job,
@@ -35,17 +35,14 @@ from fedbilevel.engines.protocol import (
 
 @dataclass(frozen=True)
 class Simulation:
-    """Runs devices in chunks, all devices of a chunk at once.
+    """An engine that simulates all devices in one process, in compiled chunks.
 
-    Memory is bounded by the chunk, not by the number of devices.
+    All devices of a chunk run at once. Memory depends on the size of a chunk, not on
+    the number of devices.
 
     Attributes:
-        chunk_size: devices in a chunk; by default as many as share the cache.
-
-    Example:
-        >>> from fedbilevel import Simulation
-        >>> Simulation(chunk_size=64)
-        Simulation(chunk_size=64)
+        chunk_size: number of devices in a chunk; by default as many as fit into the
+            cache.
     """
 
     chunk_size: int | None = None
@@ -54,15 +51,15 @@ class Simulation:
         check_chunk_size("Simulation", self.chunk_size)
 
     def example_device(self, device_count: int) -> int:
-        """Return the first: all data are here."""
+        """Return 0: this process has the data of all devices."""
         return 0
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return every device's, alike at first."""
+        """Return the private states of all devices, which all start at `private`."""
         return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are."""
+        """Return job and state unchanged."""
         return job, state
 
     def exchange(
@@ -73,13 +70,13 @@ class Simulation:
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
-        """Return the state after the exchange, and its report."""
-        # Of the usual cohort: a round of another size reuses the program.
+        """Run an exchange; return the state after it and its report."""
+        # The size depends on the usual cohort, so that other rounds reuse the program.
         size = chunk_size(job, reference, self.chunk_size, job.cohort_size)
         server, private = state
         stateful = bool(jax.tree.leaves(private))
         program: Any = {"problem": job.problem, "reference": reference}
-        now = Moment(*map(np.int32, moment))
+        moment = Moment(*map(np.int32, moment))
         total: WeightedMean | None = None
         counted = []
 
@@ -92,24 +89,24 @@ class Simulation:
                 chunk.devices,
                 chunk.weights,
                 job.key,
-                now,
+                moment,
                 job.limits,
             )
 
         chunks, reach = list(_chunks(participants, size)), None
         limit = travel_limit(job, reference)
         if len(chunks) > 1 and limit is not None:
-            seen = [_travel(*work(chunk), **program) for chunk in chunks]
-            reach = reach_among(seen, limit)
+            pieces = [_travel(*work(chunk), **program) for chunk in chunks]
+            reach = reach_among(pieces, limit)
         for chunk in chunks:
-            mean, kept, who = _work(*work(chunk), reach=reach, **program)
-            counted.append(who)
+            mean, states, mask = _work(*work(chunk), reach=reach, **program)
+            counted.append(mask)
             if stateful:
-                private = _with_rows(private, chunk.devices, who, kept)
+                private = _with_rows(private, chunk.devices, mask, states)
             total = mean if total is None else _merge(total, mean)
         assert total is not None, "a round has at least one participant"
-        server, dispersion = concluded(
-            job.algorithm, server, total, job.key, now, **program
+        server, dispersion = jit_conclude(
+            job.algorithm, server, total, job.key, moment, **program
         )
         return RunState(server, private), Report(
             participants.devices,
@@ -120,16 +117,16 @@ class Simulation:
         )
 
     def rounds_at_once(self, job: Job) -> int:
-        """Return how many rounds fit into a call; 0 if one has several chunks."""
+        """Return the most rounds of a call; 0 if a round has several chunks."""
         if type(self).exchange is not Simulation.exchange:
-            # A subclass with its own exchange expects every exchange to call it.
+            # A subclass that overrides exchange expects a call for every exchange.
             return 0
         sizes = [
             chunk_size(job, reference, self.chunk_size, job.cohort_size)
             for reference in job.phases
         ]
-        whole = job.devices.in_memory and min(sizes) == job.cohort_size
-        return block_capacity(job) if whole else 0
+        single = job.devices.in_memory and min(sizes) == job.cohort_size
+        return block_capacity(job) if single else 0
 
     def rounds(
         self,
@@ -138,17 +135,17 @@ class Simulation:
         state: RunState,
         participants: Sequence[Participants],
     ) -> Block:
-        """Carry out several rounds in one compiled call."""
+        """Run several rounds in one compiled call."""
         return run_block(job, first, state, participants)
 
 
 def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
-    """Deal participants into chunks, the last filled up with weightless ones."""
-    # A filler repeats a real device, so that it can add no numbers of its own.
-    filler = -len(participants.devices) % size
+    """Split participants into chunks, the last padded with devices of weight zero."""
+    # Padding repeats a real device, so that it cannot introduce other numbers.
+    padding = -len(participants.devices) % size
     devices = participants.devices.astype(np.int32)
-    devices = np.concatenate([devices, np.repeat(devices[-1:], filler)])
-    weights = np.concatenate([participants.weights, np.zeros(filler)])
+    devices = np.concatenate([devices, np.repeat(devices[-1:], padding)])
+    weights = np.concatenate([participants.weights, np.zeros(padding)])
     for first in range(0, len(devices), size):
         yield Participants(devices[first : first + size], weights[first : first + size])
 
@@ -157,6 +154,6 @@ _work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
 _travel = jax.jit(travel_of_chunk, static_argnames=("problem", "reference"))
 _merge = jax.jit(merge)
 _rows = jax.jit(rows_of)
-# The old state is given up, so that a chunk's rows are written in place: otherwise each
-# chunk would copy the private state of every enrolled device.
+# The old state is donated, so that the rows of a chunk are written in place: otherwise
+# each chunk would copy the private states of all devices.
 _with_rows = jax.jit(with_rows, donate_argnames="private")

@@ -28,19 +28,15 @@ from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Measure: TypeAlias = Callable[[Server], PyTree]
-"""What to record of the server's state after a round: a tree of arrays."""
+"""A function of the server state after a round that returns a tree of arrays."""
 
 
 class Sweep(NamedTuple):
-    """What a sweep recorded.
+    """The result of a sweep.
 
     Attributes:
-        measurements: what `measure` returned, with axes (settings, seeds, rounds) in front.
-        costs: all that a run has spent after each round, one tuple a seed.
-
-    Example:
-        >>> Sweep(measurements=(), costs=((Costs(exchanges=1),),)).costs[0][0].exchanges
-        1
+        measurements: results of `measure`, with leading axes (settings, seeds, rounds).
+        costs: costs of a run until each round, one tuple for each seed.
     """
 
     measurements: PyTree
@@ -60,28 +56,28 @@ def sweep(
     participation: Participation = FullParticipation(),
     weights: ArrayLike | None = None,
 ) -> Sweep:
-    """Run every setting with every seed and record a measure after each round.
+    """Run every setting with every seed and measure after each round.
 
     The numbers are those of `run`. All runs are one compiled program, a scan over
-    rounds under a `vmap`. All devices of all runs are in memory at once, absent ones
-    too: it is made for small problems and many runs.
+    rounds under a `vmap`. All devices of all runs are in memory at once, including
+    absent ones: use it for small problems and many runs.
 
     Args:
         problem: the two losses.
-        algorithms: settings of one algorithm that differ in numbers only, not in counts
-            of steps or sizes of batches.
-        devices: the data.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        rounds: how many rounds to run.
-        seeds: one run a seed and setting.
-        measure: called in the compiled program; another function is another program.
-        participation: who takes part in a round.
-        weights: of the devices in every mean, as for `run`.
+        algorithms: settings of one algorithm that differ in numbers only, not in
+            numbers of steps or batch sizes.
+        devices: data of all devices.
+        x: initial upper variable.
+        y: initial lower variable.
+        rounds: number of rounds.
+        seeds: seeds of the runs of each setting.
+        measure: function of the server state, called in the compiled program; another
+            function needs another compilation.
+        participation: function that selects the devices of each round.
+        weights: weights of the devices in every mean, as for `run`.
 
     Raises:
-        ValueError: if the algorithms differ in more than numbers, or there is nothing
-            to run.
+        ValueError: if the algorithms differ in more than numbers, or a list is empty.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -94,19 +90,19 @@ def sweep(
         ... )
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> done = sweep(
+        >>> result = sweep(
         ...     problem, [FedBiO(0.05, 0.2), FedBiO(0.1, 0.2)], devices, 3.0, 0.0,
         ...     rounds=200, seeds=[0], measure=lambda server: server.x,
         ... )
-        >>> done.measurements.shape  # Φ(x) = (x − 1)²
+        >>> result.measurements.shape  # Φ(x) = (x − 1)²
         (2, 1, 200)
-        >>> bool(abs(done.measurements[1, 0, -1] - 1) < 1e-4)
+        >>> bool(abs(result.measurements[1, 0, -1] - 1) < 1e-4)
         True
     """
     if rounds < 1 or not algorithms or not seeds:
         raise ValueError(
-            f"a sweep needs at least 1 round, 1 setting and 1 seed, but was given "
-            f"rounds={rounds}, {len(algorithms)} settings and {len(seeds)} seeds."
+            f"rounds is {rounds}, and there are {len(algorithms)} algorithms and "
+            f"{len(seeds)} seeds. Pass at least 1 of each to sweep."
         )
     for seed in seeds:
         check_seed(seed)
@@ -122,7 +118,7 @@ def sweep(
         weights,
     )
     _, job, _, enrolled = prepare(spec)
-    settings = stacked(algorithms)
+    settings = stack(algorithms)
     shares = np.stack(
         [shares_of(participation, seed, rounds, enrolled) for seed in seeds]
     )
@@ -132,7 +128,7 @@ def sweep(
     measurements = _runs(
         problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
     )
-    return Sweep(measurements, tuple(_costs(job, own) for own in shares))
+    return Sweep(measurements, tuple(_costs(job, rows) for rows in shares))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -147,55 +143,55 @@ def _runs(
     keys: PyTree,
     shares: Float[Array, "seeds rounds devices"],
 ) -> PyTree:
-    one_round = round_program(problem, cohort, shares.shape[-1])
+    run_round = round_program(problem, cohort, shares.shape[-1])
 
-    def one_run(
+    def run(
         algorithm: FederatedAlgorithm,
         key: RandomKey,
         shares: Float[Array, "rounds devices"],
     ) -> PyTree:
-        def later(state: RunState, now: tuple[Array, Array]) -> tuple[RunState, PyTree]:
-            state = one_round(algorithm, phases, state, key, *now)
+        def body(state: RunState, row: tuple[Array, Array]) -> tuple[RunState, PyTree]:
+            state = run_round(algorithm, phases, state, key, *row)
             return state, measure(state.server)
 
-        # Inside, because an algorithm's first state may depend on its numbers.
+        # init is traced, because the first state may depend on the hyperparameters.
         server, private = canonical(algorithm.init(problem, *start))
         state = RunState(server, replicate(private, shares.shape[-1]))
-        first = one_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
+        first = run_round(algorithm, opening, state, key, jnp.asarray(0), shares[0])
         numbers = jnp.arange(1, len(shares))
-        _, rest = jax.lax.scan(later, first, (numbers, shares[1:]))
+        _, rest = jax.lax.scan(body, first, (numbers, shares[1:]))
         return jax.tree.map(
-            lambda one, more: jnp.concatenate([one[None], more]),
+            lambda head, tail: jnp.concatenate([head[None], tail]),
             jax.tree.map(jnp.asarray, measure(first.server)),
             rest,
         )
 
-    over_seeds = jax.vmap(one_run, in_axes=(None, 0, 0))
+    over_seeds = jax.vmap(run, in_axes=(None, 0, 0))
     return jax.vmap(over_seeds, in_axes=(0, None, None))(algorithms, keys, shares)
 
 
-def stacked(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
-    """Return settings as one, whose numbers are arrays with a leading axis.
+def stack(algorithms: Sequence[FederatedAlgorithm]) -> FederatedAlgorithm:
+    """Return one algorithm whose numbers are arrays with the settings as leading axis.
 
     Raises:
-        ValueError: if they differ in more than numbers.
+        ValueError: if the settings differ in more than numbers.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> stacked([FedBiO(0.1), FedBiO(0.2)]).learning_rate
+        >>> stack([FedBiO(0.1), FedBiO(0.2)]).learning_rate
         Array([0.1, 0.2], dtype=float32)
     """
     structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
     if len(structures) != 1:
         raise ValueError(
-            "a sweep needs settings of one algorithm that differ in numbers only; "
-            "sweep those of different counts, sizes or classes one after another."
+            "algorithms of a sweep differ in more than numbers. Run a separate sweep "
+            "for each class, number of steps and batch size."
         )
-    together: FederatedAlgorithm = jax.tree.map(
+    result: FederatedAlgorithm = jax.tree.map(
         lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]),
         *algorithms,
     )
-    return together
+    return result
 
 
 def shares_of(
@@ -204,13 +200,13 @@ def shares_of(
     rounds: int,
     enrolled: Float[np.ndarray, "devices"],
 ) -> Float[np.ndarray, "rounds devices"]:
-    """Return the weight of each device in each round, 0 where it is absent.
+    """Return the weight of each device in each round, 0 if it is absent.
 
     Args:
-        participation: the choice of devices of each round.
-        seed: of the run.
-        rounds: how many there are.
-        enrolled: the weights of all devices.
+        participation: function that selects the devices of each round.
+        seed: seed of the run.
+        rounds: number of rounds.
+        enrolled: weights of all devices.
 
     Example:
         >>> shares_of(FullParticipation(), 0, 2, np.ones(2))

@@ -1,4 +1,4 @@
-"""A round of a run as a function of arrays, for programs that hold many runs."""
+"""A round of a run as a function of arrays, for programs with many runs."""
 
 from functools import partial
 from itertools import groupby
@@ -19,7 +19,7 @@ from fedbilevel.mathematics.problem import BilevelProblem
 
 @runtime_checkable
 class RoundProgram(Protocol):
-    """Carries out one round; every argument but `references` may be traced."""
+    """A function that runs one round; all arguments but `references` may be traced."""
 
     def __call__(
         self,
@@ -31,7 +31,7 @@ class RoundProgram(Protocol):
         weights: Float[Array, "devices"],
         /,
     ) -> RunState:
-        """Return the state after the round of this number."""
+        """Return the state after round `number`."""
 
 
 def round_program(
@@ -41,23 +41,21 @@ def round_program(
     limits: Limits = NO_LIMITS,
     every_upload: bool = False,
 ) -> RoundProgram:
-    """Return a round of all devices at once, absent ones with a weight of zero.
+    """Return a function that runs a round of all devices at once.
+
+    Absent devices have weight zero.
 
     Args:
         problem: the two losses.
-        cohort: the data of all devices.
-        count: how many devices there are.
-        limits: that uploads are held to; any finite one counts by default.
-        every_upload: whether the state becomes NaN where a single upload is excluded;
-            by default where all are.
-
-    Example:
-        >>> round_program.__name__
-        'round_program'
+        cohort: data of all devices.
+        count: number of devices.
+        limits: limits on uploads; by default any finite upload is accepted.
+        every_upload: True to set the state to NaN if any upload is excluded; by default
+            only if all are.
     """
     devices = jnp.arange(count)
 
-    def one_exchange(
+    def run_exchange(
         algorithm: FederatedAlgorithm,
         reference: PhaseReference,
         state: RunState,
@@ -65,7 +63,7 @@ def round_program(
         moment: Moment,
         weights: Float[Array, "devices"],
     ) -> RunState:
-        mean, kept, counted = work_of_chunk(
+        mean, private, counted = work_of_chunk(
             algorithm,
             *state,
             cohort,
@@ -79,14 +77,14 @@ def round_program(
         )
         phase = reference.of(algorithm, problem)
         server, _ = conclude(phase, state.server, mean, server_key(key, moment))
-        # Where a run would stop, this goes on, and its numbers must say so.
-        good = mean.weight > 0
+        # A run would stop here; this program continues with NaN.
+        valid = mean.weight > 0
         if every_upload:
-            good = jnp.all(counted | (weights == 0))
-        server = jax.tree.map(partial(_unless_lost, good), server)
-        return RunState(server, _written(counted, kept, state.private))
+            valid = jnp.all(counted | (weights == 0))
+        server = jax.tree.map(partial(_nan_unless, valid), server)
+        return RunState(server, _select(counted, private, state.private))
 
-    def one_round(
+    def run_round(
         algorithm: FederatedAlgorithm,
         references: tuple[PhaseReference, ...],
         state: RunState,
@@ -95,49 +93,49 @@ def round_program(
         weights: Float[Array, "devices"],
         /,
     ) -> RunState:
-        for reference, places in stretches(references):
+        for reference, exchanges in stretches(references):
 
             def exchange(
                 state: RunState,
-                place: Int[Array, ""],
+                index: Int[Array, ""],
                 reference: PhaseReference = reference,
             ) -> tuple[RunState, None]:
-                moment = Moment(number, place)
-                return one_exchange(
+                moment = Moment(number, index)
+                return run_exchange(
                     algorithm, reference, state, key, moment, weights
                 ), None
 
-            state, _ = jax.lax.scan(exchange, state, jnp.asarray(places))
+            state, _ = jax.lax.scan(exchange, state, jnp.asarray(exchanges))
         return state
 
-    return one_round
+    return run_round
 
 
 def stretches(
     references: tuple[PhaseReference, ...],
 ) -> list[tuple[PhaseReference, list[int]]]:
-    """Return the phases of a round with their places, repeated ones together.
+    """Return the phases of a round with their positions, grouped by repetition.
 
-    A phase that is repeated is a loop in the program, not so many copies of itself.
+    A repeated phase is a loop in the program, not several copies.
 
     Example:
-        >>> one, other = PhaseReference(False, 0), PhaseReference(False, 1)
-        >>> [places for _, places in stretches((one, one, other))]
+        >>> first, second = PhaseReference(False, 0), PhaseReference(False, 1)
+        >>> [positions for _, positions in stretches((first, first, second))]
         [[0, 1], [2]]
     """
-    alike = groupby(enumerate(references), key=lambda pair: pair[1])
-    return [(reference, [place for place, _ in pairs]) for reference, pairs in alike]
+    groups = groupby(enumerate(references), key=lambda pair: pair[1])
+    return [(reference, [index for index, _ in pairs]) for reference, pairs in groups]
 
 
-def _unless_lost(good: Bool[Array, ""], leaf: Array) -> Array:
+def _nan_unless(valid: Bool[Array, ""], leaf: Array) -> Array:
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
-    return jnp.where(good, leaf, jnp.nan)
+    return jnp.where(valid, leaf, jnp.nan)
 
 
-def _written(counted: Array, kept: Private, private: Private) -> Private:
-    def write(new: Array, old: Array) -> Array:
+def _select(counted: Array, after: Private, before: Private) -> Private:
+    def select(new: Array, old: Array) -> Array:
         mask = counted.reshape(-1, *[1] * (old.ndim - 1))
         return jnp.where(mask, new.astype(old.dtype), old)
 
-    return jax.tree.map(write, kept, private)
+    return jax.tree.map(select, after, before)

@@ -147,7 +147,7 @@ class ReplyCollector:
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):
-            self.missing[device] = Failure(Cause.FAILED, self._limits.broken_alone)
+            self.missing[device] = Failure(Cause.FAILED, self._limits.single_violation)
             return
         del self.missing[device]
         if not self._phase.is_compared or self._limits.distance is None:

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Downlink, Private
 from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.mean import concluded
+from fedbilevel.engines.mean import jit_conclude
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
@@ -214,7 +214,7 @@ class Federation:
                 f"accepted. {_reasons(reasons, job.limits)}"
             )
         mean = gathering.mean.found
-        server, dispersion = concluded(
+        server, dispersion = jit_conclude(
             job.algorithm,
             state.server,
             mean,
@@ -328,7 +328,7 @@ def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:
     """Return why sites' uploads were not accepted, and what to do about it."""
     if not reasons:
         return "No more devices were chosen: let more of them participate."
-    bad_numbers = limits.broken_alone
+    bad_numbers = limits.single_violation
     named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
     more = len(reasons) - MOST_NAMED
     cures = []

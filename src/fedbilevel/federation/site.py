@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
-from fedbilevel.engines.device_work import Done, run_device
+from fedbilevel.engines.device_work import DeviceResult, run_device
 from fedbilevel.engines.fingerprint import fingerprint
 from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.preparation import canonical, references
@@ -202,8 +202,8 @@ class Site:
         downlink: Downlink,
         private: Private,
         key: RandomKey,
-    ) -> Done:
-        done: Done = done_by_device(
+    ) -> DeviceResult:
+        done: DeviceResult = done_by_device(
             self._algorithm,
             downlink,
             private,
@@ -241,7 +241,7 @@ def done_by_device(
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
-) -> Done:
+) -> DeviceResult:
     """Return what one device sends, keeps and reports after an exchange.
 
     Example:

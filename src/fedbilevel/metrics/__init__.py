@@ -1,4 +1,4 @@
-"""How far a run has come: stationarity, consensus, and what the truth would be."""
+"""Metrics of runs: stationarity, consensus, reference solutions and diagnoses."""
 
 from fedbilevel.metrics.consensus import consensus_error
 from fedbilevel.metrics.curvature import largest_curvature

@@ -23,19 +23,20 @@ def largest_curvature(
 ) -> float:
     """Return the largest eigenvalue of ∇²yy g over all examples, at a point.
 
-    Steps on y and a series should be a little shorter than one over it. Batches may be
-    more curved than the mean of all examples: the smaller, the more.
+    Rates of y and scales of a series should be slightly below its inverse. Batches may
+    have a larger curvature than the mean of all examples, the more so the smaller they
+    are.
 
     Args:
         problem: the two losses.
-        devices: all of them are loaded at once.
-        x: the point.
-        y: the point.
-        weights: of the devices, as given to `run`.
-        block_size: examples evaluated at once; memory grows with it.
+        devices: data of all devices, loaded at once.
+        x: upper variable of the point.
+        y: lower variable of the point.
+        weights: weights of the devices, as for `run`.
+        block_size: number of examples evaluated at once; memory grows with it.
 
     Raises:
-        ArithmeticError: if it cannot be found to a hundredth.
+        ArithmeticError: if the relative error exceeds a hundredth.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np

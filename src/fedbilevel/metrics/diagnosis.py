@@ -1,9 +1,9 @@
-"""Is a federation homogeneous enough for methods that use own hypergradients?"""
+"""Diagnosis of heterogeneity: local hypergradients against the global one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import jax
@@ -31,52 +31,46 @@ from fedbilevel.metrics.obstacles import (
 from fedbilevel.metrics.survey import Question, Survey
 
 SMALL = 0.1
-"""The part of the tolerance that the bound of the error is brought below."""
+"""The solves are refined until the error is below this fraction of the tolerance."""
 PASSES = 4
-"""How often y*(x) and the adjoints are solved, each time to a smaller residual."""
+"""The most solves of y*(x) and the adjoints, each to a smaller residual."""
 SMALLEST_RESIDUAL = 1e-14
-"""Below it, rounding in double precision hides the residual."""
+"""The smallest residual that rounding in double precision permits."""
 VANISHING = 1e-12
-"""A hypergradient so much smaller than its parts is rounding."""
+"""A hypergradient smaller than this, relative to its parts, is rounding."""
 
 
 class Verdict(Enum):
-    """The outcomes of a diagnosis.
-
-    Example:
-        >>> Verdict.HOMOGENEOUS.name
-        'HOMOGENEOUS'
-    """
+    """The outcomes of a diagnosis."""
 
     HOMOGENEOUS = (
-        "homogeneous enough: the mean of the devices' own hypergradients is within the "
-        "tolerance of the global one, so LocalBSGM, LocalBSGVRM and LFedNest may be "
-        "used; LocalBSGVRM needs the fewest samples in theory."
+        "homogeneous enough: the mean of the devices' local hypergradients is within "
+        "the tolerance of the global hypergradient. You may use LocalBSGM, LocalBSGVRM "
+        "and LFedNest; LocalBSGVRM needs the fewest samples in theory."
     )
     HETEROGENEOUS = (
-        "heterogeneous: the mean of the devices' own hypergradients points elsewhere "
-        "than the global one, so LocalBSGM, LocalBSGVRM and LFedNest would settle at a "
-        "biased point; use AutoFedBiO (auto in a file), FedBiO, FedBiOAcc, SimFBO or "
-        "FedNest, or ShroFBO where devices make unequal numbers of local steps."
+        "heterogeneous: the mean of the devices' local hypergradients differs from the "
+        "global hypergradient, so LocalBSGM, LocalBSGVRM and LFedNest would converge "
+        "to a biased point. Use AutoFedBiO (auto in a file), FedBiO, FedBiOAcc, SimFBO "
+        "or FedNest, or ShroFBO if devices take unequal numbers of local steps."
     )
     UNCLEAR = "unclear"
 
 
 class Diagnosis(NamedTuple):
-    """How far the mean of own hypergradients is from the global one (Lemma 1).
+    """The distance of the mean of local hypergradients from the global one (Lemma 1).
 
     Attributes:
-        distance: ‖mean own − global‖ at (x, y*(x)), relative to the longer of the
-            global hypergradient and its indirect part J̄ H̄⁻¹ b̄; not a number where a
-            solve failed.
-        low: the distance is at least this, by the bound of the solves' error.
-        high: the distance is at most this.
-        tolerance: the distance that counts as small.
-        residual: that the global adjoint's solve left, relative to ∇y f̄.
-        own_residual: the mean of what the devices' own solves left, relative to ∇y f_k.
-        obstacle: why there is no verdict; None where there is one.
-        costs: what the diagnosis has spent. Samples are counted as if each device had
-            as many examples as the first.
+        distance: ‖mean local − global‖ at (x, y*(x)), relative to the longer of the
+            global hypergradient and its indirect part J̄ H̄⁻¹ b̄; NaN if a solve failed.
+        low: lower bound of the distance, by the bound on the error of the solves.
+        high: upper bound of the distance.
+        tolerance: largest distance of a homogeneous federation.
+        residual: residual of the global adjoint, relative to ∇y f̄.
+        own_residual: mean residual of the devices' local adjoints, relative to ∇y f_k.
+        obstacle: reason why there is no verdict; None if there is a verdict.
+        costs: costs of the diagnosis. Samples are counted as if each device had as many
+            examples as the first.
 
     Example:
         >>> Diagnosis(0.5, low=0.4, high=0.6, tolerance=0.1).verdict.name
@@ -96,7 +90,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether devices are homogeneous enough, as far as the solves show."""
+        """The verdict, as far as the bounds of the distance permit one."""
         if self.obstacle is not None:
             return Verdict.UNCLEAR
         if self.low > self.tolerance:
@@ -105,7 +99,7 @@ class Diagnosis(NamedTuple):
 
     def __str__(self) -> str:
         if self.obstacle is not None:
-            return f"The answer is unclear: {self.obstacle}"
+            return f"The verdict is unclear. {self.obstacle}"
         return (
             f"The relative distance is {self.distance:.3g}, between {self.low:.3g} and "
             f"{self.high:.3g} (tolerance {self.tolerance:g}). "
@@ -126,36 +120,35 @@ def diagnose(
     engine: Engine = Simulation(),
     report: Callable[[DiagnosisProgress], None] = lambda progress: None,
 ) -> Diagnosis:
-    """Measure, at a point, how far the paper's homogeneity assumption is from true.
+    """Measure the violation of the paper's homogeneity assumption at a point.
 
-    Lemma 1 lets every device use its own inverse Hessian, because all have the same.
-    Elsewhere mean(J_k H_k⁻¹ b_k) differs from J̄ H̄⁻¹ b̄, and the paper's algorithms
-    follow the former. Both are solved by conjugate gradients, the one by each device,
-    the other over exchanges in which devices share Hessian products. Devices use all of
-    their examples, so there is no sampling noise; the limits of the distance come from
-    the residuals that both solves leave, measured by products of their own, and from
-    the error of y*(x). All is computed in double precision.
+    Lemma 1 lets every device use its local inverse Hessian, because all are equal. If
+    they are not, mean(J_k H_k⁻¹ b_k) differs from J̄ H̄⁻¹ b̄, and the paper's algorithms
+    follow the former. Conjugate gradients solve the former on each device, and the
+    latter over exchanges in which devices share Hessian products. Devices use all of
+    their examples, so there is no sampling noise. The bounds of the distance follow
+    from the measured residuals of all solves and from the error of y*(x). All is
+    computed in double precision.
 
-    y*(x) is found first, by Newton steps from y, until what its error adds to the
-    limits is negligible or rounding hides the gradient. All devices are asked, since a
-    sample of them has an inverse Hessian of its own. The answer holds near x: ask again
-    at the end of a run.
+    Newton steps from y compute y*(x) first, until its error is negligible in the bounds
+    or rounding hides the gradient. All devices participate, since a sample has another
+    inverse Hessian. The verdict holds near x: diagnose again at the end of a run.
 
     Args:
         problem: the two losses, means over their batches.
-        devices: the data.
-        x: the point.
-        y: where the search for y*(x) begins.
-        survey: how far to solve.
-        tolerance: the relative distance that counts as small.
-        seed: of the vectors that bound errors, and of the engine if it has one.
-        weights: of the devices, as given to `run`.
-        engine: where the devices' work is done.
-        report: is called after each exchange with how far the diagnosis is.
+        devices: data of all devices.
+        x: upper variable of the point.
+        y: start of the search for y*(x).
+        survey: batch size, largest number of products and residual of the solves.
+        tolerance: largest relative distance of a homogeneous federation.
+        seed: seed of the random vectors that bound errors, and of the engine.
+        weights: weights of the devices, as for `run`.
+        engine: engine that executes the devices' work.
+        report: function called with the progress after each exchange.
 
     Raises:
         ValueError: if the tolerance is not above zero.
-        ArithmeticError: if an answer is not finite, y*(x) cannot be found, or the
+        ArithmeticError: if an upload is not finite, y*(x) cannot be computed, or the
             hypergradient vanishes.
 
     Example:
@@ -166,18 +159,20 @@ def diagnose(
         ...     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
         ...     lower_loss=lambda x, y, batch: jnp.mean(batch * y**2 / 2 - x * y),
         ... )
-        >>> one, four = np.ones(1), np.full(1, 4.0)
-        >>> alike = InMemoryDevices([LocalExamples(one, one)] * 2)
-        >>> apart = InMemoryDevices([LocalExamples(one, one), LocalExamples(one, four)])
-        >>> for devices in (alike, apart):
+        >>> ones, fours = np.ones(1), np.full(1, 4.0)
+        >>> equal = InMemoryDevices([LocalExamples(ones, ones)] * 2)
+        >>> mixed = InMemoryDevices(
+        ...     [LocalExamples(ones, ones), LocalExamples(ones, fours)]
+        ... )
+        >>> for devices in (equal, mixed):
         ...     print(diagnose(problem, devices, 3.0, 0.0).verdict.name)
         HOMOGENEOUS
         HETEROGENEOUS
     """
     if not tolerance > 0:
-        raise ValueError(f"diagnose needs tolerance above 0, but it is {tolerance}.")
+        raise ValueError(f"tolerance is {tolerance}. Pass a number above 0.")
     with jax.enable_x64(True):
-        inquiry = QuerySession(
+        session = QuerySession(
             _in_double(problem),
             survey,
             devices,
@@ -187,67 +182,66 @@ def diagnose(
             weights=weights,
             engine=engine,
         )
-        solves = FederatedSolves(inquiry, survey, report)
+        solves = FederatedSolves(session, survey, report)
         try:
-            found = _measured(solves, tolerance)
+            diagnosis = _measure(solves, tolerance)
         except ObstacleError as error:
-            nothing = float("nan")
-            found = Diagnosis(nothing, 0.0, inf, tolerance, obstacle=error.obstacle)
-        return found._replace(costs=inquiry.costs)
+            diagnosis = Diagnosis(nan, 0.0, inf, tolerance, obstacle=error.obstacle)
+        return diagnosis._replace(costs=session.costs)
 
 
-def _measured(solves: FederatedSolves, tolerance: float) -> Diagnosis:
-    server = lower_solution(solves, solves.inquiry.server)
+def _measure(solves: FederatedSolves, tolerance: float) -> Diagnosis:
+    server = lower_solution(solves, solves.session.server)
     residuals = [solves.survey.residual] * 2
     for _ in range(PASSES):
-        server = solves.inquiry.ask(Question.UPPER, server)
+        server = solves.session.ask(Question.UPPER, server)
         curvature = solves.curvature(server)
-        ours, z = solves.adjoint(server, curvature.factor, residuals[0])
-        own = solves.own_adjoints(server, residuals[1])
-        lower = lower_errors(solves, server, curvature, z, ours, own, residuals[1])
-        found = _compared(server.direct, ours, own, lower, tolerance)
-        goal = SMALL * tolerance * _size(server.direct, ours.indirect)
+        shared, z = solves.adjoint(server, curvature.factor, residuals[0])
+        local = solves.local_adjoints(server, residuals[1])
+        lower = lower_errors(solves, server, curvature, z, shared, local, residuals[1])
+        diagnosis = _compare(server.direct, shared, local, lower, tolerance)
+        goal = SMALL * tolerance * _size(server.direct, shared.indirect)
         before = server
         if lower.total > SMALL * goal:
-            # The error of y, and what follows from it, are proportional to ‖∇y ḡ‖.
+            # The error of y and all errors caused by it are proportional to ‖∇y ḡ‖.
             server = refine(solves, server, SMALL**2 * goal / lower.total)
-        if found.obstacle is None and server is before:
-            return found
+        if diagnosis.obstacle is None and server is before:
+            return diagnosis
         # The bounds are proportional to the residuals.
         residuals = [
             max(SMALLEST_RESIDUAL, residual * min(1, goal / (4 * part.error + 1e-300)))
-            for residual, part in zip(residuals, (ours, own), strict=True)
+            for residual, part in zip(residuals, (shared, local), strict=True)
         ]
-    return found
+    return diagnosis
 
 
-def _compared(
-    direct: Upper, ours: Adjoint, own: Adjoint, lower: LowerErrors, tolerance: float
+def _compare(
+    direct: Upper, shared: Adjoint, local: Adjoint, lower: LowerErrors, tolerance: float
 ) -> Diagnosis:
-    size = _size(direct, ours.indirect)
-    if size <= VANISHING * max(norm(direct), norm(ours.indirect), norm(own.indirect)):
+    size = _size(direct, shared.indirect)
+    parts = norm(direct), norm(shared.indirect), norm(local.indirect)
+    if size <= VANISHING * max(parts):
         raise ArithmeticError(
-            "the hypergradient vanishes here, so that no distance is relative to it; "
-            "ask at another point."
+            "The hypergradient vanishes at this x, so no distance relative to it is "
+            "defined. Pass another x."
         )
     # ∇x f̄ is the same in both hypergradients.
-    difference = norm(tree.subtract(own.indirect, ours.indirect))
-    solved = ours.error + own.error
-    error = solved + lower.indirect + lower.own
-    size_error = ours.error + lower.indirect + lower.direct
+    difference = norm(tree.subtract(local.indirect, shared.indirect))
+    solve_error = shared.error + local.error
+    error = solve_error + lower.indirect + lower.local
+    size_error = shared.error + lower.indirect + lower.direct
     distance = difference / size
     low = max(0.0, difference - error) / (size + size_error)
     high = (difference + error) / (size - size_error) if size_error < size else inf
     allowed = max(SMALL * tolerance, 0.5 * distance) * size
     obstacle = None
     if low <= tolerance < high or max(error, size_error) > allowed:
-        obstacle = Obstacle(
-            Cause.REMAINDER, Stage.OWN, max(ours.residual, own.residual)
-        )
-        if lower.total > solved:
+        residual = max(shared.residual, local.residual)
+        obstacle = Obstacle(Cause.REMAINDER, Stage.OWN, residual)
+        if lower.total > solve_error:
             obstacle = Obstacle(Cause.REMAINDER, Stage.LOWER, lower.residual)
     return Diagnosis(
-        distance, low, high, tolerance, ours.residual, own.residual, obstacle
+        distance, low, high, tolerance, shared.residual, local.residual, obstacle
     )
 
 
@@ -267,8 +261,8 @@ def _in_double(problem: BilevelProblem) -> BilevelProblem:
     )
 
 
-# Examples are mostly stored in single precision. A dataclass and not a closure, so that
-# a second diagnosis of the same problem compiles nothing.
+# Examples are mostly stored in single precision. It is a dataclass and not a closure,
+# so that a second diagnosis of the same problem needs no compilation.
 @dataclass(frozen=True)
 class _InDouble:
     oracle: Callable[..., Any]

@@ -30,7 +30,7 @@ from fedbilevel.metrics.full_data import (
 from fedbilevel.theory.assumptions import Assumptions, weakest
 
 SEARCHES = 3
-"""From as many random starts, for the direction in which a derivative changes most."""
+"""The number of random starts of a search for the largest third derivative."""
 
 FlatLoss: TypeAlias = Callable[[Vector, FullData], Float[Array, ""]]
 """A loss of x and y in one vector, x first."""
@@ -50,32 +50,33 @@ def estimate_assumptions(
 ) -> Assumptions:
     """Estimate μ, L_0, L_1, L_21, L_22 and σ at one point, in double precision.
 
-    The paper's constants are suprema over all points and all examples. These are not:
-    they look at one point, so that the true L's and σ may be larger and the true μ
-    smaller. Take `theory.weakest` of the estimates at several points of a run.
+    The paper's constants are suprema over all points and all examples. These estimates
+    use one point, so the true L's and σ may be larger and the true μ smaller. Take
+    `theory.weakest` of the estimates at several points of a run.
 
     At the point, L_0 is the largest gradient of f on any single example and σ the root
     mean square distance of ∇y g on single examples from its mean, both over all
-    examples. The others are the worst found on the mean of all examples and on a few
-    single ones: μ and L_1 from extreme eigenvalues of ∇²yy g and of the Hessians of f
-    and g in (x, y), by Lanczos' method; L_21 and L_22 by following third derivatives to
-    a direction in which ∇²xy g and ∇²yy g change most, which may miss the best one.
+    examples. The other constants are the worst values on the mean of all examples and
+    on a few single examples: μ and L_1 from extreme eigenvalues of ∇²yy g and of the
+    Hessians of f and g in (x, y), by Lanczos' method; L_21 and L_22 by a local search
+    for the direction in which ∇²xy g and ∇²yy g change most, which may miss the global
+    maximum.
 
     Args:
         problem: the two losses, means over their batches.
-        devices: all of them are loaded at once.
-        x: the upper variable.
-        y: the lower variable.
-        weights: of the devices, as given to `run`.
-        examples: how many single examples of each loss to draw, since the assumptions
-            hold for every one; 0 looks at the mean alone.
-        seed: of the draws and of the searches' starts.
-        tolerance: the relative error of eigenvalues.
-        block_size: examples evaluated at once; memory grows with it.
+        devices: data of all devices, loaded at once.
+        x: upper variable of the point.
+        y: lower variable of the point.
+        weights: weights of the devices, as for `run`.
+        examples: number of single examples of each loss to draw, since the assumptions
+            concern every example; 0 uses the mean alone.
+        seed: seed of the draws and of the starts of searches.
+        tolerance: relative error of eigenvalues.
+        block_size: number of examples evaluated at once; memory grows with it.
 
     Raises:
         ValueError: if the lower loss is not strongly convex here, or not a mean.
-        ArithmeticError: if eigenvalues cannot be found to tolerance.
+        ArithmeticError: if eigenvalues do not converge to the tolerance.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -86,8 +87,8 @@ def estimate_assumptions(
         ...     lower_loss=lambda x, y, batch: jnp.mean((y - x * batch) ** 2),
         ... )
         >>> devices = InMemoryDevices([LocalExamples(np.ones(2), np.array([0.0, 2.0]))])
-        >>> found = estimate_assumptions(problem, devices, 3.0, 4.0)
-        >>> found.strong_convexity, found.upper_lipschitz, found.deviation
+        >>> result = estimate_assumptions(problem, devices, 3.0, 4.0)
+        >>> result.strong_convexity, result.upper_lipschitz, result.deviation
         (2.0, 6.0, 6.0)
     """
     with jax.enable_x64(True):
@@ -139,19 +140,19 @@ def _curvatures(
     rows = np.flatnonzero(in_y)
 
     def lower_hessian(vector: Vector) -> Vector:
-        whole = np.zeros_like(in_y)
-        whole[rows] = vector
-        return np.asarray(_second(g, point, lower, whole))[rows]
+        padded = np.zeros_like(in_y)
+        padded[rows] = vector
+        return np.asarray(_second(g, point, lower, padded))[rows]
 
     start = generator.normal(size=point.size)
     smallest, largest = extreme_eigenvalues(lower_hessian, start[rows], tolerance)
-    if smallest <= 1e-12 * largest:  # zero but for rounding
-        alone = lower.shares.size == 1
+    if smallest <= 1e-12 * largest:  # Zero up to rounding.
+        single = lower.shares.size == 1
         raise ValueError(
             f"lower_loss is not strongly convex in y on "
-            f"{'a single example' if alone else 'the mean of all examples'}: its "
-            f"smallest curvature is {smallest:.3g}; regularise it"
-            f"{', or pass examples=0 to look at the mean alone' if alone else ''}."
+            f"{'a single example' if single else 'the mean of all examples'}: its "
+            f"smallest curvature is {smallest:.3g}. Add a penalty on y"
+            f"{', or pass examples=0 to use the mean alone' if single else ''}."
         )
     for loss, data in ((f, upper), (g, lower)):
         product = partial(_second, loss, point, data)
@@ -183,11 +184,11 @@ def _fastest_change(
     right: Vector,
     starts: Float[Array, "starts 2 size"],
 ) -> Float[Array, ""]:
-    """Return how fast a block of the Hessian changes, by its third derivatives."""
+    """Return the largest third derivative found in a block of the Hessian."""
 
-    def third(one: Vector, other: Vector) -> Vector:
+    def third(first: Vector, second: Vector) -> Vector:
         derivative: Vector = jax.jvp(
-            lambda z: _second(loss, z, data, one), (point,), (other,)
+            lambda z: _second(loss, z, data, first), (point,), (second,)
         )[1]
         return derivative
 
@@ -198,20 +199,21 @@ def _fastest_change(
 def _distances(
     loss: FlatLoss, point: Vector, data: FullData, centre: Vector, part: Vector
 ) -> Float[Array, "blocks block"]:
-    """Return how far each example's gradient is from a centre, in a part of (x, y)."""
+    """Return the distance of each example's gradient from a centre, in x, y or both."""
 
-    def one(row: PyTree) -> Float[Array, ""]:
+    def distance(row: PyTree) -> Float[Array, ""]:
         gradient = jax.grad(loss)(point, _single(row))
         return jnp.sqrt(tree.squared_norm(part * (gradient - centre)))
 
-    distances: Float[Array, "blocks block"] = jax.lax.map(jax.vmap(one), data.rows)
+    distances: Float[Array, "blocks block"]
+    distances = jax.lax.map(jax.vmap(distance), data.rows)
     return distances
 
 
 def _draw(data: FullData, generator: np.random.Generator) -> FullData:
     shares = np.asarray(data.shares)
-    place = generator.choice(shares.size, p=shares.ravel() / shares.sum())
-    index = np.unravel_index(place, shares.shape)
+    flat_index = generator.choice(shares.size, p=shares.ravel() / shares.sum())
+    index = np.unravel_index(flat_index, shares.shape)
     return _single(jax.tree.map(lambda leaf: leaf[index], data.rows))
 
 

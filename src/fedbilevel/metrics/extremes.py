@@ -13,7 +13,7 @@ from fedbilevel.mathematics import tree
 Vector: TypeAlias = Float[Array | np.ndarray, "size"]
 
 DENSE_SIZE = 32
-"""Lanczos' method keeps 20 vectors; a matrix not much larger is cheaper as a whole."""
+"""Largest size of a dense matrix: Lanczos' method would store 20 vectors."""
 LANCZOS_RESTARTS = 1000
 ALTERNATIONS = 30
 
@@ -24,12 +24,12 @@ def extreme_eigenvalues(
     """Return the smallest and the largest eigenvalue of a symmetric matrix.
 
     Args:
-        product: the product of the matrix with a vector.
-        start: any vector not orthogonal to an extreme eigenvector: a random one.
-        tolerance: the relative error.
+        product: function that returns the product of the matrix with a vector.
+        start: random vector, not orthogonal to an extreme eigenvector.
+        tolerance: relative error.
 
     Raises:
-        ArithmeticError: if they cannot be found to tolerance.
+        ArithmeticError: if the eigenvalues do not converge to the tolerance.
 
     Example:
         >>> import numpy as np
@@ -51,12 +51,12 @@ def spectral_norm(
     """Return the largest absolute eigenvalue of a symmetric matrix.
 
     Args:
-        product: the product of the matrix with a vector.
-        start: any vector not orthogonal to its eigenvector: a random one.
-        tolerance: the relative error.
+        product: function that returns the product of the matrix with a vector.
+        start: random vector, not orthogonal to the eigenvector.
+        tolerance: relative error.
 
     Raises:
-        ArithmeticError: if it cannot be found to tolerance.
+        ArithmeticError: if the eigenvalue does not converge to the tolerance.
 
     Example:
         >>> import numpy as np
@@ -82,7 +82,7 @@ def _eigenvalues(
     if size <= DENSE_SIZE:
         rows = [np.asarray(product(row)) for row in np.eye(size)]
         return np.linalg.eigvalsh(np.stack(rows))
-    if not np.any(product(start)):  # from which Lanczos' method could not go on
+    if not np.any(product(start)):  # Lanczos' method cannot continue from zero.
         return np.zeros(count)
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -101,8 +101,9 @@ def _eigenvalues(
         )
     except ArpackNoConvergence as error:
         raise ArithmeticError(
-            f"the extreme eigenvalues of a Hessian were not found to {tolerance:.2g}; "
-            "raise the tolerance, or regularise the loss more."
+            f"The extreme eigenvalues of a Hessian did not converge to "
+            f"tolerance={tolerance:.2g}. Raise the tolerance, or add a penalty to the "
+            "loss."
         ) from error
     return values
 
@@ -115,14 +116,14 @@ def largest_trilinear(
 ) -> Float[Array, ""]:
     """Return the largest T(d, u, v) found, T symmetric and trilinear, of unit vectors.
 
-    Given two of the vectors, T itself says which third is best. Each is replaced in
-    turn, so that the value never falls; but it may come to rest below the largest.
+    For two fixed vectors, T gives the best third vector. Each vector is replaced in
+    turn, so the value never decreases, but it may converge to a local maximum.
 
     Args:
         form: T(a, b, ·), as a vector.
-        left: 1 where u may differ from zero, 0 elsewhere; d may everywhere.
-        right: the same for v.
-        starts: first guesses of d and v, to begin the search from.
+        left: mask of the entries in which u may differ from zero; d has no mask.
+        right: mask of the entries in which v may differ from zero.
+        starts: initial values of d and v, one pair for each search.
 
     Example:
         >>> import jax.numpy as jnp
@@ -139,9 +140,9 @@ def largest_trilinear(
     """
 
     def improve(
-        iteration: Int[Array, ""], found: tuple[Vector, Vector, Vector]
+        iteration: Int[Array, ""], vectors: tuple[Vector, Vector, Vector]
     ) -> tuple[Vector, Vector, Vector]:
-        d, _, v = found
+        d, _, v = vectors
         u = _unit(left * form(d, v))
         v = _unit(right * form(d, u))
         return _unit(form(u, v)), u, v
@@ -156,5 +157,5 @@ def largest_trilinear(
 
 
 def _unit(vector: Vector) -> Vector:
-    # A vanishing form has no best direction, and zero is as good as any.
+    # If the form vanishes, all directions are equally good, and zero is returned.
     return vector / jnp.maximum(jnp.sqrt(tree.squared_norm(vector)), 1e-30)

@@ -1,4 +1,4 @@
-"""What a diagnosis solves over exchanges: the adjoint and the devices' own ones."""
+"""Linear solves over exchanges: the global adjoint and the devices' local ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,16 +24,12 @@ FIRST_OWN_PRODUCTS = 64
 
 
 class Adjoint(NamedTuple):
-    """A solved adjoint and what follows from it.
+    """The product J z with an adjoint z, and its error.
 
     Attributes:
         indirect: J z.
-        error: a bound of the error of J z.
-        residual: relative to the right-hand side, measured by a product of its own.
-
-    Example:
-        >>> Adjoint(indirect=1.0, error=1e-9, residual=1e-10).error
-        1e-09
+        error: bound on the error of J z.
+        residual: residual relative to the right-hand side, measured by a product.
     """
 
     indirect: Upper
@@ -42,16 +38,12 @@ class Adjoint(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Bounds of the inverse of the mean Hessian.
+    """Bounds on the inverse of the mean Hessian.
 
     Attributes:
-        inverse_bound: of ‖H̄⁻¹‖.
-        factor: of ‖J̄ H̄⁻¹‖.
-        weak: H̄⁻¹ v for a random vector v: mostly of directions with little curvature.
-
-    Example:
-        >>> Curvature(inverse_bound=10.0, factor=20.0, weak=-10.0).factor
-        20.0
+        inverse_bound: bound on ‖H̄⁻¹‖.
+        factor: bound on ‖J̄ H̄⁻¹‖.
+        weak: H̄⁻¹ v for a random vector v, dominated by directions of low curvature.
     """
 
     inverse_bound: float
@@ -61,48 +53,45 @@ class Curvature(NamedTuple):
 
 @dataclass
 class FederatedSolves:
-    """Solves over exchanges, the devices answering a survey's questions.
+    """Linear solves with the devices' Hessians, over exchanges.
 
     Attributes:
-        inquiry: asks the devices.
-        survey: the settings.
-        report: is called after each exchange.
-
-    Example:
-        >>> FederatedSolves.__name__
-        'FederatedSolves'
+        session: session that runs the exchanges.
+        survey: settings of the solves.
+        report: function called with the progress after each exchange.
     """
 
-    inquiry: QuerySession
+    session: QuerySession
     survey: Survey
     report: Callable[[DiagnosisProgress], None]
 
     def gradient_terms(self, server: SurveyState) -> float:
-        """Return the size of the terms that cancel in ∇y ḡ at y*(x).
+        """Return the norm of the terms that cancel in ∇y ḡ at y*(x).
 
-        They are the devices' gradients and, since these may vanish alike, H̄ y: the
-        part of ∇y ḡ that depends on y where the lower loss is quadratic.
+        The terms are the devices' gradients and, since all of these may vanish, H̄ y:
+        the part of ∇y ḡ that depends on y if the lower loss is quadratic.
         """
         return float(server.gradient_size) + norm(self.product(server, server.y))
 
     def curvature(self, server: SurveyState) -> Curvature:
-        """Return bounds of H̄⁻¹, from random vectors.
+        """Return bounds on H̄⁻¹, from random vectors.
 
         Raises:
-            ObstacleError: if the Hessian is not positive, or too ill-conditioned.
+            ObstacleError: if the Hessian is not positive definite, or too
+                ill-conditioned.
         """
         probes = [
             jax.tree.map(lambda leaf, i=i: leaf[i], server.probes)
             for i in range(PROBES)
         ]
         squares = [norm(self.cross(server, probe)) ** 2 for probe in probes]
-        # A random vector has a part in every curvature, which ∇y f̄ may lack.
+        # A random vector has a component in every eigenspace; ∇y f̄ may lack some.
         solve = self.conjugate_gradients(
             server,
             probes[0],
             Stage.CURVATURE,
             PROBE_RESIDUAL,
-            lambda left: self.tell(Stage.CURVATURE, left, PROBE_RESIDUAL),
+            lambda left: self.report_residual(Stage.CURVATURE, left, PROBE_RESIDUAL),
         )
         bound = float(solve.inverse_bound)
         return Curvature(bound, sqrt(sum(squares) / PROBES) * bound, solve.solution)
@@ -110,15 +99,15 @@ class FederatedSolves:
     def adjoint(
         self, server: SurveyState, factor: float, residual: float
     ) -> tuple[Adjoint, Lower]:
-        """Return J̄ z and z with H̄ z = ∇y f̄; the state must have the latter.
+        """Return J̄ z and z with H̄ z = ∇y f̄.
 
         Args:
-            server: with ∇y f̄ at y*(x).
-            factor: a bound of ‖J̄ H̄⁻¹‖.
-            residual: at which the solve is done, relative to ∇y f̄.
+            server: state at y*(x), with ∇y f̄.
+            factor: bound on ‖J̄ H̄⁻¹‖.
+            residual: residual at which the solve ends, relative to ∇y f̄.
 
         Raises:
-            ObstacleError: if it cannot be solved.
+            ObstacleError: if the solve fails.
         """
         right = server.right_side
         solve = self.conjugate_gradients(
@@ -126,46 +115,46 @@ class FederatedSolves:
             right,
             Stage.ADJOINT,
             residual,
-            lambda left: self.tell(Stage.ADJOINT, left, residual),
+            lambda left: self.report_residual(Stage.ADJOINT, left, residual),
         )
-        z, whole = solve.solution, norm(right)
-        # The recursion's residual drifts from the true one: this is measured.
+        z, size = solve.solution, norm(right)
+        # The residual of the recursion drifts from the true one, which is measured.
         rest = norm(tree.subtract(right, self.product(server, z)))
         left = max(rest, sqrt(float(solve.squared)))
-        relative = left / whole if whole else 0.0
+        relative = left / size if size else 0.0
         return Adjoint(self.cross(server, z), factor * left, relative), z
 
-    def own_adjoints(self, server: SurveyState, residual: float) -> Adjoint:
+    def local_adjoints(self, server: SurveyState, residual: float) -> Adjoint:
         """Return the mean of J_k z_k with H_k z_k = ∇y f_k, solved by each device.
 
         Raises:
-            ObstacleError: if a device cannot solve its own.
+            ObstacleError: if the solve of a device fails.
         """
         limit = min(FIRST_OWN_PRODUCTS, self.survey.products)
         while True:
-            # From the beginning with twice the products: devices keep nothing.
-            server = self.inquiry.ask(
+            # Devices keep no state, so they start again with twice the products.
+            server = self.session.ask(
                 Question.OWN, server._replace(limit=limit, residual=residual)
             )
-            own = server.own
-            left = float(own.residual)
-            self.tell(Stage.OWN, left, residual)
-            share = float(own.not_convex)
+            local = server.local
+            left = float(local.residual)
+            self.report_residual(Stage.OWN, left, residual)
+            share = float(local.not_convex)
             if share:
                 raise ObstacleError(
                     Obstacle(
                         Cause.NEGATIVE_CURVATURE,
                         Stage.OWN,
                         left,
-                        curvature=float(own.curvature) / share,
+                        curvature=float(local.curvature) / share,
                         devices=share,
                     )
                 )
-            share = float(own.unfinished)
+            share = float(local.unfinished)
             if not share:
-                return Adjoint(own.indirect, float(own.error), left)
+                return Adjoint(local.indirect, float(local.error), left)
             if limit == self.survey.products:
-                needed = ceil(float(own.needed) / share)
+                needed = ceil(float(local.needed) / share)
                 raise ObstacleError(
                     Obstacle(
                         Cause.NOT_CONVERGED, Stage.OWN, left, needed, devices=share
@@ -175,13 +164,13 @@ class FederatedSolves:
 
     def product(self, server: SurveyState, vector: Lower) -> Lower:
         """Return H̄ times a vector."""
-        return self.inquiry.ask(
+        return self.session.ask(
             Question.PRODUCT, server._replace(vector=vector)
         ).product
 
     def cross(self, server: SurveyState, vector: Lower) -> Upper:
         """Return J̄ times a vector."""
-        return self.inquiry.ask(Question.CROSS, server._replace(vector=vector)).cross
+        return self.session.ask(Question.CROSS, server._replace(vector=vector)).cross
 
     def conjugate_gradients(
         self,
@@ -189,25 +178,26 @@ class FederatedSolves:
         right: Lower,
         stage: Stage,
         tolerance: float,
-        tell: Callable[[float], None],
+        report: Callable[[float], None],
     ) -> conjugate_gradients.Solve:
-        """Solve H̄ z = b, each product an exchange.
+        """Solve H̄ z = b, with one exchange for each product.
 
         Args:
-            server: where.
-            right: b.
-            stage: whose solve it is.
-            tolerance: the residual at which the solve is done, relative to b.
-            tell: is called with the relative residual before each product.
+            server: state with the point (x, y).
+            right: right-hand side b.
+            stage: stage of the diagnosis.
+            tolerance: residual at which the solve ends, relative to b.
+            report: function called with the relative residual before each product.
 
         Raises:
-            ObstacleError: if the Hessian is not positive, or too ill-conditioned.
+            ObstacleError: if the Hessian is not positive definite, or too
+                ill-conditioned.
         """
         solve = conjugate_gradients.begin(right, tolerance)
-        whole = norm(right)
+        size = norm(right)
         while not bool(solve.done):
-            left = sqrt(float(solve.squared)) / whole
-            tell(left)
+            left = sqrt(float(solve.squared)) / size
+            report(left)
             if int(solve.products) >= self.survey.products:
                 needed = ceil(float(conjugate_gradients.products_needed(solve)))
                 raise ObstacleError(Obstacle(Cause.NOT_CONVERGED, stage, left, needed))
@@ -224,9 +214,9 @@ class FederatedSolves:
                 )
         return solve
 
-    def tell(self, stage: Stage, residual: float, goal: float) -> None:
-        """Report the residual of a solve and the one at which it is done."""
-        exchanges = self.inquiry.costs.exchanges
+    def report_residual(self, stage: Stage, residual: float, goal: float) -> None:
+        """Report the residual of a solve and the residual at which it ends."""
+        exchanges = self.session.costs.exchanges
         self.report(DiagnosisProgress(stage, exchanges, residual, goal))
 
 

@@ -1,4 +1,4 @@
-"""The losses over all devices' data at once: F = Σ_k w_k f_k and G = Σ_k w_k g_k."""
+"""The losses over the data of all devices: F = Σ_k w_k f_k and G = Σ_k w_k g_k."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, U
 
 
 class FullData(NamedTuple):
-    """All examples of one level, in blocks, each with its share of the global mean.
+    """All examples of one level in blocks, with their shares of the global mean.
 
     Attributes:
         rows: a tree of arrays (blocks, block size, …).
-        shares: w_k / n_k for each example of device k, and zero for filling.
+        shares: w_k / n_k for each example of device k, and zero for padding.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,7 +35,7 @@ class FullData(NamedTuple):
 def full_data(
     devices: Devices, weights: ArrayLike | None, block_size: int
 ) -> tuple[FullData, FullData]:
-    """Return all upper and all lower examples, floating point in double precision.
+    """Return all upper and all lower examples, with floats in double precision.
 
     Example:
         >>> import numpy as np
@@ -48,7 +48,7 @@ def full_data(
     """
     count = devices.device_count
     array = check_weights(weights, count)
-    # A device of weight zero is absent, whatever it holds.
+    # A device of weight zero is absent, so its data are not loaded.
     present = np.flatnonzero(array)
     cohort = devices.cohort(present)
     array = array[present] / array.sum()
@@ -59,7 +59,7 @@ def full_data(
 
 
 def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
-    """Return the same problem with losses that take `FullData` for a batch.
+    """Return the same problem with losses of `FullData` instead of a batch.
 
     Example:
         >>> import jax.numpy as jnp
@@ -69,11 +69,13 @@ def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
         >>> float(whole.lower_loss(jnp.array(0.0), jnp.array(2.0), data))
         3.0
     """
-    return BilevelProblem(_whole(problem.upper_loss), _whole(problem.lower_loss))
+    return BilevelProblem(
+        _full_loss(problem.upper_loss), _full_loss(problem.lower_loss)
+    )
 
 
 def first_rows(data: FullData) -> Batch:
-    """Return a few examples, to try a loss on.
+    """Return the first examples, for the trial of a loss.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,15 +86,15 @@ def first_rows(data: FullData) -> Batch:
     return jax.tree.map(lambda leaf: leaf[0, :MOST_ROWS], data.rows)
 
 
-def _whole(loss: Loss) -> Loss:
+def _full_loss(loss: Loss) -> Loss:
     def total(x: Upper, y: Lower, data: FullData, /) -> Float[Array, ""]:
-        def one(row: Batch) -> Float[Array, ""]:
+        def single(row: Batch) -> Float[Array, ""]:
             return loss(x, y, jax.tree.map(lambda leaf: leaf[None], row))
 
-        # Recomputing a block on the way back bounds memory by one block.
+        # The backward pass recomputes each block, which limits memory to one block.
         @jax.checkpoint
         def block(part: FullData) -> Float[Array, ""]:
-            losses = jax.vmap(one)(part.rows)
+            losses = jax.vmap(single)(part.rows)
             return jnp.sum(part.shares.astype(losses.dtype) * losses)
 
         return jnp.sum(jax.lax.map(block, data))
@@ -104,26 +106,26 @@ def _blocks(
     examples: StoredExamples, weights: Float[np.ndarray, "devices"], block_size: int
 ) -> FullData:
     length = len(jax.tree.leaves(examples.arrays)[0])
-    begins, ends = examples.offset, examples.offset + examples.size
-    # Devices may share rows: each adds its own share, found by running sums.
+    starts, ends = examples.offset, examples.offset + examples.size
+    # Devices may share rows: running sums add the shares of all devices of a row.
     cover, change = np.zeros(length + 1, int), np.zeros(length + 1)
     for array, amount in ((cover, 1), (change, weights / examples.size)):
-        np.add.at(array, begins, amount)
+        np.add.at(array, starts, amount)
         np.add.at(array, ends, -amount)
     rows = np.flatnonzero(np.cumsum(cover[:-1]))
     shares = np.cumsum(change[:-1])[rows]
     size = min(block_size, len(rows))
-    filler = -len(rows) % size
-    # Filling repeats a real example: an invented one might have no finite loss.
-    rows = np.pad(rows, (0, filler), mode="edge")
+    padding = -len(rows) % size
+    # Padding repeats a real example: the loss of zeros might not be finite.
+    rows = np.pad(rows, (0, padding), mode="edge")
 
     def arrange(leaf: Array | np.ndarray) -> Array:
-        chosen = np.asarray(leaf)[rows]
-        if np.issubdtype(chosen.dtype, np.floating):
-            chosen = chosen.astype(np.float64)
-        return jnp.asarray(chosen.reshape(-1, size, *chosen.shape[1:]))
+        array = np.asarray(leaf)[rows]
+        if np.issubdtype(array.dtype, np.floating):
+            array = array.astype(np.float64)
+        return jnp.asarray(array.reshape(-1, size, *array.shape[1:]))
 
     return FullData(
         jax.tree.map(arrange, examples.arrays),
-        jnp.asarray(np.pad(shares, (0, filler)).reshape(-1, size)),
+        jnp.asarray(np.pad(shares, (0, padding)).reshape(-1, size)),
     )

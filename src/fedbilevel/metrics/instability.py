@@ -1,4 +1,4 @@
-"""Which step of a run that diverges is too large: lower, adjoint, series or upper?"""
+"""Search for the step that makes a run diverge: lower, adjoint, series or upper."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,23 +32,18 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.schedules import rate_at
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.full_data import full_data, full_data_problem
-from fedbilevel.metrics.trials import FIXED, Trials, changed
+from fedbilevel.metrics.trials import FIXED, Trials, with_settings
 
 CURES = 8
-"""Smaller values of a setting that are tried."""
+"""The most smaller values of a setting that are tried."""
 SERIES_GROWTH = 2.0
-"""A series is unstable if its last power is so many times its first."""
+"""A series is unstable if its last power exceeds its first by this factor."""
 SERIES_DEVICES, SERIES_DRAWS = 16, 4
-"""Devices, and draws of each, on which a series is tried."""
+"""The most devices, and the draws of each, on which a series is tried."""
 
 
 class Level(Enum):
-    """A part of the algorithm with a step length of its own.
-
-    Example:
-        >>> Level.ADJOINT.value
-        'adjoint step'
-    """
+    """A part of the algorithm with a separate step length."""
 
     LOWER = "lower step"
     ADJOINT = "adjoint step"
@@ -60,16 +55,15 @@ class Instability(NamedTuple):
     """A step that is too large.
 
     Attributes:
-        level: the part of the algorithm.
-        setting: the setting to lower.
-        value: its value.
-        cure: a value with which a trial was stable; nan if none was found.
-        evidence: what was seen.
+        level: part of the algorithm.
+        setting: setting to lower.
+        value: current value of the setting.
+        cure: value with which a trial was stable; NaN if no value was.
+        evidence: observation that shows the instability.
 
     Example:
-        >>> print(Instability(Level.LOWER, "lower_rate", 3.0, 0.5, "y moves ever more"))
-        the lower step was too large: y moves ever more; set lower_rate, now 3, to at
-        most 0.5
+        >>> print(Instability(Level.LOWER, "lower_rate", 3.0, 0.5, "y diverges"))
+        the lower step was too large: y diverges; set lower_rate, now 3, to at most 0.5
     """
 
     level: Level
@@ -104,37 +98,36 @@ def find_instabilities(
 ) -> tuple[Instability, ...]:
     """Find the steps of an algorithm that are too large at a point.
 
-    Each level is tried by itself, with all others held fixed: y in a trial run with x
+    Each level is tried separately, with all others fixed: y in a trial run with x
     fixed, the adjoint with x and y fixed, the series on a few draws. A step is too
-    large if its variable moves further and further, or if it exceeds 2 / L, beyond
-    which gradient steps on a loss of curvature L diverge. The upper step is tried last:
-    it is too large if the upper loss rises in a trial run and does not with a smaller
-    upper rate. Each cure was tried in the same way.
+    large if the moves of its variable grow, or if it exceeds 2 / L, beyond which
+    gradient steps on a loss of curvature L diverge. The upper step is tried last: it is
+    too large if the upper loss rises in a trial run and does not with a smaller upper
+    rate. Each cure was tried in the same way.
 
     Args:
         problem: the two losses.
-        algorithm: the settings to judge; one without `upper_rate` and `lower_rate` is
-            not judged.
-        devices: the data, all of which is loaded.
-        x: the point; take the best one that the run has seen.
-        y: the point.
-        step: how many local steps were made until then, for a schedule.
-        rounds: of a trial run.
-        seconds: after which no more trials are made; one that is cut short counts for
-            nothing.
-        seed: of the samples.
-        participation: as given to `run`.
-        weights: as given to `run`.
-        engine: where the devices' work is done.
-        limits: as given to `run`.
+        algorithm: algorithm with the settings to test; without `upper_rate` and
+            `lower_rate` nothing is tested.
+        devices: data of all devices, loaded at once.
+        x: upper variable of the point; pass the best point of the run.
+        y: lower variable of the point.
+        step: number of local steps before the point, for a schedule.
+        rounds: number of rounds of a trial run.
+        seconds: time limit of the search; an interrupted trial is ignored.
+        seed: seed of the samples.
+        participation: as for `run`.
+        weights: as for `run`.
+        engine: engine that executes the devices' work.
+        limits: as for `run`.
 
     Returns:
-        Steps that are too large, in this order: lower, adjoint, series; the upper one
-        if it is the only one. Nothing if none was found. If the time is used up, those
-        that were found by then, with a cure of nan where none was tried to the end.
+        Steps that are too large, in this order: lower, adjoint, series; the upper step
+        only if no other is. After the time limit, the steps found so far, with a cure
+        of NaN if no trial of a cure was complete.
 
     Raises:
-        TimeoutError: if the time is used up before one was found.
+        TimeoutError: if the time limit ends before a step is found.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -146,10 +139,10 @@ def find_instabilities(
         ... )
         >>> devices = InMemoryDevices([LocalExamples(np.ones(1), np.ones(1))])
         >>> algorithm = FedBiO(0.1, lower_rate=12.0)  # 1.2 > 2 / L = 1
-        >>> found = find_instabilities(
+        >>> result = find_instabilities(
         ...     problem, algorithm, devices, 3.0, 0.0, seconds=600.0
         ... )
-        >>> [(one.level.name, one.setting) for one in found]
+        >>> [(step.level.name, step.setting) for step in result]
         [('LOWER', 'lower_rate')]
     """
     settings: Any = algorithm
@@ -158,9 +151,9 @@ def find_instabilities(
         settings, optimiser = algorithm.algorithm, algorithm.optimiser
     rates = "learning_rate", "upper_rate", "lower_rate"
     if not all(hasattr(settings, name) for name in rates):
-        return ()  # it has no such steps, or finds them by itself
+        return ()  # The algorithm has no such steps, or chooses them itself.
     eta = float(rate_at(settings.learning_rate, step))
-    base = changed(settings, learning_rate=eta, warm_start=None)
+    base = with_settings(settings, learning_rate=eta, warm_start=None)
     spec = RunSpec(
         problem,
         base,
@@ -178,41 +171,41 @@ def find_instabilities(
     try:
         curvature = largest_curvature(problem, devices, x, y, weights=weights)
     except ArithmeticError:
-        return ()  # the point itself is bad
+        return ()  # The losses are not finite at this point.
     levels = (
         _lower(trials, settings, base, eta, curvature, step),
         _adjoint(trials, base, eta, curvature),
         _series(trials, base, curvature),
     )
-    found, cut_short = _collect(*levels)
-    if not (found or cut_short):
-        found, cut_short = _collect(_upper(trials, base, optimiser))
-    if cut_short and not found:
+    instabilities, timed_out = _collect(*levels)
+    if not (instabilities or timed_out):
+        instabilities, timed_out = _collect(_upper(trials, base, optimiser))
+    if timed_out and not instabilities:
         raise TimeoutError(
-            f"the search for a step that is too large was cut short after {seconds:g} "
-            "seconds, before one was found; give find_instabilities more seconds."
+            f"The search for a step that is too large ended after {seconds:g} seconds "
+            "without a result. Pass a larger value of seconds to find_instabilities."
         )
-    return tuple(found)
+    return tuple(instabilities)
 
 
 def _collect(*levels: Iterator[Instability]) -> tuple[list[Instability], bool]:
-    """Return what levels yield, and whether the time was too short for one of them."""
-    found: list[Instability] = []
-    cut_short = False
+    """Return the instabilities of all levels, and whether a level timed out."""
+    instabilities: list[Instability] = []
+    timed_out = False
     for level in levels:
         try:
-            # A level may raise after its first one, which is then to be kept.
+            # A level may raise after its first instability, which is kept.
             for instability in level:
-                found.append(instability)
+                instabilities.append(instability)
         except TimeoutError:
-            cut_short = True
-    return found, cut_short
+            timed_out = True
+    return instabilities, timed_out
 
 
 def _lower(
-    trials: Trials, given: Any, base: Any, eta: float, curvature: float, step: int
+    trials: Trials, settings: Any, base: Any, eta: float, curvature: float, step: int
 ) -> Iterator[Instability]:
-    warm_start = getattr(given, "warm_start", None)
+    warm_start = getattr(settings, "warm_start", None)
     if warm_start is not None and not step:
         rate = float(rate_at(warm_start.learning_rate, 0))
         if rate * curvature > 2:
@@ -223,9 +216,9 @@ def _lower(
                 1 / curvature,
                 _beyond("warm_start.learning_rate", rate, 2.0, curvature),
             )
-    fixed = changed(_without_series(base), upper_rate=FIXED, adjoint_rate=FIXED)
+    fixed = with_settings(_without_series(base), upper_rate=FIXED, adjoint_rate=FIXED)
     # y ← y − a v, v ← (1 − b) v + b λ y: both roots lie within the unit circle if
-    # a λ < 2 (2 − b) / b. Corrected by its own past, v = λ y, and the limit is 2.
+    # a λ < 2 (2 − b) / b. With variance reduction v = λ y, and the limit is 2.
     limit = 2.0
     if isinstance(base, LocalBSGM):
         weight = min(1.0, float(base.lower_mixing) * eta)
@@ -243,7 +236,7 @@ def _adjoint(
 ) -> Iterator[Instability]:
     if not hasattr(base, "adjoint_rate"):
         return
-    fixed = changed(base, upper_rate=FIXED, lower_rate=FIXED)
+    fixed = with_settings(base, upper_rate=FIXED, lower_rate=FIXED)
     factor = eta
     if base.local_steps == 1:
         factor *= float(getattr(base, "server_rate", 1.0))
@@ -261,12 +254,12 @@ def _gradient_steps(
     limit: float,
     curvature: float,
 ) -> Iterator[Instability]:
-    """Judge steps of length factor · rate on a loss of that curvature."""
+    """Test steps of length factor · rate on a loss of a curvature."""
     setting = "lower_rate" if level is Level.LOWER else "adjoint_rate"
     rate = float(getattr(fixed, setting))
     trial = trials.run(fixed, variable)
     if trial.excluded is not None:
-        # One device diverges by itself, between two averages.
+        # A single device diverges, between two averages.
         weights = np.zeros(trials.spec.devices.device_count)
         weights[trial.excluded] = 1.0
         curvature = _curvature(trials, weights)
@@ -279,18 +272,18 @@ def _gradient_steps(
     evidence = (
         _beyond(product, factor * rate, limit, curvature)
         if beyond
-        else f"{variable} moved further and further in {trial.rounds} rounds with "
-        f"{'x' if level is Level.LOWER else 'x and y'} held fixed, where batches are "
-        f"more curved than the mean, L = {curvature:.3g}"
+        else f"the moves of {variable} grew over {trial.rounds} rounds with "
+        f"{'x' if level is Level.LOWER else 'x and y'} fixed, because batches have a "
+        f"larger curvature than the mean, L = {curvature:.3g}"
     )
     if trial.excluded is not None:
-        # Excluded with any rate, a device has another problem than its steps.
-        evidence = f"device {trial.excluded} diverges by itself: {evidence}"
+        # If a device is excluded with any rate, its steps are not the cause.
+        evidence = f"device {trial.excluded} diverges: {evidence}"
     first = min(rate / 2, limit / (2 * factor * curvature))
     cure = _cure(
         first,
         lambda smaller: (
-            trials.run(changed(fixed, **{setting: smaller}), variable).stable
+            trials.run(with_settings(fixed, **{setting: smaller}), variable).stable
         ),
         trials,
     )
@@ -306,7 +299,7 @@ def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability
     if not isinstance(series, NeumannSeries):
         return
     scale = float(series.scale)
-    # FedNest averages every product: its series is that of the mean Hessian.
+    # FedNest averages every product, so its series uses the mean Hessian.
     growths = [] if isinstance(base, FedNest) else list(_growths(trials, base, series))
     growth, device = max(growths, default=(nan, 0))
     if growth > SERIES_GROWTH:
@@ -325,8 +318,8 @@ def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability
     def stable(smaller: float) -> bool:
         if isinstance(base, FedNest):
             return True
-        tried = NeumannSeries(series.terms, smaller)
-        return max(_growths(trials, base, tried))[0] <= SERIES_GROWTH
+        shorter = NeumannSeries(series.terms, smaller)
+        return max(_growths(trials, base, shorter))[0] <= SERIES_GROWTH
 
     cure = _cure(min(scale / 2, 1 / curvature), stable, trials)
     yield Instability(Level.SERIES, f"{name}.scale", scale, cure, evidence)
@@ -335,15 +328,15 @@ def _series(trials: Trials, base: Any, curvature: float) -> Iterator[Instability
 def _growths(
     trials: Trials, base: Any, series: NeumannSeries
 ) -> Iterator[tuple[float, int]]:
-    """Yield how much a series grows on a device's own batches, and the device."""
+    """Yield the growth of a series on the batches of a device, and the device."""
     count = trials.spec.devices.device_count
     weighted = np.arange(count)
     if trials.spec.weights is not None:
         weighted = np.flatnonzero(np.asarray(trials.spec.weights))
-    places = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
-    for device in weighted[places.astype(int)].tolist():
+    indices = np.linspace(0, len(weighted) - 1, min(len(weighted), SERIES_DEVICES))
+    for device in weighted[indices.astype(int)].tolist():
         data = one_device(trials.spec.devices.cohort(np.array([device])))
-        found = [
+        growths = [
             float(
                 _growth(
                     series,
@@ -357,7 +350,7 @@ def _growths(
             )
             for draw in range(SERIES_DRAWS)
         ]
-        mean = float(np.mean(found))
+        mean = float(np.mean(growths))
         yield (mean if isfinite(mean) else float("inf")), device
 
 
@@ -389,7 +382,7 @@ def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
     loss = jax.jit(full_data_problem(trials.spec.problem).upper_loss)
     before = float(loss(trials.spec.x, trials.spec.y, upper))
     if not isfinite(before):
-        return  # no step can be judged by it
+        return  # The loss cannot show whether a step is too large.
     trial = trials.run(with_rate(rate), "x")
     if not trial.complete:
         raise TimeoutError
@@ -400,36 +393,37 @@ def _upper(trials: Trials, base: Any, optimiser: Any) -> Iterator[Instability]:
     ends: dict[float, float] = {}
 
     def stable(smaller: float) -> bool:
-        tried = trials.run(with_rate(smaller), "x")
-        ends[smaller] = float(loss(tried.x, tried.y, upper))
+        retrial = trials.run(with_rate(smaller), "x")
+        ends[smaller] = float(loss(retrial.x, retrial.y, upper))
         # A tenth of the rise, or of the loss, may be noise.
         noise = 0.1 * float(np.nanmin([abs(rise), abs(before)]))
-        return tried.stable and ends[smaller] <= before + noise
+        return retrial.stable and ends[smaller] <= before + noise
 
     cure = _cure(rate / 4, stable, trials, factor=4.0)
     if not isfinite(cure):
         if trials.time_is_up:
             raise TimeoutError
-        return  # no smaller one helps: another cause
+        return  # No smaller rate helps, so there is another cause.
     yield Instability(
         Level.UPPER,
         setting,
         rate,
         cure,
-        f"in {trial.rounds} rounds from a loss of {before:.4g} it led to {after:.4g}, "
-        f"with {setting} {cure:.2g} to {ends[cure]:.4g}, while y is stable",
+        f"the upper loss rose from {before:.4g} to {after:.4g} in {trial.rounds} "
+        f"rounds, but with {setting} = {cure:.2g} it ended at {ends[cure]:.4g}, and y "
+        "is stable",
     )
 
 
 def _upper_setting(
     base: Any, optimiser: Any
 ) -> tuple[str, float, Callable[[float], Any]]:
-    """Return what moves x: the setting, its value, and the algorithm with another."""
+    """Return the setting that moves x, its value, and a function to change it."""
     if optimiser is None:
         return (
             "upper_rate",
             float(base.upper_rate),
-            lambda rate: changed(base, upper_rate=rate),
+            lambda rate: with_settings(base, upper_rate=rate),
         )
     numbers = getattr(optimiser, "numbers", {})
 
@@ -437,7 +431,7 @@ def _upper_setting(
         smaller = replace(optimiser, numbers={**numbers, "learning_rate": rate})
         return ServerOptimised(base, smaller)
 
-    # A schedule, or a transformation that was made elsewhere, has no number to lower.
+    # A schedule, or a custom optax transformation, has no number to lower.
     rate = float(numbers.get("learning_rate", nan))
     return "server_optimiser.learning_rate", rate, with_rate
 
@@ -445,7 +439,7 @@ def _upper_setting(
 def _cure(
     first: float, stable: Callable[[float], bool], trials: Trials, factor: float = 2.0
 ) -> float:
-    """Return the first of ever smaller values that is stable; nan if none was found."""
+    """Return the first stable value of a decreasing sequence, or NaN."""
     for number in range(CURES):
         if trials.time_is_up:
             break
@@ -456,11 +450,11 @@ def _cure(
 
 
 def _without_series(base: Any) -> Any:
-    # The series of a direction that x does not follow must not spoil y's uploads.
+    # x is fixed, and a divergent series must not make the uploads of y infinite.
     for name in ("hypergradient", "series"):
         series = getattr(base, name, None)
         if isinstance(series, NeumannSeries):
-            return changed(base, **{name: changed(series, scale=FIXED)})
+            return with_settings(base, **{name: with_settings(series, scale=FIXED)})
     return base
 
 

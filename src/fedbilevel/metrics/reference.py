@@ -1,4 +1,4 @@
-"""The truth to compare with: y*(x) and ∇Φ(x) on all the data, solved to tolerance."""
+"""Reference solutions: y*(x) and ∇Φ(x) on all data, to a tolerance."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -27,29 +27,29 @@ CONJUGATE_GRADIENT_STEPS = 10_000
 
 @runtime_checkable
 class LowerSolution(Protocol):
-    """y*(x)."""
+    """A function that returns y*(x)."""
 
     def __call__(self, x: Upper, near: Lower, /) -> Lower:
-        """Return the lower problem's solution; `near` is a guess it may start from."""
+        """Return the solution of the lower problem; `near` is an initial guess."""
 
 
 @runtime_checkable
 class TrueHypergradient(Protocol):
-    """∇Φ(x)."""
+    """A function that returns ∇Φ(x)."""
 
     def __call__(self, x: Upper, near: Lower, /) -> Upper:
-        """Return the hypergradient; `near` is a guess of y*(x) it may start from."""
+        """Return the hypergradient; `near` is an initial guess of y*(x)."""
 
 
 class Reference(NamedTuple):
-    """The two functions that stationarity is measured with.
+    """The two functions with which stationarity is measured.
 
-    Where a problem has closed forms, make a reference of them; elsewhere
-    `newton_reference` makes one from the losses.
+    If a problem has closed forms, build a reference from them; otherwise
+    `newton_reference` builds one from the losses.
 
     Attributes:
-        lower_solution: y*(x).
-        hypergradient: ∇Φ(x).
+        lower_solution: function that returns y*(x).
+        hypergradient: function that returns ∇Φ(x).
 
     Example:
         >>> reference = Reference(
@@ -72,22 +72,22 @@ def newton_reference(
     tolerance: float = 1e-9,
     block_size: int = 4096,
 ) -> Reference:
-    """Return a reference that solves on all devices' data, in double precision.
+    """Return a reference that solves on the data of all devices, in double precision.
 
-    y*(x) is found by SciPy's trust-region Newton-CG method and ∇Φ(x) by conjugate
-    gradients; both come as NumPy arrays. The losses must be means over their batches.
+    SciPy's trust-region Newton-CG method computes y*(x), and conjugate gradients
+    compute ∇Φ(x), both as NumPy arrays. The losses must be means over their batches.
 
     Args:
         problem: the two losses.
-        devices: all of them are loaded at once.
-        weights: of the devices, as given to `run`.
-        tolerance: the largest norm of ∇y g at a solution.
-        block_size: examples evaluated at once; memory grows with it.
+        devices: data of all devices, loaded at once.
+        weights: weights of the devices, as for `run`.
+        tolerance: largest norm of ∇y g at a solution.
+        block_size: number of examples evaluated at once; memory grows with it.
 
     Raises:
-        ValueError: when first used, if a loss is not the mean over its batch.
-        ArithmeticError: when used, if x or the guess is not finite, or y*(x) cannot be
-            found to tolerance.
+        ValueError: on first use, if a loss is not the mean over its batch.
+        ArithmeticError: on use, if x or the guess is not finite, or y*(x) does not
+            converge to the tolerance.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -125,8 +125,9 @@ def newton_reference(
             start, unravel = ravel_pytree(near)
             if not np.isfinite(ravel_pytree((x, near))[0]).all():
                 raise ArithmeticError(
-                    "x or y is not finite: the run has diverged; lower its rates, or "
-                    "let DebugSimulation name the first number that is not finite."
+                    "x or y is not finite, because the run has diverged. Lower its "
+                    "rates, or use DebugSimulation to find the first value that is not "
+                    "finite."
                 )
 
             def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -142,27 +143,27 @@ def newton_reference(
                 )
                 return np.asarray(ravel_pytree(product(x, y, lower, tree_vector))[0])
 
-            # Imported here: reading a file would take twice as long with it.
+            # A top-level import would double the time of reading an experiment file.
             from scipy.optimize import minimize
 
-            found = minimize(
+            result = minimize(
                 loss,
                 np.asarray(start),
                 jac=True,
                 hessp=hessian,
                 method="trust-ncg",
-                # Below this, rounding of the loss hides whether a step improves it.
+                # Below 1e-7, rounding of the loss hides the effect of a step.
                 options={"gtol": max(tolerance, 1e-7)},
             )
-            y = unravel(jnp.asarray(found.x))
+            y = unravel(jnp.asarray(result.x))
             for _ in range(POLISHING_STEPS):
                 if float(residual(x, y, lower)) <= tolerance:
                     return _as_numpy(y)
                 y = newton_step(x, y, lower)
             raise ArithmeticError(
-                f"the lower problem was not solved: ∇y g has norm "
-                f"{float(residual(x, y, lower)):.2g}, above tolerance={tolerance:.2g}; "
-                "check that lower_loss is strongly convex in y, or raise the tolerance."
+                f"The solve of the lower problem did not converge: ∇y g has norm "
+                f"{float(residual(x, y, lower)):.2g}, above tolerance={tolerance:.2g}. "
+                "Check that lower_loss is strongly convex in y, or raise the tolerance."
             )
 
     @jax.jit
@@ -200,12 +201,12 @@ def newton_reference(
         y = lower_solution(x, near)
         with jax.enable_x64(True):
             gradient, share = solve(_double(x), _double(y), upper, lower)
-            # The recursion's own residual, which stops it, drifts from the true one.
+            # The residual of the recursion, which stops it, drifts from the true one.
             if not float(share) <= 100 * tolerance:
                 raise ArithmeticError(
-                    "the hypergradient was not solved: the linear system is left with "
-                    f"{float(share):.2g} of its right-hand side; "
-                    "lower_loss is too ill-conditioned in y: regularise it more."
+                    "The solve of the hypergradient did not converge: its residual is "
+                    f"{float(share):.2g} of the right-hand side, because lower_loss is "
+                    "too ill-conditioned in y. Add a penalty on y to lower_loss."
                 )
             return _as_numpy(gradient)
 
@@ -213,7 +214,7 @@ def newton_reference(
 
 
 def _as_numpy(variable: PyTree) -> PyTree:
-    # JAX arrays of double precision are awkward where x64 is off; NumPy's are not.
+    # JAX arrays in double precision cause errors if x64 is off; NumPy arrays do not.
     return jax.tree.map(np.asarray, variable)
 
 

@@ -1,4 +1,4 @@
-"""The paper's measure of how far a point is from a solution."""
+"""The paper's measure of the distance of a point from a solution."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ class Stationarity(NamedTuple):
 
 
 def stationarity(reference: Reference, x: Upper, y: Lower) -> Stationarity:
-    """Measure a point. The paper averages the measure over the steps of a run.
+    """Return the measure at a point. The paper averages it over the steps of a run.
 
     Example:
         >>> import jax.numpy as jnp

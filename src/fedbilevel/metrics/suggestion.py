@@ -1,4 +1,4 @@
-"""Settings from the data: what to run, at which rates, and why."""
+"""Suggestion of an algorithm and its settings, measured on the data."""
 
 from typing import NamedTuple
 
@@ -25,36 +25,33 @@ from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 HIGH = 0.9
-"""The quantile of batches' curvatures that rates are made from."""
+"""The quantile of the curvatures of batches from which rates are derived."""
 TOTAL = 256
-"""Examples of a step, of all devices together."""
+"""The most examples of a step, over all devices."""
 LARGEST_BATCH = 64
 TOO_CURVED = 8.0
-"""Times as curved as before: how a lower loss looks where steps were too long."""
+"""The growth of the curvature that indicates a step that was too long."""
 CLOSE = 0.1
-"""What a series may leave of ∇y f, for its result to be an inverse."""
+"""The largest remainder of a series, relative to ∇y f, for an accurate inverse."""
 
 
 class Suggestion(NamedTuple):
-    """Settings, with the measurements that they come from.
+    """Settings, and the measurements from which they are derived.
 
     Attributes:
-        algorithm: to be run; it measures the curvature again in every exchange.
-        curvature: L, which nine tenths of batches do not exceed, near y*(x).
-        sharpest: the curvature of the sharpest device, in the mean of its batches.
-        smallest: the curvature of the mean of all lower losses along a vector, so its
-            smallest curvature is not larger; from a few batches of each device.
-        lower_rate: of y, for an algorithm with fixed rates; stable on all devices.
-        adjoint_rate: of z, likewise.
-        series: a Neumann series whose result is an inverse; None if there is none of
-            at most 64 terms.
-        remainders: what series of 1, 2, 4, … terms leave of ∇y f, of 1e30 at most.
+        algorithm: suggested algorithm; it measures the curvature in every exchange.
+        curvature: 90 % quantile L of the curvatures of batches, near y*(x).
+        sharpest: largest curvature of a device, in the mean of its batches.
+        smallest: curvature of the mean lower loss along a vector, an upper bound of its
+            smallest curvature; from a few batches of each device.
+        lower_rate: rate of y for an algorithm with fixed rates; stable on all devices.
+        adjoint_rate: rate of z for an algorithm with fixed rates.
+        series: a Neumann series that approximates the inverse; None if 64 terms do not
+            suffice.
+        remainders: remainders of series of 1, 2, 4, … terms, relative to ∇y f, at most
+            1e30.
         reasons: a sentence for each setting.
-        costs: of the measurements.
-
-    Example:
-        >>> Suggestion.__name__
-        'Suggestion'
+        costs: costs of the measurements.
     """
 
     algorithm: AutoFedBiO
@@ -84,28 +81,28 @@ def suggest(
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
 ) -> Suggestion:
-    """Measure on the devices, and return settings with a reason for each.
+    """Measure curvatures on the devices, and return settings with a reason for each.
 
-    From 100 rounds on, it takes at most a twentieth of the exchanges and of the samples
-    of a run of the `algorithm` that it returns, whose batches are as large as its own.
-    For a run with smaller batches, give their size: a suggestion for batches of 64
-    draws four times as many samples as one for batches of 16.
+    With 100 rounds or more, it takes at most 5 % of the exchanges and of the samples of
+    a run of the returned `algorithm`, whose batch size it uses. For a run with smaller
+    batches, pass their size: a suggestion for batches of 64 draws four times as many
+    samples as one for batches of 16.
 
     Args:
         problem: the two losses.
-        devices: the data.
-        x: where the run begins.
-        y: where the run begins.
-        rounds: of the run.
-        batch_size: of the run; by default as large as 256 examples of all devices
-            allow, and 64 at most.
-        seed: of the batches.
-        weights: of the devices, as for `run`.
-        engine: where the devices' work is done.
+        devices: data of all devices.
+        x: initial upper variable of the run.
+        y: initial lower variable of the run.
+        rounds: number of rounds of the run.
+        batch_size: batch size of the run; by default 256 examples over all devices, but
+            at most 64 for each.
+        seed: seed of the batches.
+        weights: weights of the devices, as for `run`.
+        engine: engine that executes the devices' work.
 
     Raises:
-        ArithmeticError: if a device's measurement is not finite.
-        ValueError: if the lower loss is not curved at all.
+        ArithmeticError: if a measurement of a device is not finite.
+        ValueError: if the curvature of the lower loss is zero.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -117,8 +114,8 @@ def suggest(
         ... )
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> found = suggest(problem, devices, 3.0, 0.0, rounds=200)
-        >>> 0.22 < found.lower_rate <= 0.25, found.algorithm.batch_size
+        >>> result = suggest(problem, devices, 3.0, 0.0, rounds=200)
+        >>> 0.22 < result.lower_rate <= 0.25, result.algorithm.batch_size
         (True, 64)
     """
     check_rounds(rounds)
@@ -126,22 +123,22 @@ def suggest(
     if size is None:
         size = max(1, min(LARGEST_BATCH, TOTAL // devices.device_count))
     doublings = max(1, min(6, int(np.log2(max(2, rounds / 3)))))
-    ask = Probes(batch_size=size, doublings=doublings)
-    inquiry = QuerySession(
-        problem, ask, devices, x, y, seed=seed, weights=weights, engine=engine
+    probes = Probes(batch_size=size, doublings=doublings)
+    session = QuerySession(
+        problem, probes, devices, x, y, seed=seed, weights=weights, engine=engine
     )
-    state: ProbeState = inquiry.server
-    state, near = _descended(inquiry, state, rounds)
-    state = inquiry.ask(Probe.SERIES, state._replace(rate=1.0 / near.highest))
-    state = inquiry.ask(Probe.SMALLEST, state)
+    state: ProbeState = session.server
+    state, near = _descend(session, state, rounds)
+    state = session.ask(Probe.SERIES, state._replace(rate=1.0 / near.highest))
+    state = session.ask(Probe.SMALLEST, state)
     batches = (
-        f"{size} for each device, as asked for."
+        f"{size} for each device, as passed."
         if batch_size is not None
-        else f"{size} for each device, at most {TOTAL} examples of all devices in a "
-        f"step and {LARGEST_BATCH} of each."
+        else f"{size} for each device: at most {TOTAL} examples over all devices in a "
+        f"step, and at most {LARGEST_BATCH} for each."
     )
-    return _concluded(
-        AutoFedBiO(rounds, batch_size=size), batches, near, state, inquiry.costs
+    return _conclude(
+        AutoFedBiO(rounds, batch_size=size), batches, near, state, session.costs
     )
 
 
@@ -157,22 +154,23 @@ def batch_curvature(
     weights: ArrayLike | None = None,
     engine: Engine = Simulation(),
 ) -> float:
-    """Return the curvature that nine tenths of batches do not exceed, near y*(x).
+    """Return the 90 % quantile of the curvatures of batches, near y*(x).
 
     Args:
         problem: the two losses.
-        devices: the data.
-        x: where the run begins.
-        y: where the run begins.
-        batch_size: examples of a batch; small batches are more curved.
-        rounds: of the run that it is for, of whose exchanges it makes a twentieth.
-        seed: of the batches.
-        weights: of the devices, as for `run`.
-        engine: where the devices' work is done.
+        devices: data of all devices.
+        x: initial upper variable of the run.
+        y: initial lower variable of the run.
+        batch_size: number of examples of a batch; small batches have larger curvature.
+        rounds: number of rounds of the run; the measurement takes a twentieth of its
+            exchanges.
+        seed: seed of the batches.
+        weights: weights of the devices, as for `run`.
+        engine: engine that executes the devices' work.
 
     Raises:
-        ArithmeticError: if a device's measurement is not finite.
-        ValueError: if the lower loss is not curved at all.
+        ArithmeticError: if a measurement of a device is not finite.
+        ValueError: if the curvature of the lower loss is zero.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -183,13 +181,13 @@ def batch_curvature(
         ... )
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
-        >>> found = batch_curvature(
+        >>> curvature = batch_curvature(
         ...     problem, devices, 3.0, 0.0, batch_size=1, rounds=100
         ... )
-        >>> 4.0 <= found < 4.0 * 2**0.125
+        >>> 4.0 <= curvature < 4.0 * 2**0.125
         True
     """
-    inquiry = QuerySession(
+    session = QuerySession(
         problem,
         Probes(batch_size=batch_size),
         devices,
@@ -199,12 +197,12 @@ def batch_curvature(
         weights=weights,
         engine=engine,
     )
-    _, near = _descended(inquiry, inquiry.server, rounds)
+    _, near = _descend(session, session.server, rounds)
     return near.usual
 
 
 class _Level(NamedTuple):
-    """Curvatures at a point: a high quantile of batches, and the sharpest device's."""
+    """Curvatures at a point: a high quantile of batches, and the largest device's."""
 
     usual: float
     sharpest: float
@@ -215,40 +213,40 @@ class _Level(NamedTuple):
         return max(self.usual, self.sharpest)
 
 
-def _descended(
-    inquiry: QuerySession, state: ProbeState, rounds: int
+def _descend(
+    session: QuerySession, state: ProbeState, rounds: int
 ) -> tuple[ProbeState, _Level]:
-    """Return a point closer to y*(x), where batches may be far more curved."""
-    level = _curvature(inquiry, state)
+    """Return a point closer to y*(x), where curvatures may be much larger."""
+    level = _curvature(session, state)
     rate, steps = 0.5 / level.highest, max(1, rounds // 100)
-    # Each attempt is two exchanges; the series and what it leaves are two more.
-    while steps and inquiry.costs.exchanges + 4 <= max(5, rounds // 20):
+    # Each attempt takes two exchanges; the series and its remainder take two more.
+    while steps and session.costs.exchanges + 4 <= max(5, rounds // 20):
         try:
-            moved = inquiry.ask(Probe.DESCENT, state._replace(rate=rate))
-            there = _curvature(inquiry, moved)
+            candidate = session.ask(Probe.DESCENT, state._replace(rate=rate))
+            next_level = _curvature(session, candidate)
         except ArithmeticError:
-            there = None
-        # Otherwise y has jumped rather than descended.
-        if there is None or there.usual > TOO_CURVED * level.usual:
+            next_level = None
+        # A much larger curvature shows that y jumped over the minimum.
+        if next_level is None or next_level.usual > TOO_CURVED * level.usual:
             rate /= TOO_CURVED
             continue
-        state, level, steps = moved, there, steps - 1
+        state, level, steps = candidate, next_level, steps - 1
         rate = min(rate * 2.0, 0.5 / level.highest)
     return state, level
 
 
-def _curvature(inquiry: QuerySession, state: ProbeState) -> _Level:
-    answer = jax.device_get(inquiry.ask(Probe.CURVATURE, state))
-    found = quantile(np.asarray(answer.counts, float), HIGH)
-    if found < 1e-30:
+def _curvature(session: QuerySession, state: ProbeState) -> _Level:
+    answer = jax.device_get(session.ask(Probe.CURVATURE, state))
+    usual = quantile(np.asarray(answer.counts, float), HIGH)
+    if usual < 1e-30:
         raise ValueError(
-            "the lower loss is not curved in y where it begins, so no rate follows "
-            "from its curvature; add a penalty on y, such as 0.01 * jnp.sum(y**2)."
+            "The curvature of lower_loss in y is 0 at the initial x and y, so no rate "
+            "can be derived from it. Add a penalty on y, such as 0.01 * jnp.sum(y**2)."
         )
-    return _Level(found, largest(np.asarray(answer.device_counts, float)))
+    return _Level(usual, largest(np.asarray(answer.device_counts, float)))
 
 
-def _concluded(
+def _conclude(
     algorithm: AutoFedBiO,
     batches: str,
     level: _Level,
@@ -257,7 +255,7 @@ def _concluded(
 ) -> Suggestion:
     rate = 1.0 / level.highest
     smallest = float(state.smallest)
-    remainders = tuple(float(one) for one in np.asarray(state.remainders))
+    remainders = tuple(float(value) for value in np.asarray(state.remainders))
     lengths = [2**k for k in range(len(remainders))]
     close = [q for q, left in zip(lengths, remainders, strict=True) if left <= CLOSE]
     downward = smallest < -ROUNDING * level.highest or float(state.downward) > 0
@@ -266,13 +264,14 @@ def _concluded(
         "algorithm": "AutoFedBiO, which measures the curvature in every exchange and "
         "needs no rates.",
         "batch_size": batches,
-        "local_steps": f"{algorithm.local_steps}: exchanges are dearer than steps; 1 "
-        "if devices differ much.",
-        "server_optimiser": f"Adam, about {algorithm.upper_rate:g} a round for each "
-        "coordinate of x: it needs no scale of the hypergradient.",
+        "local_steps": f"{algorithm.local_steps}: exchanges cost more than steps. Use "
+        "1 if devices are very heterogeneous.",
+        "server_optimiser": "Adam, which moves each coordinate of x by about "
+        f"{algorithm.upper_rate:g} in a round, whatever the scale of the "
+        "hypergradient.",
         "lower_rate": _rate_reason(level),
-        "adjoint_rate": f"{rate:.3g}: z is moved by the same Hessians as y.",
-        "series": f"{series.terms} terms of scale {rate:.3g} leave less than "
+        "adjoint_rate": f"{rate:.3g}: the updates of z and y use the same Hessians.",
+        "series": f"{series.terms} terms of scale {rate:.3g} leave a remainder below "
         f"{CLOSE:.0%} of ∇y f."
         if series
         else _series_reason(level, state, lengths[-1], remainders[-1]),
@@ -293,14 +292,14 @@ def _concluded(
 
 def _rate_reason(level: _Level) -> str:
     rate = 1.0 / level.highest
-    usual = f"{level.usual:.3g} that nine tenths of batches do not exceed near y*(x)"
+    usual = f"{level.usual:.3g}, the 90 % quantile of batches near y*(x)"
     if level.sharpest <= level.usual:
-        return f"{rate:.3g}, one over the curvature {usual}."
+        return f"{rate:.3g}, the inverse of the curvature {usual}."
     return (
-        f"{rate:.3g}, one over the curvature {level.sharpest:.3g} of the sharpest "
-        f"device, which is {level.sharpest / level.usual:.3g} times the {usual}. "
-        "Steps that are twice as long or more diverge on that device; without it the "
-        f"rate would be {1.0 / level.usual:.3g}."
+        f"{rate:.3g}, the inverse of the largest curvature of a device, "
+        f"{level.sharpest:.3g}. This is {level.sharpest / level.usual:.3g} times "
+        f"{usual}. Twice this rate or more diverges on that device; without the device "
+        f"the rate would be {1.0 / level.usual:.3g}."
     )
 
 
@@ -312,23 +311,23 @@ def _series_reason(
     if smallest < -ROUNDING * level.highest:
         return (
             f"none: the lower loss has negative curvature, {smallest:.2g} in a "
-            "direction, so y*(x) is not its minimum and H has no inverse that a series "
-            f"approximates. Add a penalty on y, such as {-smallest:.2g} * "
+            "direction, so y*(x) is not a minimum, and a series does not approximate "
+            f"the inverse of H. Add a penalty on y, such as {-smallest:.2g} * "
             "jnp.sum(y**2)."
         )
     if float(state.downward) > 0:
         return (
-            f"none: on {100 * float(state.downward):.2g} % of devices, by weight, the "
-            "lower loss has negative curvature in a direction, where a series grows. "
-            f"{adjoint[:-1]} and local_steps=1, or add a penalty on y."
+            f"none: on {100 * float(state.downward):.2g} % of devices (by weight) the "
+            "lower loss has negative curvature in a direction, in which a series "
+            f"diverges. {adjoint[:-1]} and local_steps=1, or add a penalty on y."
         )
     if remainder > 1:
         return (
             f"none: a series grows to {remainder:.2g} times ∇y f after {terms} terms, "
-            "since some batches are more than twice as curved as those of the sharpest "
-            f"device in the mean. {adjoint}"
+            "because the curvature of some batches is more than twice the largest mean "
+            f"curvature of a device. {adjoint}"
         )
     return (
-        f"none: a series leaves {remainder:.0%} of ∇y f after {terms} terms; the "
-        f"smallest curvature is at most {smallest:.2g}. {adjoint}"
+        f"none: a series of {terms} terms leaves a remainder of {remainder:.0%} of "
+        f"∇y f; the smallest curvature is at most {smallest:.2g}. {adjoint}"
     )

@@ -1,4 +1,4 @@
-"""The questions of a diagnosis, each answered from all examples of a device."""
+"""The phases of a diagnosis. Devices use all their examples in each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +20,10 @@ from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
 
 
 class Question(IntEnum):
-    """The phases of a survey, by their place.
-
-    Example:
-        >>> Question.PRODUCT.value
-        1
-    """
+    """The phases of a survey, by index."""
 
     GRADIENT = 0
-    """∇y g at (x, y), and its size on the devices."""
+    """∇y g at (x, y), and its norm on the devices."""
     PRODUCT = 1
     """∇²yy g · vector."""
     UPPER = 2
@@ -36,30 +31,26 @@ class Question(IntEnum):
     CROSS = 3
     """∇²xy g · vector."""
     OWN = 4
-    """J_k H_k⁻¹ b_k of each device by itself, with at most `limit` products."""
+    """J_k H_k⁻¹ b_k of each device, with at most `limit` products."""
 
 
 class SurveyState(NamedTuple):
-    """What the server asks about, and the latest answer to each question.
+    """The inputs of a survey's phases, and the latest result of each.
 
     Attributes:
-        x: where the survey is made.
-        y: where the survey is made.
-        probes: random vectors, stacked, by which devices bound their errors.
-        vector: what products are asked of.
-        limit: the most products of a device's own solve.
-        residual: at which a device's own solve is done, relative to b_k.
+        x: upper variable of the point.
+        y: lower variable of the point.
+        probes: stacked random vectors by which devices bound their errors.
+        vector: vector of the next product.
+        limit: largest number of products of a device's local solve.
+        residual: residual at which a device's local solve ends, relative to b_k.
         gradient: ∇y ḡ.
-        gradient_size: the mean over devices of ‖∇y g_k‖.
+        gradient_size: mean over devices of ‖∇y g_k‖.
         product: H̄ · vector.
         direct: ∇x f̄.
         right_side: ∇y f̄.
         cross: J̄ · vector.
-        own: of the devices' own solves.
-
-    Example:
-        >>> SurveyState(*range(13)).own
-        12
+        local: means over the devices' local solves.
     """
 
     x: Upper
@@ -74,23 +65,24 @@ class SurveyState(NamedTuple):
     direct: Upper
     right_side: Lower
     cross: Upper
-    own: DeviceSolves
+    local: DeviceSolves
 
 
 @register
 @dataclass(frozen=True)
 class Survey:
-    """Asks devices what a diagnosis needs, and moves nothing.
+    """The settings and phases of a diagnosis, which changes neither x nor y.
 
-    Each question is an exchange. A device answers it from all of its examples, so that
-    answers have no sampling noise: the inverse of a batch's Hessian is a biased
-    estimate of the inverse Hessian, the more so the worse it is conditioned.
+    Each `Question` is an exchange. A device uses all of its examples, so that results
+    have no sampling noise: the inverse of a batch's Hessian is a biased estimate of the
+    inverse Hessian, the more so the worse it is conditioned.
 
     Attributes:
-        batch_size: examples that a device evaluates at once; memory grows with it.
-        products: the most Hessian products of one solve, by the server or by a device.
-        residual: a solve is done when its residual is this small, relative to its
-            right-hand side.
+        batch_size: number of examples that a device evaluates at once; memory grows
+            with it.
+        products: largest number of Hessian products of one solve, by the server or by a
+            device.
+        residual: residual at which a solve ends, relative to its right-hand side.
 
     Example:
         >>> from fedbilevel import BilevelProblem
@@ -109,41 +101,40 @@ class Survey:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[SurveyState, tuple[()]]:
-        """Return the point, nothing known about it; devices keep nothing."""
-        nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
+        """Return the state at (x, y) with results of zero; devices keep no state."""
+        zero_x, zero_y = tree.scale(0.0, x), tree.scale(0.0, y)
         zero = 0.0 * tree.squared_norm(y)
-        own = DeviceSolves(none, *(zero,) * 6)
         return SurveyState(
             x,
             y,
             probes=_random_vectors(y),
-            vector=nothing,
+            vector=zero_y,
             limit=np.int32(0),
             residual=zero,
-            gradient=nothing,
+            gradient=zero_y,
             gradient_size=zero,
-            product=nothing,
-            direct=none,
-            right_side=nothing,
-            cross=none,
-            own=own,
+            product=zero_y,
+            direct=zero_x,
+            right_side=zero_y,
+            cross=zero_x,
+            local=DeviceSolves(zero_x, *(zero,) * 6),
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: a survey has no first round."""
+        """Return (): a survey has no opening round."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return an exchange for each `Question`, in their order."""
+        """Return a phase for each `Question`, in their order."""
         size = self.batch_size
 
         def gradient(
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
         ) -> tuple[Lower, Float[Array, ""]]:
-            mine = data.lower.mean(
+            local = data.lower.mean(
                 lambda batch: problem.lower_gradient(*downlink, batch), size
             )
-            return mine, jnp.sqrt(tree.squared_norm(mine))
+            return local, jnp.sqrt(tree.squared_norm(local))
 
         def product(
             downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
@@ -163,7 +154,7 @@ class Survey:
         ) -> Upper:
             return self._mixed(problem, data, *downlink[:2])(downlink[2])
 
-        def own(
+        def solve(
             downlink: tuple[Upper, Lower, Lower, Int[Array, ""], tree.Scalar],
             data: DeviceData,
             key: RandomKey,
@@ -204,7 +195,7 @@ class Survey:
                 lambda server, mean, key: server._replace(cross=mean),
             ),
             queries.ask(
-                "own solutions",
+                "local solutions",
                 lambda server: (
                     server.x,
                     server.y,
@@ -212,8 +203,8 @@ class Survey:
                     server.limit,
                     server.residual,
                 ),
-                own,
-                lambda server, mean, key: server._replace(own=mean),
+                solve,
+                lambda server, mean, key: server._replace(local=mean),
             ),
         )
 
@@ -235,10 +226,10 @@ class Survey:
 
 
 def _random_vectors(like: Lower) -> Lower:
-    """Return `PROBES` normal vectors, stacked; always the same.
+    """Return `PROBES` stacked normal vectors, always the same.
 
-    Vectors of signs would do for norms, but (1, …, 1) is an eigenvector of many a
-    Hessian, and a solve along an eigenvector sees no other curvature.
+    Vectors of signs would suffice for norms, but (1, …, 1) is an eigenvector of many
+    Hessians, and a solve along an eigenvector sees no other curvature.
     """
     generator = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Short trial runs from a point: does a variable's movement grow or settle?"""
+"""Short trial runs from a point, to test whether a variable diverges."""
 
 import logging
 import time
@@ -19,32 +19,27 @@ from fedbilevel.engines.screening import NoUploadsError, logger
 from fedbilevel.mathematics.problem import Lower, Upper
 
 GROWTH = 3.0
-"""A variable is unstable if its longest late move is so many times its longest early.
+"""A variable is unstable if this factor lies between its longest early and late moves.
 
-A variable that gathers speed steadily reaches 1.5; one that grows by 6 % a round
+A variable that accelerates steadily reaches 1.5; one that grows by 6 % in each round
 reaches 3 in 60 rounds."""
 BLOWN_UP = 1e9
-"""A move so many times the first one ends a trial."""
+"""A trial ends if a move exceeds the first by this factor."""
 FIXED = 1e-30
-"""A rate that holds a variable fixed: of the rates, only `upper_rate` may be zero."""
+"""A rate that keeps a variable fixed: of the rates, only `upper_rate` may be zero."""
 
 
 class Trial(NamedTuple):
-    """How a trial run went.
+    """The result of a trial run.
 
     Attributes:
-        x: the upper variable at its end.
-        y: the lower variable at its end.
-        rounds: that were made.
-        complete: whether it was not cut short by the time limit: it made all of its
-            rounds, or ended early because the variable or all uploads blew up.
-        stable: whether the variable looked at settled down; never of a trial that is
-            not complete.
-        excluded: a device whose upload was excluded, if there was one.
-
-    Example:
-        >>> Trial(1.0, 2.0, 60, complete=True, stable=True, excluded=None).stable
-        True
+        x: upper variable at the end.
+        y: lower variable at the end.
+        rounds: number of finished rounds.
+        complete: False if the time limit ended the trial. A trial that ended early
+            because the variable or all uploads diverged is complete.
+        stable: True if the trial is complete and the observed variable settled.
+        excluded: number of a device whose upload was excluded, or None.
     """
 
     x: Upper
@@ -60,12 +55,8 @@ class Trials:
     """Trial runs from one point, all with the same samples.
 
     Attributes:
-        spec: of a trial, whose algorithm is another in each.
-        until: the time, by `time.monotonic`, after which trials are cut short.
-
-    Example:
-        >>> Trials.__name__
-        'Trials'
+        spec: specification of a trial, except its algorithm.
+        until: end of the time limit, by `time.monotonic`.
     """
 
     spec: RunSpec
@@ -73,28 +64,28 @@ class Trials:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether there is no time for another round."""
+        """True if there is no time for another round."""
         return time.monotonic() > self.until
 
     def run(self, algorithm: Any, variable: str) -> Trial:
-        """Run an algorithm; watch a variable of the server's state."""
+        """Run an algorithm and observe a variable of the server state."""
         moves: list[float] = []
         size, excluded, before = 0.0, None, None
         spec = self.spec._replace(algorithm=algorithm)
         x, y, number = spec.x, spec.y, 0
-        if self.time_is_up:  # the first round is the longest: it compiles
+        if self.time_is_up:  # The first round takes longest, because it compiles.
             return Trial(x, y, 0, complete=False, stable=False, excluded=None)
         complete = False
         with _silence(), np.errstate(over="ignore"):
             try:
-                for done in rounds_of(spec):
-                    x, y, number = done.x, done.y, done.number + 1
-                    now = _flat(getattr(done.server, variable))
+                for result in rounds_of(spec):
+                    x, y, number = result.x, result.y, result.number + 1
+                    value = _flat(getattr(result.server, variable))
                     if before is not None:
-                        moves.append(float(np.linalg.norm(now - before)))
-                    before, size = now, max(size, float(np.linalg.norm(now)))
-                    named = done.exclusions.devices
-                    excluded = named[0].device if named else None
+                        moves.append(float(np.linalg.norm(value - before)))
+                    before, size = value, max(size, float(np.linalg.norm(value)))
+                    counts = result.exclusions.devices
+                    excluded = counts[0].device if counts else None
                     blown_up = moves and not moves[-1] <= BLOWN_UP * (moves[0] + 1e-30)
                     complete = bool(blown_up) or number == spec.rounds
                     if complete or self.time_is_up:
@@ -112,16 +103,16 @@ class Trials:
         return Trial(x, y, number, complete, stable, excluded)
 
 
-def changed(algorithm: Any, **settings: Any) -> Any:
-    """Return an algorithm with those of the settings that it has.
+def with_settings(algorithm: Any, **settings: Any) -> Any:
+    """Return an algorithm with new values of the settings that it has.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> fixed = changed(FedBiO(0.1), upper_rate=FIXED, server_rate=FIXED)
+        >>> fixed = with_settings(FedBiO(0.1), upper_rate=FIXED, server_rate=FIXED)
         >>> fixed.upper_rate, hasattr(fixed, "server_rate")
         (1e-30, False)
     """
-    known = {name: one for name, one in settings.items() if hasattr(algorithm, name)}
+    known = {name: settings[name] for name in settings if hasattr(algorithm, name)}
     return replace(algorithm, **known)
 
 
@@ -141,7 +132,7 @@ def _flat(variable: PyTree) -> np.ndarray:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep quiet about uploads that a trial excludes: they are what it is for."""
+    """Suppress warnings of excluded uploads, which a trial expects."""
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

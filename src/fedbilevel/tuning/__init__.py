@@ -1,1 +1,1 @@
-"""The search for settings: ranges, successive halving, and a study of Optuna."""
+"""Tuning of settings: ranges, successive halving and a study of Optuna."""

@@ -1,4 +1,4 @@
-"""Divergence that a bounded score does not show: losses far above a reference."""
+"""Detection of divergence by the losses: a bounded score does not show it."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -15,17 +15,17 @@ from fedbilevel.mathematics.problem import BilevelProblem, Loss, Lower, Upper
 from fedbilevel.metrics.full_data import FullData, full_data, full_data_problem
 
 GROWTH = 1000.0
-"""A loss has diverged if its size is more than so many times its reference."""
+"""A loss has diverged if its absolute value exceeds its reference by this factor."""
 EXAMPLES = 4096
-"""Examples of each level that are looked at, at most: divergence shows on any."""
+"""The most examples of each level that are evaluated."""
 DEVICES = 64
-"""Devices that are looked at, at most: all of them may not fit into memory."""
+"""The most devices that are evaluated: all of them may not fit into memory."""
 
 
 def has_grown(before: float, after: float) -> bool:
-    """Return whether a loss has diverged: its size is 1000 times what it was before.
+    """Return whether a loss has diverged: its absolute value has grown 1000-fold.
 
-    A loss that was 0 has no scale to compare with.
+    A loss of 0 before gives no scale for a comparison.
 
     Example:
         >>> has_grown(2.0, 5e33), has_grown(2.0, 3.0), has_grown(-5.0, -9e9)
@@ -41,22 +41,22 @@ def divergence_check(
     y: Lower,
     weights: ArrayLike | None = None,
 ) -> Callable[[Upper, Lower], bool]:
-    """Return a function of the last x and y of a run: whether the run has diverged.
+    """Return a function of the last x and y that detects whether a run has diverged.
 
     A run has diverged if one of its losses is not finite at the end, or more than 1000
-    times its reference. The reference of the lower loss is the larger of its sizes at
-    the first y and at y = 0, both with the last x: a y that fits its own x a thousand
-    times worse than one that was never trained does not follow the lower problem, and
-    an x that scales the lower loss does not matter. The reference of the upper loss is
-    the same with the first x. Two points, since a run may start where a loss is 0.
+    times its reference. The reference of the lower loss is its larger absolute value at
+    the first y and at y = 0, both with the last x: a y that is a thousand times worse
+    than an untrained y does not follow the lower problem, and an x that scales the
+    lower loss has no effect. The reference of the upper loss is the same with the first
+    x. Two points are used, since a run may start at a loss of 0.
 
     Args:
         problem: the two losses.
-        devices: the data; up to 4096 examples of each level, of up to 64 devices, are
-            evaluated.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        weights: of the devices, as for `run`.
+        devices: data of all devices; up to 4096 examples of each level, of up to 64
+            devices, are evaluated.
+        x: initial upper variable.
+        y: initial lower variable.
+        weights: weights of the devices, as for `run`.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -71,15 +71,15 @@ def divergence_check(
         >>> diverged(1.0, 1.5), diverged(1.0, -1e19)
         (False, True)
     """
-    shares = _some_devices(check_weights(weights, devices.device_count))
-    upper, lower = map(_some_examples, full_data(devices, shares, EXAMPLES))
-    whole = full_data_problem(problem)
+    shares = _select_devices(check_weights(weights, devices.device_count))
+    upper, lower = map(_select_examples, full_data(devices, shares, EXAMPLES))
+    full = full_data_problem(problem)
     losses = jax.jit(
         lambda last_x, last_y: (
-            whole.upper_loss(last_x, last_y, upper),
-            _reference(whole.upper_loss, x, y, upper),
-            whole.lower_loss(last_x, last_y, lower),
-            _reference(whole.lower_loss, last_x, y, lower),
+            full.upper_loss(last_x, last_y, upper),
+            _reference(full.upper_loss, x, y, upper),
+            full.lower_loss(last_x, last_y, lower),
+            _reference(full.lower_loss, last_x, y, lower),
         )
     )
 
@@ -97,33 +97,32 @@ def divergence_check(
 
 
 def _reference(loss: Loss, x: Upper, y: Lower, data: FullData) -> Float[Array, ""]:
-    sizes = jnp.stack(
-        [jnp.abs(loss(x, one, data)) for one in (y, jax.tree.map(jnp.zeros_like, y))]
-    )
+    zero = jax.tree.map(jnp.zeros_like, y)
+    sizes = jnp.stack([jnp.abs(loss(x, point, data)) for point in (y, zero)])
     # A loss need not be defined at y = 0.
     return jnp.max(jnp.where(jnp.isfinite(sizes), sizes, 0))
 
 
-def _some_devices(
+def _select_devices(
     weights: Float[np.ndarray, "devices"],
 ) -> Float[np.ndarray, "devices"]:
-    """Return the weights, 0 for all but some devices, evenly spread."""
+    """Return the weights of evenly spaced devices, and 0 for all others."""
     present = np.flatnonzero(weights)
-    chosen = present[_spread(len(present), DEVICES)]
-    return np.where(np.isin(np.arange(len(weights)), chosen), weights, 0)
+    devices = present[_spaced(len(present), DEVICES)]
+    return np.where(np.isin(np.arange(len(weights)), devices), weights, 0)
 
 
-def _spread(count: int, most: int) -> Int[np.ndarray, "chosen"]:
+def _spaced(count: int, most: int) -> Int[np.ndarray, "indices"]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
 
 
-def _some_examples(data: FullData) -> FullData:
-    """Return one block of examples, evenly spread over all of them."""
+def _select_examples(data: FullData) -> FullData:
+    """Return one block of evenly spaced examples."""
     count = data.shares.size
-    chosen = _spread(count, EXAMPLES)
+    indices = _spaced(count, EXAMPLES)
 
     def arrange(leaf: Array) -> Array:
-        return leaf.reshape(count, *leaf.shape[2:])[chosen][None]
+        return leaf.reshape(count, *leaf.shape[2:])[indices][None]
 
     shares = arrange(data.shares)
     return FullData(jax.tree.map(arrange, data.rows), shares / jnp.sum(shares))

@@ -5,25 +5,25 @@ from math import isfinite
 from typing import NamedTuple
 
 REDUCTION = 2
-"""Of so many settings one goes on, for so many times the rounds."""
+"""The factor between two rungs: half of the settings run twice the rounds."""
 RUNGS = 3
-"""Lengths of runs, at most: a quarter of all rounds, half, and all of them."""
+"""The most lengths of runs: a quarter of all rounds, half, and all of them."""
 SHORTEST = 10
-"""Rounds of the shortest runs: fewer tell little, since z begins at 0 and y far off."""
+"""Rounds of the shortest runs: fewer show little, since z starts at 0 and y far off."""
 GENERATION = 24
-"""Settings that are proposed at once, at most: from 21 rounds on, 6 of 24 are run to
-the end."""
+"""The most settings of a generation: with 21 rounds or more, 6 of 24 run to the
+end."""
 GENERATIONS = 4
-"""How often settings are proposed, at least: all but the first learn from others."""
+"""The fewest generations: all but the first use the results of earlier ones."""
 
 
 class Rung(NamedTuple):
-    """A step of a generation.
+    """A rung of successive halving: runs of one length.
 
     Attributes:
-        rounds: how long each setting is run.
-        settings: how many are.
-        seeds: with how many seeds each is.
+        rounds: number of rounds of each run.
+        settings: number of settings.
+        seeds: number of seeds of each setting.
 
     Example:
         >>> Rung(rounds=15, settings=24, seeds=1).work
@@ -36,20 +36,20 @@ class Rung(NamedTuple):
 
     @property
     def work(self) -> int:
-        """The rounds of all its runs together."""
+        """The number of rounds of all its runs."""
         return self.rounds * self.settings * self.seeds
 
 
 def rungs_of(rounds: int, settings: int, seeds: int) -> tuple[Rung, ...]:
-    """Return the steps of a generation.
+    """Return the rungs of a generation.
 
-    The last has the full length and all seeds. Those before it have one seed: settings
-    differ by more than seeds, and the rounds are better spent on longer runs.
+    The last rung has the full length and all seeds. Earlier rungs have one seed:
+    settings differ by more than seeds, and longer runs are a better use of rounds.
 
     Args:
-        rounds: of a full run.
-        settings: of the generation.
-        seeds: of a full run.
+        rounds: number of rounds of a full run.
+        settings: number of settings of the generation.
+        seeds: number of seeds of a full run.
 
     Example:
         >>> [tuple(rung) for rung in rungs_of(rounds=60, settings=24, seeds=3)]
@@ -62,13 +62,13 @@ def rungs_of(rounds: int, settings: int, seeds: int) -> tuple[Rung, ...]:
         for power in range(RUNGS)
     }
     return tuple(
-        Rung(length, -(-settings // REDUCTION**place), seeds if length == rounds else 1)
-        for place, length in enumerate(sorted(lengths))
+        Rung(length, -(-settings // REDUCTION**index), seeds if length == rounds else 1)
+        for index, length in enumerate(sorted(lengths))
     )
 
 
 def generation_size(trials: int) -> int:
-    """Return how many settings are proposed at once.
+    """Return the number of settings of a generation.
 
     Example:
         >>> generation_size(120), generation_size(10), generation_size(1)
@@ -78,37 +78,37 @@ def generation_size(trials: int) -> int:
 
 
 def generations_of(
-    trials: int, size: int, begun: tuple[int, ...] = ()
+    trials: int, size: int, started: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
     """Return the size of each generation.
 
-    A generation that has begun keeps its size: its worse half was left behind, so no
+    A generation that has started keeps its size: its worse half was stopped, so no
     setting can join it later.
 
     Args:
-        trials: settings of all generations together.
-        size: of a generation, at most.
-        begun: sizes of those that have begun.
+        trials: number of settings of all generations together.
+        size: largest size of a generation.
+        started: sizes of the generations that have started.
 
     Example:
         >>> generations_of(50, 24), generations_of(10, 3)
         ((24, 24, 2), (3, 3, 3, 1))
-        >>> generations_of(16, 4, begun=(4, 4, 4, 1)), generations_of(9, 3, (4, 4, 4))
+        >>> generations_of(16, 4, started=(4, 4, 4, 1)), generations_of(9, 3, (4, 4, 4))
         ((4, 4, 4, 1, 3), (4, 4, 4))
     """
-    places = range(sum(begun), trials, size)
-    return (*begun, *(min(size, trials - place) for place in places))
+    counts = range(sum(started), trials, size)
+    return (*started, *(min(size, trials - count) for count in counts))
 
 
 def survivors(
     scores: Mapping[int, float], count: int, always: int | None = None
 ) -> list[int]:
-    """Return which settings go on: those with the lowest scores, never diverged ones.
+    """Return the settings that continue: those with the lowest finite scores.
 
     Args:
-        scores: of the settings, by number; infinite where one diverged.
-        count: how many go on, at most.
-        always: one more, that goes on whatever its score is, unless it diverged.
+        scores: score of each setting, by number; infinite if it diverged.
+        count: largest number of settings that continue.
+        always: another setting that continues with any finite score.
 
     Example:
         >>> survivors({0: 3.0, 1: 1.0, 2: 2.0, 3: float("inf")}, 2)
@@ -122,7 +122,7 @@ def survivors(
 
 
 def work_of(rounds: int, settings: int, seeds: int) -> int:
-    """Return the rounds that a generation runs, of all its settings together.
+    """Return the number of rounds of all runs of a generation.
 
     Example:
         >>> work_of(rounds=60, settings=24, seeds=3)  # 24 · 15 + 12 · 30 + 6 · 60 · 3
@@ -132,10 +132,10 @@ def work_of(rounds: int, settings: int, seeds: int) -> int:
 
 
 def full_runs(rounds: int, trials: int, seeds: int) -> int:
-    """Return how many full runs have as many rounds as a search, rounded up.
+    """Return the number of full runs with as many rounds as a search, rounded up.
 
-    Where the runs have fewer than 40 rounds, the shortest are more than a quarter of
-    them, and a search costs more.
+    With fewer than 40 rounds, the shortest runs have more than a quarter of the rounds,
+    and a search costs more.
 
     Example:
         >>> [full_runs(rounds, trials=120, seeds=3) for rounds in (60, 40, 30, 20, 10)]

@@ -1,4 +1,4 @@
-"""Settings run and scored: many in one compiled program where memory allows."""
+"""Scores of settings: many runs in one compiled program, if memory allows."""
 
 from collections.abc import Callable, Sequence
 from math import inf, isfinite
@@ -17,14 +17,14 @@ from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.tuning.divergence import divergence_check
 
 BLOCK = 4096
-"""Examples whose loss is evaluated at once."""
+"""The number of examples evaluated at once."""
 MEMORY = 0.25
-"""The part of the memory limit that runs side by side may take."""
+"""The fraction of the memory limit that runs in one program may use."""
 
 
 @runtime_checkable
 class Score(Protocol):
-    """Judges the point at which a run ended; lower is better."""
+    """A score of the last x and y of a run; lower is better."""
 
     def __call__(self, x: Upper, y: Lower, /) -> float:
         """Return the score of (x, y)."""
@@ -52,41 +52,31 @@ def upper_loss_of(spec: RunSpec) -> Score:
 
 
 def runs_side_by_side(spec: RunSpec, most: int) -> int:
-    """Return how many runs one program makes at once; 0 if memory is short for one.
+    """Return the number of runs of one program; 0 if memory is too small for one.
 
-    It depends on the whole memory of the machine or container, not on what is free: the
+    It depends on the total memory of the machine or container, not on free memory: the
     same machine gives the same number, and so the same rounding.
 
     Args:
-        spec: what is run.
-        most: how many are wanted.
-
-    Example:
-        >>> runs_side_by_side.__name__
-        'runs_side_by_side'
+        spec: specification of the runs.
+        most: largest number of runs.
     """
-    one, data = bytes_of_run(spec)
+    size, data = bytes_of_run(spec)
     budget = MEMORY * memory_limit()
-    return max(0, min(most, int((budget - data) // max(1, one))))
+    return max(0, min(most, int((budget - data) // max(1, size))))
 
 
 class Scorer:
-    """Runs settings and scores the points at which they end.
-
-    Example:
-        >>> Scorer.__name__
-        'Scorer'
-    """
+    """A function that runs settings and scores the last x and y of each run."""
 
     def __init__(self, spec: RunSpec, score: Score, width: int) -> None:
-        """Prepare to run settings.
+        """Prepare the runs.
 
         Args:
-            spec: what is run, with one of the settings, which all others differ from
-                in numbers only, and the rounds of a full run.
-            score: of the point at which a run ends.
-            width: runs that one program makes at once; 0 to make one after another on
-                the engine.
+            spec: specification with one of the settings, from which all others differ
+                in numbers only, and with the rounds of a full run.
+            score: score of the last x and y of a run.
+            width: number of runs of one program; 0 to run each on the engine.
         """
         self.width = width
         self._spec, self._score = spec, score
@@ -101,27 +91,28 @@ class Scorer:
     def __call__(
         self, runs: Sequence[tuple[FederatedAlgorithm, int]], rounds: int
     ) -> list[float]:
-        """Return the score of each run, a setting with a seed; inf if it diverged.
+        """Return the score of each run; inf if it diverged.
 
-        A run has diverged if its score is not finite, or a loss is not or is far above
-        its reference (`divergence_check`): a score may be bounded, and best where y is
-        1e19. An upload that is not finite is a divergence too, though a run excludes it
-        and goes on: with the best setting of a search, five of eight devices were
-        excluded in the first round. Where there are `limits`, exclusions are
-        wanted.
+        A run has diverged if its score is not finite, or if a loss is not finite or far
+        above its reference (`divergence_check`): a score may be bounded, and best at
+        y = 1e19. An upload that is not finite is a divergence too, although a run
+        excludes it and continues: with the best setting of a search, five of eight
+        devices were excluded in the first round. With `limits`, exclusions are
+        intended.
 
         Args:
-            runs: as many as the width at most, or any number if that is 0.
-            rounds: of each.
+            runs: pairs of a setting and a seed, at most `width`, or any number if that
+                is 0.
+            rounds: number of rounds of each run.
         """
         if self._run_to_end is None:
-            return [self._one(*run, rounds) for run in runs]
-        # Other numbers of runs would be other programs.
-        filled = [*runs, *[runs[-1]] * (self.width - len(runs))]
-        points = self._run_to_end(filled, rounds)
-        return [self._scored(*points.of(place)) for place in range(len(runs))]
+            return [self._run(*run, rounds) for run in runs]
+        # Another number of runs would need another compilation.
+        padded = [*runs, *[runs[-1]] * (self.width - len(runs))]
+        points = self._run_to_end(padded, rounds)
+        return [self._finite_score(*points.of(index)) for index in range(len(runs))]
 
-    def _one(self, algorithm: FederatedAlgorithm, seed: int, rounds: int) -> float:
+    def _run(self, algorithm: FederatedAlgorithm, seed: int, rounds: int) -> float:
         spec = self._spec._replace(algorithm=algorithm, seed=seed, rounds=rounds)
         try:
             *_, last = rounds_of(spec)
@@ -129,11 +120,11 @@ class Scorer:
             return inf
         if last.exclusions.excluded and spec.limits == NO_LIMITS:
             return inf
-        return self._scored(last.x, last.y)
+        return self._finite_score(last.x, last.y)
 
-    def _scored(self, x: Upper, y: Lower) -> float:
+    def _finite_score(self, x: Upper, y: Lower) -> float:
         try:
-            found = float(self._score(x, y))
+            score = float(self._score(x, y))
         except ArithmeticError:
             return inf
-        return found if isfinite(found) and not self._diverged(x, y) else inf
+        return score if isfinite(score) and not self._diverged(x, y) else inf

@@ -1,4 +1,4 @@
-"""The settings of an algorithm that are searched, each with a range."""
+"""Search spaces: settings of an algorithm with their ranges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -21,32 +21,32 @@ from fedbilevel.mathematics.settings import (
 )
 
 WIDE = 100.0
-"""How far an upper rate may be from the given one, either way, at first."""
+"""The factor between the initial upper rate and the edges of its first range."""
 NEAR = 30.0
-"""The same for rates whose unit is known: of Adam, of the server."""
+"""The same factor for rates with a known scale: those of Adam and of the server."""
 STEPS = (0.03, 2.0)
-"""Steps on y and z, in units of 1/L: beyond 2 they diverge."""
+"""The range of rates of y and z, in units of 1/L: above 2 they diverge."""
 SCALES = (0.1, 2.0)
-"""Scales of a Neumann series, in units of 1/L: beyond 2 it diverges."""
+"""The range of scales of a Neumann series, in units of 1/L: above 2 it diverges."""
 SHARES = (0.05, 1.0)
-"""Weights of fresh gradients in momentum; 1 is no momentum, and more is impossible."""
+"""The range of weights of fresh gradients in momentum; 1 is no momentum."""
 FACTORS = (0.3, 1.0, 3.0, 10.0)
-"""By which a given rate of x is multiplied in the first proposals."""
+"""The factors of the initial rate of x in the first proposals."""
 UPPER = ("upper_rate", "optimiser.learning_rate")
-"""Settings that say how far x moves."""
+"""The settings that determine the steps of x."""
 SAMPLED = 256
-"""Steps at which a schedule is looked at."""
+"""The number of steps at which a schedule is evaluated."""
 
 
 class Setting(NamedTuple):
-    """A number to search, in a range that is uniform in its logarithm.
+    """A number to search, in a range with a logarithmic scale.
 
     Attributes:
-        name: the field of the algorithm, with dots before those of a field of a field.
-        low: the smallest value at first.
-        high: the largest value at first.
-        limit: a value that is never exceeded, however the range is widened.
-        theory: a value to try at first, if there is one.
+        name: field of the algorithm; dots separate nested fields.
+        low: smallest value of the first range.
+        high: largest value of the first range.
+        limit: largest value of any widened range.
+        theory: value of theory, tried in the first generation, or None.
 
     Example:
         >>> Setting("upper_rate", 0.01, 100.0).widened(best=90.0).high
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
     theory: float | None = None
 
     def containing(self, value: float) -> "Setting":
-        """Return the range with a value in it; it grows a hundredfold at most.
+        """Return the range, extended to contain a value, at most a hundredfold.
 
         Example:
             >>> Setting("upper_rate", 0.1, 1.0).containing(3.0).high
@@ -71,9 +71,9 @@ class Setting(NamedTuple):
         return self._replace(low=low, high=high)
 
     def widened(self, best: float) -> "Setting":
-        """Return the range, ten times as wide at an edge that the best value is near.
+        """Return the range, widened tenfold at an edge near the best value.
 
-        Near is the outer tenth of the range, in logarithms.
+        A value is near an edge if it is in the outer tenth of the logarithmic range.
         """
         margin = (self.high / self.low) ** 0.1
         low = self.low / 10 if best <= self.low * margin else self.low
@@ -85,16 +85,16 @@ class Setting(NamedTuple):
         return self.low <= value <= self.high
 
     def inside(self, value: float) -> float:
-        """Return the value of the range that is nearest to another."""
+        """Return the nearest value in the range."""
         return min(max(value, self.low), self.high)
 
 
 class Space(NamedTuple):
-    """Settings of one algorithm, to be searched.
+    """A search space: settings of one algorithm.
 
     Attributes:
-        algorithm: the settings to begin with; what is not searched stays as it is here.
-        settings: the numbers to search.
+        algorithm: algorithm with the initial settings; others keep their values.
+        settings: settings to search.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -108,60 +108,60 @@ class Space(NamedTuple):
 
     @property
     def start(self) -> dict[str, float]:
-        """The values of the given algorithm, be they in their ranges or not."""
+        """The values of the initial algorithm, inside or outside of their ranges."""
         return {
-            one.name: float(_read(self.algorithm, one.name.split(".")))
-            for one in self.settings
+            setting.name: float(_read(self.algorithm, setting.name.split(".")))
+            for setting in self.settings
         }
 
     @property
     def proposals(self) -> list[dict[str, float]]:
-        """What is tried first: the given values, and those of the theory.
+        """The first proposals: the initial values, and those of theory.
 
-        Theory has no value for a rate of x, so the given ones are multiplied. Where a
-        given value is outside of its range, the nearest in it takes its place in all
-        proposals but the first.
+        Theory has no value for a rate of x, so the initial rate is multiplied by
+        several factors. If an initial value is outside of its range, all proposals but
+        the first use the nearest value in the range.
         """
-        given = self.start
-        start = {one.name: one.inside(given[one.name]) for one in self.settings}
-        begin = [given] if given == start else [given, start]
-        known = {one.name: one.theory for one in self.settings}
+        initial = self.start
+        start = {item.name: item.inside(initial[item.name]) for item in self.settings}
+        first = [initial] if initial == start else [initial, start]
+        known = {item.name: item.theory for item in self.settings}
         theory = {name: value for name, value in known.items() if value is not None}
         if not theory:
-            return begin
-        # Settings of x alone have no theory; momentum is left as it is given.
-        free = [one for one in self.settings if one.name.endswith(UPPER)]
-        tried = [
-            {one.name: one.inside(factor * start[one.name]) for one in free}
-            for factor in (FACTORS if free else (1.0,))
+            return first
+        # Theory has no values for rates of x; momentum keeps its initial value.
+        upper = [item for item in self.settings if item.name.endswith(UPPER)]
+        scaled = [
+            {item.name: item.inside(factor * start[item.name]) for item in upper}
+            for factor in (FACTORS if upper else (1.0,))
         ]
-        return [*begin, *({**start, **theory, **one} for one in tried)]
+        return [*first, *({**start, **theory, **values} for values in scaled)]
 
     def at(self, values: Mapping[str, float]) -> FederatedAlgorithm:
         """Return the algorithm with other values."""
-        changed: Any = self.algorithm
+        result: Any = self.algorithm
         for name, value in values.items():
-            changed = _written(changed, name.split("."), value)
-        algorithm: FederatedAlgorithm = changed
+            result = _write(result, name.split("."), value)
+        algorithm: FederatedAlgorithm = result
         return algorithm
 
 
 def search_space(
     algorithm: FederatedAlgorithm, *, curvature: float, steps: int
 ) -> Space:
-    """Return the settings of an algorithm that matter, in ranges that hold the theory.
+    """Return the search space of an algorithm, with ranges around values of theory.
 
-    Rates of y and z and the scale of a Neumann series are in units of 1/L; mixing
-    weights are such that fresh gradients weigh at most 1; an upper rate has no natural
-    unit, and is searched around the given one. The learning rate multiplies all of
-    them, so it stays as it is, and so do counts: of steps, terms and examples. With an
-    optimiser on the server its learning rate is searched in place of the upper rate.
-    `AutoFedBiO` has an upper rate only: it finds the others.
+    Ranges of the rates of y and z and of the scale of a Neumann series are in units of
+    1/L. Mixing weights give fresh gradients a weight of at most 1. An upper rate has no
+    natural unit, so its range is centred at the initial value. The learning rate is
+    not searched, because it multiplies all rates; neither are numbers of steps, terms
+    and examples. With an optimiser on the server, its learning rate is searched instead
+    of the upper rate. `AutoFedBiO` has only an upper rate, as it measures the others.
 
     Args:
-        algorithm: the settings to begin with.
-        curvature: L, the largest curvature of the lower loss in y, of batches.
-        steps: local steps of a run, for the largest rate of a schedule.
+        algorithm: algorithm with the initial settings.
+        curvature: largest curvature L of the lower loss in y, over batches.
+        steps: number of local steps of a run, for the largest rate of a schedule.
 
     Raises:
         ValueError: if the algorithm has none of these settings.
@@ -169,19 +169,19 @@ def search_space(
     Example:
         >>> from fedbilevel import FedBiO
         >>> space = search_space(FedBiO(0.5, upper_rate=3.0), curvature=2.0, steps=100)
-        >>> [(one.name, one.low, one.high) for one in space.settings][:2]
+        >>> [(item.name, item.low, item.high) for item in space.settings][:2]
         [('upper_rate', 0.03, 300.0), ('lower_rate', 0.03, 2.0)]
     """
-    found = [
-        one.containing(float(_read(algorithm, one.name.split("."))))
-        for one in _settings(algorithm, curvature, steps)
+    settings = [
+        item.containing(float(_read(algorithm, item.name.split("."))))
+        for item in _settings(algorithm, curvature, steps)
     ]
-    if not found:
+    if not settings:
         raise ValueError(
-            f"{type(algorithm).__name__} has no rate that is a number, so there is "
-            "nothing to tune; give a Space with the settings to search."
+            f"{type(algorithm).__name__} has no rate that is a number, so there is no "
+            "setting to tune. Pass a Space with the settings to search."
         )
-    return Space(algorithm, tuple(found))
+    return Space(algorithm, tuple(settings))
 
 
 def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
@@ -189,21 +189,21 @@ def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
         return [_around(algorithm, "upper_rate", NEAR)]
     if isinstance(algorithm, ServerOptimised):
         inner = _settings(algorithm.algorithm, curvature, steps)
-        inner = [one._replace(name=f"algorithm.{one.name}") for one in inner]
+        inner = [item._replace(name=f"algorithm.{item.name}") for item in inner]
         if "learning_rate" not in getattr(algorithm.optimiser, "numbers", {}):
             return inner
         rate = _around(algorithm, "optimiser.learning_rate", NEAR)
-        return [rate, *(one for one in inner if not one.name.endswith("upper_rate"))]
+        return [rate, *(item for item in inner if not item.name.endswith("upper_rate"))]
     largest = _largest(getattr(algorithm, "learning_rate", 1.0), steps)
     return [
-        one
-        for name, said in declared(type(algorithm)).items()
-        for one in _of_field(algorithm, name, said, curvature, largest)
+        setting
+        for name, declaration in declared(type(algorithm)).items()
+        for setting in _of_field(algorithm, name, declaration, curvature, largest)
     ]
 
 
 def _of_field(
-    algorithm: Any, name: str, said: Declared, curvature: float, largest: float
+    algorithm: Any, name: str, declaration: Declared, curvature: float, largest: float
 ) -> Sequence[Setting]:
     value = getattr(algorithm, name)
     if isinstance(value, NeumannSeries):
@@ -211,11 +211,11 @@ def _of_field(
         return [Setting(f"{name}.scale", low, high, theory=0.9 / curvature)]
     if not is_number(value):
         return []
-    mixing = said.find(FreshWeight)
+    mixing = declaration.find(FreshWeight)
     if mixing is not None:
         low, high = (part / largest**mixing.power for part in SHARES)
         return [Setting(name, low, high, limit=high)]
-    match said.find(Search):
+    match declaration.find(Search):
         case Search.WIDE:
             return [_around(algorithm, name, WIDE)]
         case Search.NEAR:
@@ -227,7 +227,7 @@ def _of_field(
 
 
 def _around(algorithm: Any, name: str, factor: float) -> Setting:
-    # A rate of 0 keeps x where it is: it says nothing about a good one.
+    # A rate of 0 gives no scale for a range.
     value = float(_read(algorithm, name.split("."))) or 1.0
     return Setting(name, value / factor, value * factor)
 
@@ -235,33 +235,33 @@ def _around(algorithm: Any, name: str, factor: float) -> Setting:
 def _largest(rate: LearningRate, steps: int) -> float:
     if not callable(rate):
         return float(rate)
-    places = np.unique(np.linspace(0, max(1, steps), SAMPLED).astype(int))
-    return max(float(rate_at(rate, int(place))) for place in places)
+    samples = np.unique(np.linspace(0, max(1, steps), SAMPLED).astype(int))
+    return max(float(rate_at(rate, int(step))) for step in samples)
 
 
-def _read(holder: Any, path: Sequence[str]) -> Any:
+def _read(parent: Any, path: Sequence[str]) -> Any:
     name, *rest = path
-    held = _held(holder)[name]
-    return _read(held, rest) if rest else held
+    value = _values(parent)[name]
+    return _read(value, rest) if rest else value
 
 
-def _written(holder: Any, path: Sequence[str], value: float) -> Any:
+def _write(parent: Any, path: Sequence[str], value: float) -> Any:
     name, *rest = path
     if rest:
-        return _replaced(holder, name, _written(_held(holder)[name], rest, value))
-    return _replaced(holder, name, value)
+        return _replace(parent, name, _write(_values(parent)[name], rest, value))
+    return _replace(parent, name, value)
 
 
-def _held(holder: Any) -> Mapping[str, Any]:
-    # The arguments of an optimiser of optax are its own: it has no fields for them.
-    if hasattr(holder, "numbers"):
-        return dict(holder.numbers)
-    return {one.name: getattr(holder, one.name) for one in fields(holder)}
+def _values(parent: Any) -> Mapping[str, Any]:
+    # An optimiser of optax has its arguments in `numbers`, not in fields.
+    if hasattr(parent, "numbers"):
+        return dict(parent.numbers)
+    return {field.name: getattr(parent, field.name) for field in fields(parent)}
 
 
-def _replaced(holder: Any, name: str, value: Any) -> Any:
-    if hasattr(holder, "numbers"):
-        return replace(holder, numbers={**holder.numbers, name: value})
-    assert is_dataclass(holder)
-    assert not isinstance(holder, type)
-    return replace(holder, **{name: value})
+def _replace(parent: Any, name: str, value: Any) -> Any:
+    if hasattr(parent, "numbers"):
+        return replace(parent, numbers={**parent.numbers, name: value})
+    assert is_dataclass(parent)
+    assert not isinstance(parent, type)
+    return replace(parent, **{name: value})

@@ -1,4 +1,4 @@
-"""The study of Optuna that proposes settings and keeps all that is known of them."""
+"""The Optuna study that proposes settings and stores their scores."""
 
 import json
 import logging
@@ -16,28 +16,28 @@ from fedbilevel.tuning.space import Setting, Space
 
 NAME = "fedbilevel"
 ABOUT = "about"
-"""The attribute of a study that says what is searched, on which data."""
+"""The attribute of a study that describes the search and its data."""
 GENERATION = "generation"
 SCORES = "scores"
-"""Attributes of a trial: the generation it belongs to, and its scores by rounds."""
+"""Attributes of a trial: its generation, and its scores by rounds."""
 SETTINGS = "settings"
-"""The attribute of a trial whose settings are outside of the ranges."""
+"""The attribute of a trial with settings outside of the ranges."""
 SIZES = "sizes"
-"""The attribute of a study that has the size of every generation that has begun."""
+"""The attribute of a study with the sizes of all generations that have started."""
 
 LOWER = 100.0
-"""How much smaller values may be after a generation that diverged as a whole."""
+"""The factor that lowers the ranges after a generation in which all diverged."""
 
 
 class Trial(NamedTuple):
     """A setting that was tried.
 
     Attributes:
-        number: in the order of proposal; 0 is the setting that the search began with.
-        generation: the number of the generation that it was proposed in.
-        settings: its values, by name.
-        scores: after how many rounds it had which score, one for each seed; infinite
-            where it diverged.
+        number: number in the order of proposal; 0 is the initial setting.
+        generation: number of its generation, from 0.
+        settings: values by name.
+        scores: scores by number of rounds, one score for each seed; infinite if the run
+            diverged.
 
     Example:
         >>> trial = Trial(3, 0, {"upper_rate": 2.0}, {7: (0.5, 0.9, 0.6)})
@@ -52,25 +52,25 @@ class Trial(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """The rounds that it was run for, at most; 0 before its first score."""
+        """The rounds of its longest runs; 0 before its first score."""
         return max(self.scores, default=0)
 
     @property
     def score(self) -> float:
-        """The median over seeds after these rounds; infinite if any seed diverged."""
+        """The median score of its longest runs; infinite if any seed diverged."""
         return overall(self.scores[self.rounds]) if self.scores else inf
 
     @property
-    def place(self) -> tuple[int, float]:
-        """What trials are ordered by, best first: rounds, then the score."""
+    def sort_key(self) -> tuple[int, float]:
+        """The sort key of trials, best first: rounds, then the score."""
         return -self.rounds if self.score < inf else 0, self.score
 
 
 def overall(scores: Sequence[float]) -> float:
-    """Return the score of a setting from those of its seeds: their median.
+    """Return the score of a setting: the median of its seeds.
 
-    A setting that diverges with one seed is at the edge of what is stable, however well
-    the others end: it counts as diverged.
+    A setting that diverges with one seed is at the edge of stability, so it counts as
+    diverged.
 
     Example:
         >>> overall([0.5, 0.9, 0.6]), overall([0.5, 0.6, inf])
@@ -80,23 +80,22 @@ def overall(scores: Sequence[float]) -> float:
 
 
 class Study:
-    """Proposals and results, in memory or in a file.
+    """Proposals and scores, in memory or in a file.
 
-    Every generation is proposed by a sampler of its own, seeded by its number, from
-    what the generations before it have found. A generation that was interrupted while
-    it was proposed is proposed again. So the settings depend on the seed alone, however
-    often the search was killed.
+    Every generation has a new sampler, seeded by its number, which uses the scores of
+    earlier generations. A generation whose proposal was interrupted is proposed again.
+    So the settings depend on the seed alone, even if the search is killed and resumed.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> space = Space(FedBiO(1.0), (Setting("upper_rate", 0.1, 10.0),))
         >>> with opened(None, space, seed=0) as study:
-        ...     [one.settings for one in study.propose(0, 2)][0]
+        ...     study.propose(0, 2)[0].settings
         {'upper_rate': 1.0}
     """
 
     def __init__(self, storage: Any, space: Space, seed: int) -> None:
-        """Resume the study in a storage of Optuna, or begin it."""
+        """Load the study from a storage of Optuna, or create it."""
         import optuna
 
         self._study = optuna.create_study(
@@ -104,60 +103,64 @@ class Study:
         )
         self._storage, self._space, self._seed = storage, space, seed
 
-    def require_same(self, about: Mapping[str, Any], place: Path) -> None:
-        """Write down what the search is about, or refuse if it is about another thing.
+    def require_same(self, about: Mapping[str, Any], file: Path) -> None:
+        """Store the description of the search, or compare it with the stored one.
 
         Args:
             about: plain values by name.
-            place: of the study, for the message.
+            file: file of the study, for the message.
 
         Raises:
-            ValueError: if something differs.
+            ValueError: if a value differs.
         """
         before = self._study.user_attrs.get(ABOUT)
         if before is None:
             self._study.set_user_attr(ABOUT, about)
             return
-        different = differences(before, json.loads(json.dumps(about)))
-        if different:
+        changes = differences(before, json.loads(json.dumps(about)))
+        if changes:
             raise ValueError(
-                f"{place} holds another search: {'; '.join(different[:3])}. Give this "
-                "one another directory, or go back to what was searched."
+                f"{file} contains another search: {'; '.join(changes[:3])}. Choose "
+                "another directory for this search, or restore these settings."
             )
 
     def trials(self) -> list[Trial]:
         """Return all trials that belong to a generation, in their order."""
-        counted = [
-            one for one in self._study.get_trials(deepcopy=False) if _belongs(one)
+        stored = self._stored_trials()
+        return [_trial(number, item) for number, item in enumerate(stored)]
+
+    def _stored_trials(self) -> list[Any]:
+        return [
+            item for item in self._study.get_trials(deepcopy=False) if _belongs(item)
         ]
-        return [_trial(number, one) for number, one in enumerate(counted)]
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the size of every generation that has begun, in their order."""
+        """Return the size of every generation that has started, in their order."""
         return tuple(self._study.user_attrs.get(SIZES, ()))
 
     def propose(self, generation: int, size: int) -> list[Trial]:
-        """Return the trials of a generation; those that are there already, if all are.
+        """Return the trials of a generation; propose them unless all are stored.
 
         Args:
-            generation: its number, from 0.
-            size: how many it has; of a generation that has begun, as in `sizes`.
+            generation: number of the generation, from 0.
+            size: number of its trials; for a generation that has started, as in
+                `sizes`.
         """
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState
 
-        # Written first: a generation that is short because the search ended there
-        # differs from one whose proposal was cut off by this alone.
+        # The size is stored first: it alone distinguishes a short last generation from
+        # a generation whose proposal was interrupted.
         if generation == len(self.sizes()):
             self._study.set_user_attr(SIZES, [*self.sizes(), size])
-        mine = [one for one in self.trials() if one.generation == generation]
-        if len(mine) < size:
-            known = self._study.get_trials(deepcopy=False)
-            for one in known:
-                number = one.user_attrs.get(GENERATION, generation)
-                if one.state is TrialState.RUNNING and number == generation:
-                    self._study.tell(one.number, state=TrialState.FAIL)
-            for _ in range(sum(one.state is TrialState.WAITING for one in known)):
+        trials = [item for item in self.trials() if item.generation == generation]
+        if len(trials) < size:
+            stored = self._study.get_trials(deepcopy=False)
+            for item in stored:
+                number = item.user_attrs.get(GENERATION, generation)
+                if item.state is TrialState.RUNNING and number == generation:
+                    self._study.tell(item.number, state=TrialState.FAIL)
+            for _ in range(sum(item.state is TrialState.WAITING for item in stored)):
                 self._study.tell(self._study.ask(), state=TrialState.FAIL)
             sequence = np.random.SeedSequence([self._seed, generation])
             self._study.sampler = TPESampler(
@@ -166,47 +169,49 @@ class Study:
             ranges = _distributions(self.settings(generation))
             outside = self._propose_first(size) if generation == 0 else 0
             for _ in range(size - outside):
-                proposed = self._study.ask(fixed_distributions=ranges)
-                proposed.set_user_attr(GENERATION, generation)
-            mine = [one for one in self.trials() if one.generation == generation]
-        return mine
+                proposal = self._study.ask(fixed_distributions=ranges)
+                proposal.set_user_attr(GENERATION, generation)
+            trials = [item for item in self.trials() if item.generation == generation]
+        return trials
 
     def _propose_first(self, size: int) -> int:
-        """Let the first proposals be asked next; return how many were asked here.
+        """Enqueue the first proposals; return the number of trials created here.
 
-        Optuna knows no values outside of their ranges, so a given setting that has one
-        is a trial without parameters, from which nothing is learnt.
+        Optuna supports no values outside of their ranges, so an initial setting with
+        such a value becomes a trial without parameters, which the sampler ignores.
         """
         start, *others = self._space.proposals[:size]
         inside = _all_inside(self._space.settings, start)
         if not inside:
-            given = self._study.ask()
-            given.set_user_attr(SETTINGS, start)
-            given.set_user_attr(GENERATION, 0)
+            initial = self._study.ask()
+            initial.set_user_attr(SETTINGS, start)
+            initial.set_user_attr(GENERATION, 0)
         for values in [start, *others] if inside else others:
             self._study.enqueue_trial(values)
         return 0 if inside else 1
 
     def settings(self, generation: int) -> tuple[Setting, ...]:
-        """Return the ranges of a generation, widened where the best is at an edge.
+        """Return the ranges of a generation, widened if the best value is at an edge.
 
-        Where all have diverged so far, they are widened towards smaller values.
+        If all trials have diverged, the ranges are extended to smaller values.
         """
-        found = self._space.settings
+        ranges = self._space.settings
         for number in range(1, generation + 1):
-            known = [one for one in self.trials() if one.generation < number]
-            best = min(known, key=lambda one: one.place)
+            earlier = [trial for trial in self.trials() if trial.generation < number]
+            best = min(earlier, key=lambda trial: trial.sort_key)
             if best.score < inf:
-                found = tuple(one.widened(best.settings[one.name]) for one in found)
+                ranges = tuple(
+                    item.widened(best.settings[item.name]) for item in ranges
+                )
             else:
-                found = tuple(one._replace(low=one.low / LOWER) for one in found)
-        return found
+                ranges = tuple(item._replace(low=item.low / LOWER) for item in ranges)
+        return ranges
 
     def report(self, number: int, rounds: int, scores: Sequence[float]) -> None:
-        """Keep the scores of a trial after so many rounds, one for each seed."""
-        stored = self._stored(number)
+        """Store the scores of a trial after a number of rounds, one for each seed."""
+        stored = self._stored_trials()[number]
         known = {**stored.user_attrs.get(SCORES, {}), str(rounds): list(scores)}
-        # By the storage: a trial of Optuna is at hand only where it was proposed.
+        # The storage is used, since only the proposing process has Optuna's trial.
         study = self._storage.get_study_id_from_name(NAME)
         key = self._storage.get_trial_id_from_study_id_trial_number(
             study, stored.number
@@ -215,23 +220,23 @@ class Study:
         self._storage.set_trial_user_attr(key, SCORES, known)
 
     def conclude(self, numbers: Sequence[int], rounds: int) -> None:
-        """End the trials that go no further: those of full length with their score."""
+        """End trials: complete those of full length, prune the others."""
         from optuna.trial import TrialState
 
         for number in numbers:
-            stored, trial = self._stored(number), self.trials()[number]
+            stored, trial = self._stored_trials()[number], self.trials()[number]
             if stored.state is not TrialState.RUNNING:
                 continue
-            whole = trial.rounds == rounds and trial.score < inf
-            state = TrialState.COMPLETE if whole else TrialState.PRUNED
-            values = [trial.score] if whole else None
+            full = trial.rounds == rounds and trial.score < inf
+            state = TrialState.COMPLETE if full else TrialState.PRUNED
+            values = [trial.score] if full else None
             self._study.tell(stored.number, values, state=state)
 
     def importances(self) -> dict[str, float]:
-        """Return how much each setting decides who is among the best tenth, sum 1.
+        """Return the importance of each setting for the best tenth of trials, sum 1.
 
-        By Optuna's PED-ANOVA, from the order of all trials: those that were run for
-        more rounds come first. Without settings to compare there are none.
+        Optuna's PED-ANOVA computes them from the order of all trials; trials with more
+        rounds come first. Empty with fewer than 10 trials or 2 settings.
         """
         import optuna
         from optuna.importance import (
@@ -240,39 +245,33 @@ class Study:
         )
 
         every = self.trials()
-        settings = self.settings(max((one.generation for one in every), default=0))
+        settings = self.settings(max((trial.generation for trial in every), default=0))
         ranges = _distributions(settings)
         trials = sorted(
-            (one for one in every if _all_inside(settings, one.settings)),
-            key=lambda one: one.place,
+            (trial for trial in every if _all_inside(settings, trial.settings)),
+            key=lambda trial: trial.sort_key,
         )
         if len(trials) < 10 or len(ranges) < 2:
             return {}
         ordered = optuna.create_study()
         ordered.add_trials(
             optuna.create_trial(
-                params=dict(one.settings), distributions=ranges, value=float(place)
+                params=dict(trial.settings), distributions=ranges, value=float(rank)
             )
-            for place, one in enumerate(trials)
+            for rank, trial in enumerate(trials)
         )
         evaluator = PedAnovaImportanceEvaluator()
         return dict(get_param_importances(ordered, evaluator=evaluator))
 
-    def _stored(self, number: int) -> Any:
-        counted = (
-            one for one in self._study.get_trials(deepcopy=False) if _belongs(one)
-        )
-        return list(counted)[number]
-
 
 @contextmanager
 def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
-    """Yield the study in a file, new or as it was left; without a file, in memory.
+    """Yield the study in a file, or in memory; an existing file is resumed.
 
     Args:
-        file: a journal of Optuna, which its other tools can open too.
-        space: the settings to search.
-        seed: of all proposals.
+        file: journal of Optuna, which its other tools can open; None for memory.
+        space: settings to search.
+        seed: seed of all proposals.
 
     Raises:
         ImportError: if Optuna is missing.
@@ -290,7 +289,8 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
         from filelock import FileLock, Timeout
     except ImportError as error:
         raise ImportError(
-            f"tuning needs {error.name}; run: pip install 'fedbilevel[tune]'"
+            f"Tuning needs the package {error.name}. Run "
+            "`pip install 'fedbilevel[tune]'`."
         ) from error
     logging.getLogger("optuna").setLevel(logging.WARNING)
     if file is None:
@@ -302,31 +302,31 @@ def opened(file: Path | None, space: Space, seed: int) -> Iterator[Study]:
         lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(
-            f"another process is tuning in {file.parent}; wait for it, or choose "
-            "another directory."
+            f"Another process is tuning in {file.parent}. Wait until it ends, or "
+            "choose another directory."
         ) from None
     try:
-        _cut_torn_line(file)
+        _truncate_partial_line(file)
         _check_lines(file)
-        backend = optuna.storages.journal.JournalFileBackend(str(file), _HeldLock())
+        backend = optuna.storages.journal.JournalFileBackend(str(file), _NoLock())
         yield Study(optuna.storages.JournalStorage(backend), space, seed)
     finally:
         lock.release()
 
 
-def _cut_torn_line(file: Path) -> None:
-    """Remove what a killed process wrote of a line: Optuna would go on behind it."""
+def _truncate_partial_line(file: Path) -> None:
+    """Remove the partial last line of a killed process: Optuna would append to it."""
     if not file.exists():
         return
     content = file.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
         with file.open("r+b") as journal:
-            journal.truncate(whole)
+            journal.truncate(end)
 
 
 def _check_lines(file: Path) -> None:
-    """Refuse a journal with a damaged line: Optuna would not say which one it is."""
+    """Raise ValueError with the number of a damaged line, which Optuna omits."""
     lines = file.read_bytes().splitlines() if file.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
@@ -334,22 +334,22 @@ def _check_lines(file: Path) -> None:
         except ValueError:
             entry = None
         if not (isinstance(entry, dict) and "op_code" in entry):
-            cure = (
-                f"Remove this line and all below it to resume from the {number - 1} "
-                "lines before, or remove"
+            remedy = (
+                f"Remove this line and all lines below it to resume from the "
+                f"{number - 1} lines above, or remove"
                 if number > 1
                 else "Remove"
             )
             raise ValueError(
-                f"{file}, line {number}: not an entry of a journal of Optuna; the file "
-                f"is damaged. {cure} the file to search anew."
+                f"{file}, line {number}: the line is damaged, it is not an entry of an "
+                f"Optuna journal. {remedy} the file to start a new search."
             )
 
 
-class _HeldLock:
-    """A lock for Optuna that is held already, by the whole search.
+class _NoLock:
+    """A lock for Optuna without effect: `opened` locks the file for the whole search.
 
-    Its own is a file that a killed process leaves behind.
+    Optuna's lock is a file that a killed process leaves behind.
     """
 
     def acquire(self) -> bool:
@@ -363,12 +363,12 @@ def _distributions(settings: Sequence[Setting]) -> dict[str, Any]:
     from optuna.distributions import FloatDistribution
 
     return {
-        one.name: FloatDistribution(one.low, one.high, log=True) for one in settings
+        item.name: FloatDistribution(item.low, item.high, log=True) for item in settings
     }
 
 
 def _all_inside(settings: Sequence[Setting], values: Mapping[str, float]) -> bool:
-    return all(one.holds(values[one.name]) for one in settings)
+    return all(item.holds(values[item.name]) for item in settings)
 
 
 def _belongs(trial: Any) -> bool:
@@ -383,5 +383,5 @@ def _trial(number: int, stored: Any) -> Trial:
         number,
         stored.user_attrs[GENERATION],
         dict(stored.user_attrs.get(SETTINGS, stored.params)),
-        {int(rounds): tuple(one) for rounds, one in scores.items()},
+        {int(rounds): tuple(values) for rounds, values in scores.items()},
     )

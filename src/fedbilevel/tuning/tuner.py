@@ -1,4 +1,4 @@
-"""`tune`: settings searched by successive halving, proposed by Optuna."""
+"""The function `tune`: successive halving with proposals of Optuna."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from math import inf
@@ -37,29 +37,25 @@ from fedbilevel.tuning.space import Space, search_space
 from fedbilevel.tuning.study import Study, Trial, opened, overall
 
 TRIALS = 120
-"""Settings that are tried, unless another number is asked for: 5 generations of 24."""
+"""The default number of settings: 5 generations of 24."""
 SEEDS = (0, 1, 2)
-"""Seeds of the runs of a setting that is run to the end."""
+"""The default seeds of full runs."""
 WIDTH = 2
-"""Settings that are run to the end in one program: with 3 seeds, 6 runs side by side,
-which also divide the runs of shorter rungs, so that no place stays empty."""
+"""Settings that one program runs to the end: with 3 seeds these are 6 runs, a divisor
+of the numbers of shorter runs, so that no program needs padding."""
 
 
 class TuningResult(NamedTuple):
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        algorithm: the best settings.
-        best: their trial: the lowest median of those that were run to the end.
-        start: the trial of the given settings.
-        trials: all that were tried, in their order.
-        importances: how much each setting decides who is among the best tenth; the sum
-            is 1. Empty where there are fewer than 10 trials or 2 settings.
-        seeds: of the runs, in the order of a trial's scores.
-
-    Example:
-        >>> TuningResult._fields[0]
-        'algorithm'
+        algorithm: algorithm with the best settings.
+        best: trial of the best settings: the lowest median score of the full runs.
+        start: trial of the initial settings.
+        trials: all trials, in their order.
+        importances: importance of each setting for the best tenth of trials, with sum
+            1; empty with fewer than 10 trials or 2 settings.
+        seeds: seeds of the runs, in the order of a trial's scores.
     """
 
     algorithm: FederatedAlgorithm
@@ -71,15 +67,15 @@ class TuningResult(NamedTuple):
 
 
 class TuningProgress(NamedTuple):
-    """How far a search is.
+    """The progress of a search.
 
     Attributes:
-        generation: the number of the generation, from 0.
-        generations: how many there will be.
-        rung: what is being run.
-        done: rounds that were run so far, of all settings and seeds together.
-        total: rounds that there will be, at most.
-        trials: all that were proposed.
+        generation: number of the current generation, from 0.
+        generations: number of generations.
+        rung: current rung.
+        done: number of finished rounds, over all settings and seeds.
+        total: largest number of rounds of the search.
+        trials: all trials so far.
 
     Example:
         >>> TuningProgress(0, 4, Rung(15, 24, 1), 90, 7200, ()).best is None
@@ -95,9 +91,9 @@ class TuningProgress(NamedTuple):
 
     @property
     def best(self) -> Trial | None:
-        """The best trial so far: of those that were run longest, the lowest score."""
-        known = [one for one in self.trials if one.score < inf]
-        return min(known, key=lambda one: one.place, default=None)
+        """The best trial so far: the lowest score of the longest runs."""
+        finite = [trial for trial in self.trials if trial.score < inf]
+        return min(finite, key=lambda trial: trial.sort_key, default=None)
 
 
 def tune(
@@ -122,59 +118,59 @@ def tune(
     """Search the settings of an algorithm, and return the best.
 
     Settings differ in numbers only, so all draw as many samples and send as many bytes
-    in a round. Of each generation, all settings are run for a quarter of the rounds,
-    the better half of them for half, both with the first seed, and the best quarter to
-    the end with every seed; there the median over seeds decides. No run has fewer than
-    10 rounds: with 11 to 20 rounds, all settings are run for 10 and the better half to
-    the end; with 10 or fewer, all are run to the end. A setting that gets worse later
-    therefore cannot win. One that diverges with any seed is infinitely bad: a loss is
-    not finite at the end of a run, or is 1000 times as large as before training,
-    whatever the score is. An upload that is not finite counts as divergence too, unless
-    there are `limits`.
+    in a round. In each generation, all settings run for a quarter of the rounds, the
+    better half for half of the rounds, both with the first seed, and the best quarter
+    to the end with every seed; the median score over seeds decides. No run has fewer
+    than 10 rounds: with 11 to 20 rounds, all settings run for 10 and the better half to
+    the end; with 10 or fewer, all run to the end. So a setting that gets worse later
+    cannot win. A setting that diverges with any seed has an infinite score: a loss is
+    not finite at the end of a run, or is 1000 times as large as before training. An
+    upload that is not finite counts as divergence too, unless there are `limits`.
 
-    The first generation holds the given setting, the rates of theory (1/L for y and z)
-    and random ones. Later ones are proposed by Optuna's TPE from what was found before,
-    in ranges that are widened where the best lies at an edge. The given setting runs to
-    the end with exactly its values, be they in the ranges or not, unless it diverges
-    before. It is returned if no other is better, so the result is at least as good on
-    these seeds.
+    The first generation has the initial setting, the rates of theory (1/L for y and z)
+    and random settings. Optuna's TPE proposes later generations from the scores so far,
+    in ranges that are widened if the best value is at an edge. The initial setting runs
+    to the end with exactly its values, inside or outside of the ranges, unless it
+    diverges before. It is returned if no other is better, so the result is at least as
+    good on these seeds.
 
     The same arguments give the same settings and scores on the same machine; on
     another, rounding may differ.
 
     Args:
         problem: the two losses.
-        algorithm: whose settings that matter are searched (`search_space`); or a
-            `Space` with settings and ranges of your own.
-        devices: the data.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        rounds: of a full run.
-        trials: how many settings are tried. With three seeds, 120 cost as many rounds
+        algorithm: algorithm with the initial settings, whose most important settings
+            are searched (`search_space`); or a `Space` with custom settings and ranges.
+        devices: data of all devices.
+        x: initial upper variable.
+        y: initial lower variable.
+        rounds: number of rounds of a full run.
+        trials: number of settings. With three seeds, 120 settings cost as many rounds
             as about 150 full runs of 40 rounds or more, 240 of 20, or 360 of 10.
-        seeds: of the runs of a setting that is run to the end.
-        seed: of the proposals.
-        score: what is minimised at the end of a run; by default the upper loss on all
-            upper examples of the devices. A search that chooses by them may overfit
-            them: give a score on examples that no device holds, if you have such.
-        file: a journal of Optuna that keeps everything, so that the same call resumes a
-            search that was killed, and one with more trials continues it; in memory by
-            default. What the file has is never thrown away: a call with fewer trials
-            finishes the generation in progress and returns all. A file of another
-            search is refused: another problem, algorithm, range, start or score, or
-            other data. A score is compared by its code and what it refers to.
-        participation: the choice of devices of each round.
-        weights: of the devices, as for `run`.
-        limits: that uploads are held to.
-        engine: where runs are made one after another, if memory is short for several
-            side by side.
-        report: called after every batch of runs; what it raises ends the search.
+        seeds: seeds of the full runs of a setting.
+        seed: seed of the proposals.
+        score: function of the last x and y of a run that is minimised; by default the
+            upper loss on all upper examples of the devices. The search may overfit
+            these examples: pass a score on examples of no device, if you have any.
+        file: journal of Optuna that stores the search; in memory by default. The same
+            call resumes a killed search, and a call with more trials continues it. A
+            call with fewer trials finishes the current generation and returns all
+            trials. A file of another search raises an error: another problem,
+            algorithm, range, start or score, or other data. A score is compared by its
+            code and all that it refers to.
+        participation: function that selects the devices of each round.
+        weights: weights of the devices, as for `run`.
+        limits: limits on uploads.
+        engine: engine of single runs, used if memory is too small for several runs in
+            one program.
+        report: function called with the progress after every batch of runs; an
+            exception in it ends the search.
 
     Raises:
         ArithmeticError: if every setting diverged.
         ImportError: if Optuna is missing.
-        ValueError: if the file holds another search or is damaged, a count is below 1,
-            or nothing can be searched.
+        ValueError: if the file contains another search or is damaged, a count is below
+            1, or there is no setting to search.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -187,15 +183,15 @@ def tune(
         >>> ones = np.ones(1, np.float32)
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> slow = FedBiO(1.0, upper_rate=0.01, lower_rate=0.1, adjoint_rate=0.1)
-        >>> found = tune(problem, slow, devices, 3.0, 3.0, rounds=30, trials=27)
-        >>> found.start.score > 1.0, found.best.score < 0.1  # Φ(x) = (x − 1)²
+        >>> result = tune(problem, slow, devices, 3.0, 3.0, rounds=30, trials=27)
+        >>> result.start.score > 1.0, result.best.score < 0.1  # Φ(x) = (x − 1)²
         (True, True)
     """
     _check(rounds, trials, seeds)
-    given = algorithm.algorithm if isinstance(algorithm, Space) else algorithm
+    initial = algorithm.algorithm if isinstance(algorithm, Space) else algorithm
     spec = RunSpec(
         problem,
-        given,
+        initial,
         devices,
         x,
         y,
@@ -223,12 +219,7 @@ def tune(
 
 
 def space_for(spec: RunSpec) -> Space:
-    """Return the space of an algorithm, with rates in units of a measured curvature.
-
-    Example:
-        >>> space_for.__name__
-        'space_for'
-    """
+    """Return the search space of an algorithm, scaled by a measured curvature."""
     inner: Any = getattr(spec.algorithm, "algorithm", spec.algorithm)
     curvature = batch_curvature(
         spec.problem,
@@ -254,39 +245,34 @@ def tuning(
     file: Path | None = None,
     about: Mapping[str, Any] = MappingProxyType({}),
 ) -> Generator[TuningProgress | TuningResult]:
-    """Search step by step: yield progress after every batch, at last the result.
+    """Search step by step: yield the progress after every batch, then the result.
 
-    Whoever stops iterating leaves a search that can be resumed.
+    If the caller stops iterating, the search can be resumed.
 
     Args:
-        spec: what is run.
-        space: the settings to search, around those of what is run.
-        trials: how many settings are tried.
-        seeds: of the runs of each setting.
-        seed: of the proposals.
-        score: what is minimised; the upper loss by default.
-        file: a journal of Optuna; in memory by default.
-        about: plain values that must be the same whenever the search goes on.
-
-    Example:
-        >>> tuning.__name__
-        'tuning'
+        spec: specification of the runs.
+        space: settings to search.
+        trials: number of settings.
+        seeds: seeds of the full runs of each setting.
+        seed: seed of the proposals.
+        score: function that is minimised; the upper loss by default.
+        file: journal of Optuna; in memory by default.
+        about: plain values that must be equal when the search is resumed.
     """
     spec = spec._replace(algorithm=space.algorithm, seed=0)
     width = runs_side_by_side(spec, WIDTH * len(seeds))
     with opened(file, space, seed) as study:
         if file is not None:
-            asked = {
+            description = {
                 "seeds": list(seeds),
                 "proposal_seed": seed,
                 **about,
                 **_about(spec, space),
             }
-            study.require_same(asked, file)
-        judge = score or upper_loss_of(spec)
-        scorer = Scorer(spec, judge, width)
+            study.require_same(description, file)
+        scorer = Scorer(spec, score or upper_loss_of(spec), width)
         sizes = generations_of(trials, generation_size(trials), study.sizes())
-        work = [work_of(spec.rounds, one, len(seeds)) for one in sizes]
+        work = [work_of(spec.rounds, size, len(seeds)) for size in sizes]
         for generation, count in enumerate(sizes):
             before = sum(work[:generation])
             for rung, done in _generation(
@@ -308,33 +294,38 @@ def _generation(
     generation: int,
     count: int,
 ) -> Iterator[tuple[Rung, int]]:
-    """Run a generation up its rungs; yield how many of its rounds are done."""
-    alive = [one.number for one in study.propose(generation, count)]
+    """Run the rungs of a generation; yield the number of its finished rounds."""
+    alive = [trial.number for trial in study.propose(generation, count)]
     always = 0 if generation == 0 else None
     done = before = 0
     for rung in rungs_of(rounds, count, len(seeds)):
         if before:
-            # Not their latest scores: a search that is resumed may know later ones.
-            known = study.trials()
-            scores = {one: overall(known[one].scores[before]) for one in alive}
-            on = survivors(scores, rung.settings, always)
-            study.conclude([number for number in alive if number not in on], rounds)
-            alive = on
-        known = study.trials()
-        missing = [one for one in alive if rung.rounds not in known[one].scores]
+            # Scores of the last rung, since a resumed search may have later scores.
+            trials = study.trials()
+            ranking = {
+                number: overall(trials[number].scores[before]) for number in alive
+            }
+            survived = survivors(ranking, rung.settings, always)
+            losers = [number for number in alive if number not in survived]
+            study.conclude(losers, rounds)
+            alive = survived
+        trials = study.trials()
+        missing = [
+            number for number in alive if rung.rounds not in trials[number].scores
+        ]
         size = max(1, scorer.width // rung.seeds)
-        for begun in range(0, len(missing), size):
-            batch = missing[begun : begun + size]
+        for first in range(0, len(missing), size):
+            batch = missing[first : first + size]
             runs = [
-                (space.at(known[number].settings), seed)
+                (space.at(trials[number].settings), seed)
                 for number in batch
                 for seed in seeds[: rung.seeds]
             ]
-            found = scorer(runs, rung.rounds)
-            for place, number in enumerate(batch):
-                own = found[place * rung.seeds : (place + 1) * rung.seeds]
-                study.report(number, rung.rounds, own)
-            left = rung.rounds * rung.seeds * (len(missing) - begun - len(batch))
+            scores = scorer(runs, rung.rounds)
+            for index, number in enumerate(batch):
+                part = scores[index * rung.seeds : (index + 1) * rung.seeds]
+                study.report(number, rung.rounds, part)
+            left = rung.rounds * rung.seeds * (len(missing) - first - len(batch))
             yield rung, done + max(0, rung.work - left)
         done += rung.work
         before = rung.rounds
@@ -345,41 +336,40 @@ def _result(
     study: Study, space: Space, rounds: int, seeds: tuple[int, ...]
 ) -> TuningResult:
     trials = tuple(study.trials())
-    whole = [one for one in trials if one.rounds == rounds and one.score < inf]
-    if not whole:
+    full = [trial for trial in trials if trial.rounds == rounds and trial.score < inf]
+    if not full:
         smallest = ", ".join(
-            f"{name} {min(one.settings[name] for one in trials):.2g}"
+            f"{name} {min(trial.settings[name] for trial in trials):.2g}"
             for name in trials[0].settings
         )
         raise ArithmeticError(
-            f"all {len(trials)} settings diverged, though the smallest values were "
-            f"{smallest}. Look for the first number that is not finite with "
-            "DebugSimulation, or search smaller values in a Space of your own."
+            f"All {len(trials)} settings diverged. The smallest values were "
+            f"{smallest}. Use DebugSimulation to find the first value that is not "
+            "finite, or search smaller values in a custom Space."
         )
-    # The first of those that are equally good: nothing beats the given setting then.
-    best = min(whole, key=lambda one: one.score)
+    # min returns the first of equal scores, so the initial setting wins a tie.
+    best = min(full, key=lambda trial: trial.score)
     algorithm = space.at(best.settings) if best.number else space.algorithm
     return TuningResult(algorithm, best, trials[0], trials, study.importances(), seeds)
 
 
 def _about(spec: RunSpec, space: Space) -> dict[str, Any]:
-    found = configuration_of(prepare(spec))
     return {
-        **found,
+        **configuration_of(prepare(spec)),
         "rounds": spec.rounds,
         "settings": {
-            one.name: {
-                part: _rounded(value)
-                for part, value in one._asdict().items()
+            setting.name: {
+                part: _round(value)
+                for part, value in setting._asdict().items()
                 if part != "name"
             }
-            for one in space.settings
+            for setting in space.settings
         },
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    # Ranges come from a measured curvature, whose last digits differ between machines.
+def _round(value: float | None) -> float | None:
+    # Ranges depend on a measured curvature, whose last digits differ between machines.
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -387,8 +377,8 @@ def _check(rounds: int, trials: int, seeds: Sequence[int]) -> None:
     check_rounds(rounds)
     if trials < 1 or not seeds:
         raise ValueError(
-            f"a search needs at least 1 trial and 1 seed, but trials={trials} and "
-            f"there are {len(seeds)} seeds."
+            f"trials is {trials}, and there are {len(seeds)} seeds. Pass at least 1 of "
+            "each."
         )
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds={tuple(seeds)} names a seed twice; leave one out.")
+        raise ValueError(f"seeds is {tuple(seeds)}. Remove the repeated seed.")

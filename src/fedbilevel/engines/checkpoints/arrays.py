@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint, in NumPy's own format: one file of each process."""
+"""The arrays of a checkpoint as .npz files, one for each process."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,47 +14,48 @@ WHOLE = slice(None)
 def parts_of(
     arrays: Sequence[jax.Array | np.ndarray],
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield copies of what this process is to write, each with a name.
+    """Yield the parts of arrays that this process writes: name and copy.
 
-    The name is made of the array's number, the part's first row and its type.
+    A name has the number of the array, the first row of the part and its dtype.
 
     Args:
-        arrays: this process's own, or shared by several along their first axis.
+        arrays: arrays of this process, or sharded over processes along the first axis.
 
     Raises:
-        ValueError: if they are shared along another.
+        ValueError: if an array is sharded along another axis.
 
     Example:
         >>> dict(parts_of([jnp.arange(3)]))
         {'0.0.int32': array([0, 1, 2], dtype=int32)}
     """
     for number, array in enumerate(arrays):
-        for row, part in _held(array):
-            yield f"{number}.{row}.{part.dtype.name}", _in_a_type_of_numpy(part)
+        for row, part in _local_parts(array):
+            yield f"{number}.{row}.{part.dtype.name}", _as_numpy_dtype(part)
 
 
-def _held(array: jax.Array | np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _local_parts(array: jax.Array | np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     if not isinstance(array, jax.Array) or array.is_fully_addressable:
         if jax.process_index() == 0:
             yield 0, np.array(array)
         return
     for shard in array.addressable_shards:
         rows, *others = shard.index or [WHOLE]
-        if any(one != WHOLE for one in others):
+        if any(axis != WHOLE for axis in others):
             raise ValueError(
-                "processes share an array along another than its first axis"
+                f"An array of shape {array.shape} is sharded along an axis other than "
+                "the first. Shard it along its first axis."
             )
         if shard.replica_id == 0:
             yield rows.start or 0, np.array(shard.data)
 
 
-def _in_a_type_of_numpy(part: np.ndarray) -> np.ndarray:
-    """Return the same bytes: NumPy's files have no name for bfloat16 and its like."""
+def _as_numpy_dtype(part: np.ndarray) -> np.ndarray:
+    """Return the same bytes in a NumPy dtype: .npy files do not support bfloat16."""
     return part if part.dtype.isbuiltin == 1 else part.view(f"u{part.itemsize}")
 
 
 def write_parts(directory: Path, parts: Mapping[str, np.ndarray]) -> None:
-    """Write this process's parts.
+    """Write the parts of this process to a file.
 
     Example:
         >>> import tempfile
@@ -68,7 +69,7 @@ def write_parts(directory: Path, parts: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(directory: Path) -> list[np.ndarray]:
-    """Return the arrays, put together from the parts of all processes.
+    """Return the arrays, joined from the parts of all processes.
 
     Raises:
         ValueError: if a part is missing.
@@ -81,18 +82,18 @@ def read_arrays(directory: Path) -> list[np.ndarray]:
         >>> read_arrays(directory)
         [array([0., 0., 1.])]
     """
-    found: dict[int, dict[int, np.ndarray]] = defaultdict(dict)
+    arrays: dict[int, dict[int, np.ndarray]] = defaultdict(dict)
     for path in directory.glob("*.npz"):
         with np.load(path) as parts:
             for name, part in parts.items():
                 number, row, dtype = name.split(".")
-                found[int(number)][int(row)] = part.view(jnp.dtype(dtype))
-    if sorted(found) != list(range(len(found))):
+                arrays[int(number)][int(row)] = part.view(jnp.dtype(dtype))
+    if sorted(arrays) != list(range(len(arrays))):
         raise ValueError("an array is missing")
-    return [_joined(parts) for _, parts in sorted(found.items())]
+    return [_join(parts) for _, parts in sorted(arrays.items())]
 
 
-def _joined(parts: Mapping[int, np.ndarray]) -> np.ndarray:
+def _join(parts: Mapping[int, np.ndarray]) -> np.ndarray:
     rows = sorted(parts)
     pieces = [parts[row] for row in rows]
     if rows == [0]:

@@ -1,4 +1,4 @@
-"""The files of one checkpoint: verified by digests before anything parses them."""
+"""The files of one checkpoint, verified by digests before they are parsed."""
 
 import hashlib
 import json
@@ -14,105 +14,87 @@ from fedbilevel.engines.checkpoints.arrays import read_arrays
 from fedbilevel.engines.protocol import RunState
 
 DIGESTS = "digests.json"
-"""What a checkpoint's files must hash to; in the checkpoint itself."""
+"""The file with the digests of all other files of a checkpoint."""
 
 
 class DamageError(ValueError):
-    """A checkpoint whose files are not as they were written.
-
-    Example:
-        >>> str(DamageError("its files are not as they were written"))
-        'its files are not as they were written'
-    """
+    """Files of a checkpoint are missing, or differ from their digests."""
 
 
 def write_digests(directory: Path) -> None:
-    """Add the digests to a checkpoint that is otherwise complete.
-
-    Example:
-        >>> write_digests.__name__
-        'write_digests'
-    """
+    """Write the file of digests of a checkpoint, as its last file."""
     (directory / DIGESTS).write_text(json.dumps(dict(_digests(directory))))
 
 
 def verified_notes(directory: Path) -> dict[str, Any]:
-    """Return the notes of a checkpoint whose files are as they were written.
+    """Return the notes of a checkpoint after verifying its digests.
 
     Raises:
-        DamageError: if they are not.
+        DamageError: if a file is missing or differs from its digest.
 
     Example:
         >>> import tempfile
         >>> verified_notes(Path(tempfile.mkdtemp()))
         Traceback (most recent call last):
         ...
-        fedbilevel.engines.checkpoints.digests.DamageError: its file digests.json is
-        missing
+        fedbilevel.engines.checkpoints.digests.DamageError: File digests.json is
+        missing.
     """
     for path, is_right in (
         (directory, Path.is_dir),
         (directory / DIGESTS, Path.is_file),
     ):
-        # A pipe, say, would be waited for.
+        # Reading a pipe would block.
         if path.exists() and not is_right(path):
             kind = "file" if path.name == DIGESTS else "directory"
-            raise DamageError(f"{path.name} is no {kind}")
+            raise DamageError(f"{path.name} is not a {kind}.")
     try:
         expected = json.loads((directory / DIGESTS).read_text())
-        found = dict(_digests(directory))
+        actual = dict(_digests(directory))
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        raise DamageError(f"its file {name} is missing") from error
+        raise DamageError(f"File {name} is missing.") from error
     except (ValueError, RecursionError) as error:
-        raise DamageError(f"its {DIGESTS} is unreadable") from error
-    if not expected or expected != found:
-        raise DamageError("its files are not as they were written")
+        raise DamageError(f"File {DIGESTS} is not valid JSON.") from error
+    if not expected or expected != actual:
+        raise DamageError(f"Its files differ from the digests in {DIGESTS}.")
     notes: dict[str, Any] = json.loads((directory / "notes" / "metadata").read_text())
     return notes
 
 
 def read_state(directory: Path, like: RunState) -> RunState | None:
-    """Return a verified checkpoint's state, or none if it is not of that form.
+    """Return the state of a verified checkpoint, or None if its form differs.
 
     Raises:
-        DamageError: if it was whole only to whoever wrote the digests.
-
-    Example:
-        >>> read_state.__name__
-        'read_state'
+        DamageError: if arrays cannot be read although their digests are right.
     """
     leaves, structure = jax.tree.flatten(like)
-    ours = len(jax.tree.leaves(like.server))
+    server_count = len(jax.tree.leaves(like.server))
     try:
-        found = read_arrays(directory / "state")
+        stored = read_arrays(directory / "state")
     except (ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
-        raise DamageError(f"its arrays are unreadable: {error}") from error
-    if len(found) != len(leaves):
+        raise DamageError(f"Its arrays cannot be read: {error}") from error
+    if len(stored) != len(leaves):
         return None
     arrays = []
-    for place, (array, leaf) in enumerate(zip(found, leaves, strict=True)):
-        # A mesh fills private state up to a multiple of its shards.
-        array = array if place < ours else array[: len(leaf)]
+    for index, (array, leaf) in enumerate(zip(stored, leaves, strict=True)):
+        # A mesh pads private state to a multiple of its shards.
+        array = array if index < server_count else array[: len(leaf)]
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             return None
         arrays.append(jnp.asarray(array))
-    read: RunState = jax.tree.unflatten(structure, arrays)
-    return read
+    state: RunState = jax.tree.unflatten(structure, arrays)
+    return state
 
 
 def orbax() -> Any:
-    """Import the library that writes checkpoints, or say how to get it.
-
-    Example:
-        >>> orbax().__name__
-        'orbax.checkpoint'
-    """
+    """Return the module `orbax.checkpoint`, or raise ImportError with a remedy."""
     try:
         import orbax.checkpoint as ocp
     except ImportError as error:
         raise ImportError(
-            "checkpoints need orbax-checkpoint; install fedbilevel[checkpoints]."
+            "Checkpoints need the package orbax-checkpoint. Run "
+            "`pip install 'fedbilevel[checkpoints]'`."
         ) from error
     return ocp
 

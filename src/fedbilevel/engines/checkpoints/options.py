@@ -1,4 +1,4 @@
-"""What a run keeps of itself, and how often."""
+"""Options of checkpoints."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,29 +10,24 @@ from fedbilevel.engines.protocol import RunState
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that must not be used, or one that is missing.
-
-    Example:
-        >>> str(CheckpointError("the run was made with another seed"))
-        'the run was made with another seed'
-    """
+    """A checkpoint cannot be written, is missing, or belongs to another run."""
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where, how often and how long a run keeps what it needs to go on.
+    """Directory and schedule of the checkpoints of a run.
 
     Attributes:
-        directory: of this run alone.
-        every: rounds between two checkpoints; the last round always has one, and so
-            has the round after which a run is left: a loop that ends by `break`, or a
-            closed iterator. Where Python ends with the iterator still open, the rounds
+        directory: directory of this run alone.
+        every: number of rounds between two checkpoints. The last round always has a
+            checkpoint, and so has the last round before a `break` or before the
+            iterator is closed. If Python exits with the iterator still open, the rounds
             since the last checkpoint are lost.
-        keep: how many of the newest are kept.
-        measure: called on each round that is kept; its numbers are kept with it and
-            come back as `Round.history`.
-        best: of these numbers, the one whose smallest value is kept besides; of an
-            accuracy, measure its negative.
+        keep: number of newest checkpoints to keep.
+        measure: function of a round that returns metrics by name. It is called at each
+            checkpoint, and `Round.history` has its results.
+        best: name of a metric. The checkpoint with its smallest value is kept as well;
+            for an accuracy, let `measure` return the negative.
 
     Example:
         >>> Checkpoints("runs/first", every=50).keep
@@ -48,64 +43,61 @@ class Checkpoints:
     def __post_init__(self) -> None:
         if not isinstance(self.directory, str | Path) or not str(self.directory):
             raise TypeError(
-                f"Checkpoints needs a directory, but got {self.directory!r}."
+                f"directory of Checkpoints is {self.directory!r}. Pass a path."
             )
         for name in ("every", "keep"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(
-                    f"Checkpoints needs {name} to be a whole number, at least 1, but "
-                    f"it is {value!r}."
+                    f"{name} of Checkpoints is {value!r}. Pass a whole number, at "
+                    "least 1."
                 )
         if self.measure is not None and not callable(self.measure):
             raise TypeError(
-                f"Checkpoints needs a function for measure, but got {self.measure!r}."
+                f"measure of Checkpoints is {self.measure!r}. Pass a function of a "
+                "round."
             )
         if self.best is not None and self.measure is None:
             raise ValueError(
-                f"Checkpoints cannot keep the best {self.best!r} without measure; give "
-                "a function of a round that returns it."
+                f"best of Checkpoints is {self.best!r}, but measure is missing. Pass "
+                "measure, a function of a round that returns this metric."
             )
 
-    def numbers_of(self, done: Any) -> list[dict[str, float | int]]:
-        """Return what is to be remembered of a round."""
+    def metrics_of(self, result: Any) -> list[dict[str, float | int]]:
+        """Return the metrics of a round, with its number."""
         if self.measure is None:
             return []
-        given = self.measure(done)
+        returned = self.measure(result)
         try:
-            found = {str(name): float(one) for name, one in given.items()}
+            metrics = {str(name): float(value) for name, value in returned.items()}
         except (AttributeError, TypeError, ValueError) as error:
             raise TypeError(
-                f"Checkpoints.measure returned {given!r}; return a dictionary of "
+                f"measure of Checkpoints returned {returned!r}. Return a dictionary of "
                 "numbers by name."
             ) from error
-        if "round" in found:
+        if "round" in metrics:
             raise ValueError(
-                "Checkpoints.measure returned a number named 'round', which is the "
-                "round's own; give it another name."
+                "measure of Checkpoints returned a metric named 'round', which is the "
+                "round number. Rename the metric."
             )
-        if self.best is not None and self.best not in found:
+        if self.best is not None and self.best not in metrics:
             raise ValueError(
-                f"Checkpoints(best={self.best!r}) has no such measure among "
-                f"{', '.join(found)}; name one of them."
+                f"best of Checkpoints is {self.best!r}, but measure returned only "
+                f"{', '.join(metrics)}. Pass one of these names."
             )
-        return [{"round": done.number, **found}]
+        return [{"round": result.number, **metrics}]
 
 
 class Progress(NamedTuple):
-    """How far a run has come.
+    """The content of a checkpoint.
 
     Attributes:
-        rounds: how many are done.
-        state: after the last of them.
-        costs: all that has been spent.
-        history: what was measured.
-        exclusions: the notes of the run's `ExclusionCounts`; none if nothing was
+        rounds: number of finished rounds.
+        state: state after the last of them.
+        costs: costs since the start of the run.
+        history: metrics of each checkpoint so far.
+        exclusions: the notes of the run's `ExclusionCounts`; None if nothing was
             counted.
-
-    Example:
-        >>> Progress(0, RunState(1.0, ()), Costs(), ()).rounds
-        0
     """
 
     rounds: int

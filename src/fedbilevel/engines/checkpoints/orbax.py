@@ -1,7 +1,7 @@
-"""How Orbax writes the arrays of a checkpoint in the background.
+"""Handlers with which Orbax writes the arrays of a checkpoint in the background.
 
-Its own way, by tensorstore, starts threads by the wall clock: once that has been put
-back, it can happen that nothing is written until it is again where it was.
+The default handler uses tensorstore, which starts threads by the wall clock: after the
+clock is set back, it may write nothing until the clock reaches the earlier time again.
 """
 
 import asyncio
@@ -20,39 +20,29 @@ from fedbilevel.engines.checkpoints.arrays import parts_of, write_parts
 
 
 class ArraysHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
-    """Writes arrays, each process the parts that it holds.
-
-    Example:
-        >>> ArraysHandler.__name__
-        'ArraysHandler'
-    """
+    """An Orbax handler that writes arrays; each process writes its own parts."""
 
     async def async_save(
         self, directory: PathLike[str], args: "SaveArrays"
     ) -> list[Any]:
-        """Take the arrays as they are; return what is done when they are written."""
-        written = _write(Path(directory), dict(parts_of(args.arrays)))
-        return [ocp.future.CommitFutureAwaitingContractedSignals(written)]
+        """Copy the arrays; return futures that end when they are written."""
+        writing = _write(Path(directory), dict(parts_of(args.arrays)))
+        return [ocp.future.CommitFutureAwaitingContractedSignals(writing)]
 
     def save(self, directory: PathLike[str], args: "SaveArrays") -> None:
-        """Write at once: Orbax asks for this, and calls the other."""
+        """Write at once. The interface requires it; Orbax calls `async_save`."""
         write_parts(Path(directory), dict(parts_of(args.arrays)))
 
     def restore(self, directory: PathLike[str], args: Any) -> None:
-        """Orbax asks for this, and is not asked to read."""
-        raise NotImplementedError("checkpoints are read by read_arrays")
+        """Raise NotImplementedError. The interface requires this method."""
+        raise NotImplementedError("Read checkpoints with read_arrays.")
 
 
-# Orbax takes no handler that is not registered for both.
+# Orbax accepts a handler only if it is registered for both.
 @ocp.args.register_with_handler(ArraysHandler, for_save=True, for_restore=True)
 @dataclass
 class SaveArrays(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    """Arrays to be written.
-
-    Example:
-        >>> SaveArrays([jax.numpy.zeros(2)]).arrays
-        [Array([0., 0.], dtype=float32)]
-    """
+    """The arrays that `ArraysHandler` writes."""
 
     arrays: Sequence[jax.Array | np.ndarray]
 
@@ -61,18 +51,14 @@ _Temporary: Any = ocp.path.atomicity.AtomicRenameTemporaryPath
 
 
 class TemporaryDirectory(_Temporary):  # type: ignore[misc]
-    """A temporary checkpoint directory: whole once it is created, and on the disk.
+    """A temporary checkpoint directory whose files are synchronised to disk.
 
-    Orbax writes its metadata file in another thread and reads it at once. If the reader
+    Orbax writes its metadata file in another thread and reads it at once. If the read
     comes first, Orbax logs "Metadata file does not exist" or "Failed to json parse
-    Metadata file", though nothing is wrong.
+    Metadata file", although nothing is wrong. `create` waits for the file.
 
-    Orbax leaves it to the system when files reach the disk. Older checkpoints are
-    deleted once this one has its name: if power is lost then, neither may be there.
-
-    Example:
-        >>> TemporaryDirectory.__name__
-        'TemporaryDirectory'
+    Orbax does not call fsync. It deletes older checkpoints after renaming this one: on
+    a power loss at that time, neither might be on disk. `finalize` calls fsync.
     """
 
     async def create(self) -> Any:
@@ -83,13 +69,13 @@ class TemporaryDirectory(_Temporary):  # type: ignore[misc]
         return directory
 
     async def finalize(self) -> None:
-        """Have all files put on the disk, give the directory its name, and that too."""
+        """Synchronise all files, rename the directory, and synchronise its parents."""
         await asyncio.to_thread(_synchronise_all, Path(self.get()))
         await super().finalize()
         directory = Path(self.get_final()).parent
-        # The first checkpoint is in a directory whose own name is new.
-        for names in (directory, directory.parent):
-            await asyncio.to_thread(synchronise, names)
+        # With the first checkpoint, the directory itself is new in its parent.
+        for path in (directory, directory.parent):
+            await asyncio.to_thread(synchronise, path)
 
 
 def _synchronise_all(directory: Path) -> None:

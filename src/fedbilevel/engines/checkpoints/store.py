@@ -1,4 +1,4 @@
-"""The checkpoints of a run: whole or not at all, and the same for all processes."""
+"""A checkpoint store on local disk: complete checkpoints, shared by all processes."""
 
 import json
 import logging
@@ -34,22 +34,17 @@ if TYPE_CHECKING:
     import orbax.checkpoint as ocp
 
 logger = logging.getLogger("fedbilevel")
-PATIENCE = 30 * 86_400
-"""Seconds that a checkpoint may take: Orbax reads them off a clock that may jump."""
+WRITE_TIMEOUT = 30 * 86_400
+"""Timeout in seconds of writing a checkpoint: Orbax uses a clock that may jump."""
 PREFIX = "round"
 DAMAGED = "damaged"
 TEMPORARY = ".orbax-checkpoint-tmp"
 OUTCOMES = [type(None), DamageError, CheckpointError]
-"""Of reading a checkpoint, the graver the later."""
+"""The outcomes of reading a checkpoint, the worst last."""
 
 
 class Store:
-    """The checkpoints of one run in its directory.
-
-    Example:
-        >>> Store.__name__
-        'Store'
-    """
+    """The checkpoints of one run in its directory."""
 
     def __init__(self, options: Checkpoints, configuration: Mapping[str, Any]) -> None:
         self.options = options
@@ -57,101 +52,105 @@ class Store:
         self.configuration = json.loads(json.dumps(configuration))
         self._scores: dict[int, float] = {}
         self._manager: ocp.CheckpointManager | None = None
-        # That of the run is there before its checkpoints are.
-        self._run_place = _status(self.directory.parent)
-        self._place: os.stat_result | None = None
+        # The run directory exists before its directory of checkpoints.
+        self._run_status = _status(self.directory.parent)
+        self._status: os.stat_result | None = None
 
     @property
     def rounds(self) -> list[int]:
-        """How many rounds each whole checkpoint has done, oldest first."""
-        return multihost.first(sorted(self._whole()))
+        """The number of finished rounds of each complete checkpoint, oldest first."""
+        return multihost.first(sorted(self._complete()))
 
-    def _whole(self) -> list[int]:
-        found = self.directory.glob(f"{PREFIX}_*")
-        numbers = [path.name.removeprefix(f"{PREFIX}_") for path in found]
-        # Others are no name of ours: rounds are counted in 32 bits.
-        whole = [int(one) for one in numbers if re.fullmatch("[0-9]{1,10}", one)]
-        return [one for one in whole if one < 2**31]
+    def _complete(self) -> list[int]:
+        paths = self.directory.glob(f"{PREFIX}_*")
+        names = [path.name.removeprefix(f"{PREFIX}_") for path in paths]
+        # Round numbers have 32 bits, so this class writes no larger ones.
+        numbers = [int(name) for name in names if re.fullmatch("[0-9]{1,10}", name)]
+        return [number for number in numbers if number < 2**31]
 
     def due(self, rounds: int, last: int) -> bool:
-        """Whether so many rounds are to have a checkpoint."""
+        """Return whether a checkpoint is due after a number of rounds."""
         return rounds % self.options.every == 0 or rounds == last
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint in the background, as soon as the state is known.
+        """Write a checkpoint in the background, once the state is computed.
 
         Raises:
-            CheckpointError: if this one, or the one before, could not be written.
+            CheckpointError: if this checkpoint or the previous one could not be
+                written.
         """
         ocp = orbax()
         from fedbilevel.engines.checkpoints.orbax import SaveArrays
 
-        self._check_place()
+        self._check_directory()
         manager = self._manager = self._manager or self._open(ocp)
         self._score(progress.history)
         notes = {
             "configuration": self.configuration,
             "costs": progress.costs._asdict(),
-            "history": [dict(one) for one in progress.history],
+            "history": [dict(metrics) for metrics in progress.history],
             "exclusions": progress.exclusions,
         }
         with self._writing():
-            saved = manager.save(
+            success = manager.save(
                 progress.rounds,
                 args=ocp.args.Composite(
                     state=SaveArrays(jax.tree.leaves(progress.state)),
                     notes=ocp.args.JsonSave(notes),
                 ),
             )
-        if not saved:
+        if not success:
             raise CheckpointError(
-                f"the checkpoint of {progress.rounds} rounds could not be written: "
-                f"{self.directory} has got newer ones meanwhile. Let one run at a time "
-                "use a directory."
+                f"The checkpoint of {progress.rounds} rounds was not written, because "
+                f"another run has written newer ones to {self.directory}. Give each "
+                "run its own directory."
             )
 
     def newest(self, state: RunState) -> Progress | None:
-        """Return the newest checkpoint that can be used, in the form of a state.
+        """Return the newest readable checkpoint, in the form of a state.
 
-        All processes use the same one. What is damaged is moved aside.
+        All processes use the same checkpoint. Damaged checkpoints are renamed.
 
         Raises:
-            CheckpointError: if it was made by a run that was asked something else.
+            CheckpointError: if the checkpoint belongs to a run with other arguments.
         """
         orbax()
         for rounds in reversed(self.rounds):
-            found, reason = self._agreed(rounds, state)
-            if found is not None:
-                self._score(found.history)
-                return found
+            progress, reason = self._read_everywhere(rounds, state)
+            if progress is not None:
+                self._score(progress.history)
+                return progress
             directory = self._directory(rounds)
-            aside = self._set_aside(directory)
+            renamed = self._rename_damaged(directory)
             logger.warning(
-                "skipped the checkpoint %s, now %s: %s", directory, aside.name, reason
+                "Skipped the damaged checkpoint %s and renamed it to %s: %s",
+                directory,
+                renamed.name,
+                reason,
             )
         if any(self.directory.glob(f"{DAMAGED}_*")):
-            logger.warning("%s has no checkpoint that can be used", self.directory)
+            logger.warning("%s has no readable checkpoint.", self.directory)
         return None
 
     def best(self, state: RunState) -> Progress | None:
-        """Return the checkpoint with the smallest number asked for, if there is any."""
+        """Return the checkpoint with the smallest metric `best`, or None."""
         if self.newest(state) is None:
             return None
         rounds = self._best_of(self.rounds)
         if rounds is None:
             return None
-        found, reason = self._agreed(rounds, state)
-        if found is None:
+        progress, reason = self._read_everywhere(rounds, state)
+        if progress is None:
             raise CheckpointError(
-                f"the best checkpoint, {self._directory(rounds)}: {reason}"
+                f"The best checkpoint, {self._directory(rounds)}, is damaged: {reason}"
             )
-        return found
+        return progress
 
     def close(self) -> None:
-        """Wait for what is being written.
+        """Wait until all checkpoints are written.
 
         Raises:
-            CheckpointError: if it could not be written.
+            CheckpointError: if a checkpoint could not be written.
         """
         if self._manager is not None:
             with self._writing():
@@ -160,107 +159,112 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say in a sentence what went wrong with writing, here or in the background."""
+        """Raise any error of writing, here or in the background, as CheckpointError."""
         try:
             yield
         except Exception as error:  # of files, of arrays, or of Orbax's threads
-            failed, self._manager = self._manager, None
+            manager, self._manager = self._manager, None
             with suppress(Exception):
-                assert failed is not None
-                failed.close()
-            # A directory that has gone is the cause, whatever it made Orbax stumble over.
-            self._check_place()
-            whole = self._whole()
-            then = (
-                f"goes on from the newest that is whole, of {max(whole)} rounds"
-                if whole
-                else "begins anew, as no other is whole"
+                assert manager is not None
+                manager.close()
+            # A missing directory is the cause, whichever error Orbax raised.
+            self._check_directory()
+            complete = self._complete()
+            start = (
+                f"continues from the newest complete checkpoint, of {max(complete)} "
+                "rounds"
+                if complete
+                else "starts at round 0, because no checkpoint is complete"
             )
             raise CheckpointError(
-                f"a checkpoint could not be written to {self.directory}: {_cause(error)}; "
-                f"put that right and call resume, which {then}."
+                f"A checkpoint could not be written to {self.directory}: "
+                f"{_cause(error)}. Correct this and call resume, which {start}."
             ) from error
 
-    def _check_place(self) -> None:
-        """Refuse to write into a directory that has taken the place of the run's own."""
-        self._place = self._place or _status(self.directory)
-        places = (self.directory, self._place), (self.directory.parent, self._run_place)
-        if not all(_is_still(path, before) for path, before in places):
+    def _check_directory(self) -> None:
+        """Raise CheckpointError if another directory has replaced that of the run."""
+        self._status = self._status or _status(self.directory)
+        if not (
+            _is_same(self.directory, self._status)
+            and _is_same(self.directory.parent, self._run_status)
+        ):
             raise CheckpointError(
-                f"{self.directory} was moved or replaced while a run was going on in it, "
-                "so the run was stopped; put it back and call resume."
+                f"{self.directory} was moved or replaced during the run, so the run "
+                "was stopped. Move it back and call resume."
             )
 
     def _directory(self, rounds: int) -> Path:
         return self.directory / f"{PREFIX}_{rounds}"
 
-    def _agreed(self, rounds: int, state: RunState) -> tuple[Progress | None, str]:
-        """Return a checkpoint that all processes can use, or none and why not."""
-        found, trouble = self._try(rounds, state)
-        outcome = multihost.worst(OUTCOMES.index(type(trouble)))
-        reason = str(trouble or "another process could not use it")
+    def _read_everywhere(
+        self, rounds: int, state: RunState
+    ) -> tuple[Progress | None, str]:
+        """Return a checkpoint that all processes can read, or None and the reason."""
+        progress, error = self._read(rounds, state)
+        outcome = multihost.worst(OUTCOMES.index(type(error)))
+        reason = str(error or "Another process could not read it.")
         if OUTCOMES[outcome] is CheckpointError:
-            raise CheckpointError(f"the checkpoint {self._directory(rounds)}: {reason}")
-        return (None if outcome else found), reason
+            raise CheckpointError(f"Checkpoint {self._directory(rounds)}: {reason}")
+        return (None if outcome else progress), reason
 
-    def _try(
+    def _read(
         self, rounds: int, state: RunState
     ) -> tuple[Progress | None, DamageError | CheckpointError | None]:
-        """Return a checkpoint, or what is the matter with it here."""
+        """Return a checkpoint, or the error of reading it in this process."""
         directory = self._directory(rounds)
         try:
             notes = verified_notes(directory)
-            found = differences(notes["configuration"], self.configuration)
-            if found:
+            changes = differences(notes["configuration"], self.configuration)
+            if changes:
                 return None, CheckpointError(
-                    f"it is of another run: {'; '.join(found[:5])}. Resume with the "
-                    "same settings, or give the new run its own directory."
+                    f"It belongs to another run: {'; '.join(changes[:5])}. Resume with "
+                    "the same settings, or give the new run its own directory."
                 )
-            read = read_state(directory, state)
+            arrays = read_state(directory, state)
         except DamageError as error:
             return None, error
         except OSError as error:
-            what = error.strerror or type(error).__name__
+            reason = error.strerror or type(error).__name__
             return None, CheckpointError(
-                f"it cannot be read: {error.filename or directory}: {what}; get the right "
-                "to it, or put its files back."
+                f"{error.filename or directory} cannot be read: {reason}. Change its "
+                "permissions, or restore its files."
             )
-        if read is None:
+        if arrays is None:
             return None, CheckpointError(
-                "its arrays have other shapes or types than those of this run; resume "
-                "with the version that wrote it."
+                "Its arrays have other shapes or dtypes than those of this run. Resume "
+                "with the version of fedbilevel that wrote it."
             )
         costs, history = Costs(**notes["costs"]), tuple(notes["history"])
         exclusions = notes.get("exclusions")
-        return Progress(rounds, read, costs, history, exclusions), None
+        return Progress(rounds, arrays, costs, history, exclusions), None
 
-    def _set_aside(self, directory: Path) -> Path:
-        """Give a checkpoint another name: under its own it would be in the way."""
+    def _rename_damaged(self, directory: Path) -> Path:
+        """Rename a damaged checkpoint, so that a new one can have its name."""
         number = 0
         while (
-            aside := directory.with_name(f"{DAMAGED}_{number}_{directory.name}")
+            renamed := directory.with_name(f"{DAMAGED}_{number}_{directory.name}")
         ).exists():
             number += 1
-        multihost.worst(0)  # all have looked
+        multihost.worst(0)  # All processes have found the same name.
         if jax.process_index() == 0:
-            directory.rename(aside)
-        multihost.worst(0)  # it is done
-        return aside
+            directory.rename(renamed)
+        multihost.worst(0)  # The directory is renamed.
+        return renamed
 
     def _score(self, history: Sequence[Mapping[str, float | int]]) -> None:
         best = self.options.best
-        for one in history:
-            value = one.get(best) if best is not None else None
+        for metrics in history:
+            value = metrics.get(best) if best is not None else None
             if value is not None and math.isfinite(value):
-                self._scores[int(one["round"]) + 1] = value
+                self._scores[int(metrics["round"]) + 1] = value
 
     def should_preserve(
         self, checkpoints: Sequence[Any], *, context: Any
     ) -> list[bool]:
-        """Return which checkpoints to keep: the newest, and the best of all."""
-        steps = [one.step for one in checkpoints]
-        kept = {*sorted(steps)[-self.options.keep :], self._best_of(steps)}
-        return [step in kept for step in steps]
+        """Return a mask of the checkpoints to keep: the newest, and the best."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        selection = {*sorted(steps)[-self.options.keep :], self._best_of(steps)}
+        return [step in selection for step in steps]
 
     def _best_of(self, steps: Sequence[int]) -> int | None:
         scored = [step for step in steps if step in self._scores]
@@ -278,8 +282,8 @@ class Store:
                 save_root_metadata=False,
                 temporary_path_class=TemporaryDirectory,
                 async_options=ocp.AsyncOptions(
-                    timeout_secs=PATIENCE,
-                    # It would be waited for by that clock, and for less.
+                    timeout_secs=WRITE_TIMEOUT,
+                    # Otherwise Orbax waits by that clock, with a shorter timeout.
                     create_directories_asynchronously=False,
                     post_finalization_callback=self._write_digests,
                 ),
@@ -287,7 +291,7 @@ class Store:
         )
 
     def _write_digests(self) -> None:
-        # Called when all files are written and before the directory gets its name.
+        # Orbax calls it after all files are written and before the final rename.
         if jax.process_index() == 0:
             for directory in self.directory.glob(f"{PREFIX}_*{TEMPORARY}"):
                 write_digests(directory)
@@ -300,14 +304,14 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _is_still(path: Path, before: os.stat_result | None) -> bool:
-    """Whether a path leads to the same directory as before, if there was one."""
-    now = _status(path)
-    return before is None or (now is not None and samestat(now, before))
+def _is_same(path: Path, before: os.stat_result | None) -> bool:
+    """Return whether a path is the same directory as before, if it existed."""
+    status = _status(path)
+    return before is None or (status is not None and samestat(status, before))
 
 
 def _cause(error: Exception) -> str:
-    """Return what the system said, of all that was said about it."""
+    """Return the reason that the operating system gave, or a short error text."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

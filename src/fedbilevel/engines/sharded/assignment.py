@@ -1,4 +1,4 @@
-"""A round's devices dealt to the shards that hold them, in groups of chunks."""
+"""Assignment of a round's devices to their shards, in groups of chunks."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,17 +13,13 @@ from fedbilevel.engines.sharded.layout import Layout
 
 
 class Group(NamedTuple):
-    """Some chunks of every shard's devices, on the mesh.
+    """Some chunks of devices of every shard, on the mesh.
 
-    A chunk that is not full has weightless fillers.
+    A chunk that is not full is padded with devices of weight zero.
 
     Attributes:
-        rows: the devices' places in their shard's block.
-        weights: zero for fillers.
-
-    Example:
-        >>> Group._fields
-        ('rows', 'weights')
+        rows: positions of the devices in the block of their shard.
+        weights: weights of the devices, zero for padding.
     """
 
     rows: Int[Array, "shards chunks chunk"]
@@ -31,16 +27,12 @@ class Group(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A round's devices as they were dealt.
+    """The devices of a round, assigned to shards.
 
     Attributes:
-        groups: on the mesh.
-        devices: the device numbers of all groups, one row a shard.
-        present: which of these are neither fillers nor absent.
-
-    Example:
-        >>> Assignment._fields
-        ('groups', 'devices', 'present')
+        groups: groups of chunks, on the mesh.
+        devices: device numbers of all groups, one row for each shard.
+        present: mask of `devices`: False for padding and absent devices.
     """
 
     groups: tuple[Group, ...]
@@ -52,38 +44,40 @@ class Assignment(NamedTuple):
 def assign(
     participants: Participants, layout: Layout, chunk_size: int, room: int
 ) -> Assignment:
-    """Assignment participants to their shards, at most `room` chunks of each at a time.
+    """Assign participants to their shards, in groups of at most `room` chunks.
 
-    Remembered: unless devices are sampled, the next round has the same participants.
+    The result is cached: unless devices are sampled, the next round has the same
+    participants.
 
     Example:
         >>> import numpy as np
         >>> from fedbilevel.engines.sharded.layout import shards
-        >>> chosen = Participants(np.array([0, 3, 4]), np.array([0.5, 0.25, 0.25]))
-        >>> dealt = assign(chosen, Layout.of(shards(1), 5), chunk_size=2, room=2)
-        >>> dealt.groups[0].rows.tolist(), dealt.groups[0].weights.tolist()
+        >>> cohort = Participants(np.array([0, 3, 4]), np.array([0.5, 0.25, 0.25]))
+        >>> (group,) = assign(cohort, Layout.of(shards(1), 5), 2, room=2).groups
+        >>> group.rows.tolist(), group.weights.tolist()
         ([[[0, 3], [4, 0]]], [[[0.5, 0.25], [0.25, 0.0]]])
     """
     order = np.argsort(participants.devices // layout.block, kind="stable")
     devices = participants.devices[order]
     shard = devices // layout.block
     counts = np.bincount(shard, minlength=layout.shards)
-    place = np.arange(len(devices)) - (np.cumsum(counts) - counts)[shard]
+    position = np.arange(len(devices)) - (np.cumsum(counts) - counts)[shard]
     width = room * chunk_size
     number = max(1, -(-int(counts.max()) // width))
-    # A filler stands for the first device of its shard, and counts for nothing.
+    # Padding has the row of the first device of its shard and weight zero.
     rows = np.zeros((number, layout.shards, width), np.int32)
     weights = np.zeros(rows.shape)
-    where = place // width, shard, place % width
-    rows[where] = devices - shard * layout.block
-    weights[where] = participants.weights[order]
+    index = position // width, shard, position % width
+    rows[index] = devices - shard * layout.block
+    weights[index] = participants.weights[order]
     first = np.arange(layout.shards, dtype=np.int32)[:, None] * layout.block
 
-    def lay(group: np.ndarray) -> Array:
+    def split(group: np.ndarray) -> Array:
         shape = room, chunk_size
         return layout.split(shape, lambda shard: group[shard].reshape(shape))
 
-    groups = tuple(Group(lay(r), lay(w)) for r, w in zip(rows, weights, strict=True))
+    pairs = zip(rows, weights, strict=True)
+    groups = tuple(Group(split(row), split(weight)) for row, weight in pairs)
     return Assignment(groups, rows + first, weights > 0)
 
 
@@ -93,22 +87,21 @@ def load(
     numbers: Int[np.ndarray, "shards width"],
     present: Bool[np.ndarray, "shards width"],
 ) -> StoredData:
-    """Load a group's data: one entry a shard, made by the shard's own process.
+    """Load the data of a group's participants: one entry for each shard.
 
-    Only devices that take part are loaded.
-
-    Example:
-        >>> load.__name__
-        'load'
+    Each process loads the entries of its own shards.
     """
-    loaded = {shard: _load(job, numbers[shard], present[shard]) for shard in layout.own}
-    leaves, structure = jax.tree.flatten(next(iter(loaded.values())))
-    parts = {shard: jax.tree.leaves(mine) for shard, mine in loaded.items()}
+    entries = {
+        shard: _load(job, numbers[shard], present[shard])
+        for shard in layout.local_shards
+    }
+    leaves, structure = jax.tree.flatten(next(iter(entries.values())))
+    parts = {shard: jax.tree.leaves(entry) for shard, entry in entries.items()}
 
-    def spread(place: int) -> Array:
-        return layout.split(leaves[place].shape, lambda shard: parts[shard][place])
+    def split(index: int) -> Array:
+        return layout.split(leaves[index].shape, lambda shard: parts[shard][index])
 
-    data: StoredData = jax.tree.unflatten(structure, map(spread, range(len(leaves))))
+    data: StoredData = jax.tree.unflatten(structure, map(split, range(len(leaves))))
     return data
 
 
@@ -117,22 +110,22 @@ def _load(
     numbers: Int[np.ndarray, "width"],
     present: Bool[np.ndarray, "width"],
 ) -> StoredData:
-    """Load a shard's devices, and zeros for those that do not take part."""
-    places = np.flatnonzero(present)
-    cohort = job.devices.cohort(numbers[places]) if len(places) else None
+    """Load the data of a shard's participants, with zeros for all other devices."""
+    indices = np.flatnonzero(present)
+    cohort = job.devices.cohort(numbers[indices]) if len(indices) else None
 
     def fill(form: StoredExamples, stored: StoredExamples | None) -> StoredExamples:
         offset, size = np.zeros(len(numbers), np.int32), np.ones(len(numbers), np.int32)
 
-        def nothing(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        def zeros(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
             return np.zeros((leaf.shape[0] * len(numbers), *leaf.shape[1:]), leaf.dtype)
 
-        arrays = jax.tree.map(nothing, form.arrays)
+        arrays = jax.tree.map(zeros, form.arrays)
         if stored is not None:
-            offset[places], size[places] = stored.offset, stored.size
+            offset[indices], size[indices] = stored.offset, stored.size
 
-            def write(whole: np.ndarray, leaf: np.ndarray) -> None:
-                whole[: len(leaf)] = leaf
+            def write(array: np.ndarray, leaf: np.ndarray) -> None:
+                array[: len(leaf)] = leaf
 
             jax.tree.map(write, arrays, stored.arrays)
         return StoredExamples(arrays, offset, size)

@@ -29,7 +29,7 @@ from fedbilevel.engines.protocol import (
     RunState,
 )
 from fedbilevel.engines.sharded.assignment import Group, assign, load
-from fedbilevel.engines.sharded.layout import AXIS, Layout, place, shards
+from fedbilevel.engines.sharded.layout import AXIS, Layout, put_data, shards
 from fedbilevel.engines.sharded.programs import (
     Program,
     Work,
@@ -41,22 +41,19 @@ from fedbilevel.engines.sharded.programs import (
 
 @dataclass(frozen=True)
 class Sharded:
-    """Runs devices on all shards of a mesh at once, each shard its own block of them.
+    """An engine that splits devices over the shards of a mesh, in one process or many.
 
-    A shard is a JAX device: a core of a CPU, an accelerator, here or in another
-    process. It has its own devices' data and private state, and works in chunks as
+    A shard is a JAX device: a core of a CPU, or an accelerator, of any process. It has
+    the data and private states of a block of devices, and works in chunks as
     `Simulation` does. The mean of an exchange is an all-reduce. Every process of a run
-    calls `run` with the same arguments and sees the same rounds; of data on demand it
-    loads its own devices' alone.
+    calls `run` with the same arguments and gets the same rounds. With data on demand, a
+    process loads only the data of its own shards.
 
     Attributes:
-        mesh: of one axis named "shards"; by default all JAX devices of all processes.
-        chunk_size: devices in a chunk; by default as many as share the cache.
-
-    Example:
-        >>> from fedbilevel import Sharded
-        >>> Sharded(chunk_size=64)
-        Sharded(mesh=None, chunk_size=64)
+        mesh: mesh with one axis named "shards"; by default all JAX devices of all
+            processes.
+        chunk_size: number of devices in a chunk; by default as many as fit into the
+            cache.
     """
 
     mesh: Mesh | None = None
@@ -66,36 +63,35 @@ class Sharded:
         check_chunk_size("Sharded", self.chunk_size)
         if self.mesh is not None and not isinstance(self.mesh, Mesh):
             raise TypeError(
-                f"Sharded needs a jax.sharding.Mesh, but got {self.mesh!r}; make it "
-                f"with jax.make_mesh((n,), ({AXIS!r},)), or leave it out to use all "
-                "JAX devices."
+                f"mesh of Sharded is {self.mesh!r}. Pass "
+                f"jax.make_mesh((n,), ({AXIS!r},)), or omit mesh to use all JAX "
+                "devices."
             )
         if self.mesh is not None and self.mesh.axis_names != (AXIS,):
             raise ValueError(
-                f"Sharded needs a mesh whose one axis is named {AXIS!r}, but it has "
-                f"{self.mesh.axis_names}; make it with jax.make_mesh((n,), ({AXIS!r},))"
-                "."
+                f"mesh of Sharded has the axes {self.mesh.axis_names}, but needs one "
+                f"axis named {AXIS!r}. Pass jax.make_mesh((n,), ({AXIS!r},))."
             )
 
     def example_device(self, device_count: int) -> int:
         """Return the first device of this process."""
         layout = _layout(self.mesh, device_count)
-        return min(layout.own[0] * layout.block, device_count - 1)
+        return min(layout.local_shards[0] * layout.block, device_count - 1)
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return every device's, alike at first."""
+        """Return the private states of all devices, which all start at `private`."""
         return replicate(private, device_count)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both laid out on the mesh: data, server and private state."""
+        """Return job and state on the mesh: data, server and private states."""
         layout = self._layout(job)
-        asked = [job.problem, job.algorithm, job.key, job.limits, state.server]
-        # A single process has nobody to differ from, and a digest takes its time.
-        if jax.process_count() > 1 and not multihost.same(fingerprint(asked)):
+        inputs = [job.problem, job.algorithm, job.key, job.limits, state.server]
+        # A single process cannot differ from others, and a digest takes time.
+        if jax.process_count() > 1 and not multihost.same(fingerprint(inputs)):
             raise ValueError(
-                "the processes of this run were given different problems, algorithms, "
-                "seeds or starting points; start them with the same script and "
-                "arguments."
+                "The processes of this run have different problems, algorithms, seeds, "
+                "limits or initial points. Start all processes with the same script "
+                "and arguments."
             )
         algorithm, key, limits, server = layout.everywhere(
             (job.algorithm, job.key, job.limits, state.server)
@@ -105,7 +101,7 @@ class Sharded:
             algorithm=algorithm,
             key=key,
             limits=limits,
-            placed=place(layout, job.devices),
+            placed=put_data(layout, job.devices),
         )
         return job, RunState(server, layout.rows(state.private))
 
@@ -117,44 +113,44 @@ class Sharded:
         state: RunState,
         participants: Participants,
     ) -> tuple[RunState, Report]:
-        """Return the state after the exchange, and its report."""
+        """Run an exchange; return the state after it and its report."""
         layout = self._layout(job)
         usual = min(layout.block, -(-job.cohort_size // layout.shards))
         size = chunk_size(job, reference, self.chunk_size, usual)
-        dealt = assign(participants, layout, size, _room(job, layout, usual, size))
+        room = _room(job, layout, usual, size)
+        assignment = assign(participants, layout, size, room)
         server, private = state
         program = Program(job.problem, reference, layout, loaded=job.placed is None)
-        now = np.array(moment, np.int32)
+        moment_array = np.array(moment, np.int32)
         counted: list[Array] = []
         total, reach = None, None
 
         def work_of(group: Group, numbers: Any, present: Any) -> Work:
             data = job.placed or load(job, layout, numbers, present)
-            settings = job.algorithm, server, job.key, now, job.limits
+            settings = job.algorithm, server, job.key, moment_array, job.limits
             return Work(*settings, data, group, total, reach)
 
-        groups = list(zip(*dealt, strict=True))
-        several = len(groups) > 1 or dealt.groups[0].rows.shape[1] > 1
+        groups = list(zip(*assignment, strict=True))
+        several = len(groups) > 1 or assignment.groups[0].rows.shape[1] > 1
         limit = travel_limit(job, reference)
         if several and limit is not None:
-            seen = [measure(private, work_of(*group), program) for group in groups]
-            reach = reach_among(seen, limit)
+            pieces = [measure(private, work_of(*group), program) for group in groups]
+            reach = reach_among(pieces, limit)
         for group, numbers, present in groups:
             work = work_of(group, numbers, present)
-            if group is not dealt.groups[-1]:
-                private, total, who = collect(private, work, program)
-                counted.append(who)
-        # An all-reduce while shards are still at work could starve them of threads.
+            if group is not assignment.groups[-1]:
+                private, total, mask = collect(private, work, program)
+                counted.append(mask)
+        # An all-reduce that starts while shards compute could block their threads.
         jax.block_until_ready(total)
-        earlier = jax.block_until_ready(layout.gathered(counted)) if counted else ()
-        done = exchange(private, work, program)
-        who = *earlier, done.counted
-        return RunState(done.server, done.private), Report(
-            dealt.devices.ravel(),
-            dealt.present.ravel(),
-            who,
-            done.info,
-            done.dispersion,
+        earlier = jax.block_until_ready(layout.replicate(counted)) if counted else ()
+        result = exchange(private, work, program)
+        return RunState(result.server, result.private), Report(
+            assignment.devices.ravel(),
+            assignment.present.ravel(),
+            (*earlier, result.counted),
+            result.info,
+            result.dispersion,
         )
 
     def _layout(self, job: Job) -> Layout:
@@ -169,9 +165,9 @@ _layouts = cache(Layout.of)
 
 
 def _room(job: Job, layout: Layout, usual: int, size: int) -> int:
-    """Return how many chunks of a shard one call takes."""
-    # A sample falls unevenly on shards; room for twice the mean compiles nothing anew.
-    everyone = job.cohort_size == job.devices.device_count
-    most = min(layout.block, usual if everyone else 2 * usual)
+    """Return the number of chunks of a shard in one call."""
+    # A sample is uneven over shards; room for twice the mean avoids recompilation.
+    full = job.cohort_size == job.devices.device_count
+    most = min(layout.block, usual if full else 2 * usual)
     by_data = LOADED_BYTES // max(1, job.loaded_bytes * size)
     return max(1, min(-(-most // size), by_data))

@@ -32,23 +32,19 @@ from fedbilevel.mathematics.problem import BilevelProblem
 
 
 class Work(NamedTuple):
-    """A group of chunks of every shard, and what its devices need.
+    """A group of chunks of every shard, and the inputs of its devices.
 
     Attributes:
-        algorithm: its hyperparameters.
-        server: the server's state.
-        key: the run's.
-        moment: when it is, in one array: every argument from the host costs time.
-        limits: that uploads are held to.
-        data: the devices' examples, one entry a shard.
-        group: the devices, one entry a shard.
-        total: each shard's mean over earlier groups; none before the first.
-        reach: how far uploads may go; none if there is no limit, or if the group is
-            the only chunk of every shard, so that it is found on the way.
-
-    Example:
-        >>> Work._fields[-2:]
-        ('total', 'reach')
+        algorithm: algorithm with its hyperparameters.
+        server: server state.
+        key: random key of the run.
+        moment: round and exchange in one array: each argument from the host takes time.
+        limits: limits on uploads.
+        data: examples of the devices, one entry for each shard.
+        group: devices, one entry for each shard.
+        total: mean of each shard over earlier groups; None before the first.
+        reach: largest accepted distances; None without a limit, or if the group is the
+            only chunk of every shard, so that the program computes them.
     """
 
     algorithm: FederatedAlgorithm
@@ -61,8 +57,8 @@ class Work(NamedTuple):
     total: WeightedMean | None
     reach: Reach | None
 
-    def of_a_shard(self) -> "Work":
-        """Return it without the axis that data, devices and total have."""
+    def local(self) -> "Work":
+        """Return the work of one shard, without the axis of shards."""
         return self._replace(
             **jax.tree.map(
                 lambda leaf: leaf[0],
@@ -71,21 +67,17 @@ class Work(NamedTuple):
         )
 
 
-_PLACES: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, EVERYWHERE])
+_SPECS: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, EVERYWHERE])
 
 
 class Program(NamedTuple):
-    """What is fixed when a program is compiled.
+    """The static arguments of a compiled program.
 
     Attributes:
         problem: the two losses.
         reference: the phase.
-        layout: which shard has which devices.
-        loaded: whether data stand in the order of the group, and not of the block.
-
-    Example:
-        >>> Program._fields
-        ('problem', 'reference', 'layout', 'loaded')
+        layout: layout of the devices on the shards.
+        loaded: True if data have the order of the group, False if that of the block.
     """
 
     problem: BilevelProblem
@@ -94,17 +86,13 @@ class Program(NamedTuple):
     loaded: bool
 
 
-class Collected(NamedTuple):
-    """What a shard's devices made of a group of chunks.
+class GroupResult(NamedTuple):
+    """The result of a group of chunks on a shard.
 
     Attributes:
-        private: what its devices keep.
-        total: the mean of their uploads.
-        counted: whose uploads counted.
-
-    Example:
-        >>> Collected._fields
-        ('private', 'total', 'counted')
+        private: private states of its devices.
+        total: mean of their uploads.
+        counted: mask of the accepted uploads.
     """
 
     private: Private
@@ -112,19 +100,15 @@ class Collected(NamedTuple):
     counted: Bool[Array, "chunks chunk"]
 
 
-class Exchanged(NamedTuple):
-    """What an exchange leaves behind.
+class ExchangeResult(NamedTuple):
+    """The result of an exchange.
 
     Attributes:
-        private: what devices keep.
-        server: the server's next state.
-        counted: whose uploads counted in the last group.
-        info: the mean of what devices reported.
-        dispersion: how far they had drifted apart.
-
-    Example:
-        >>> Exchanged._fields[:2]
-        ('private', 'server')
+        private: private states of the devices.
+        server: next server state.
+        counted: mask of the accepted uploads of the last group.
+        info: mean of the values that devices reported.
+        dispersion: weighted mean squared distance of uploads from their mean.
     """
 
     private: Private
@@ -138,119 +122,106 @@ _compiled = partial(jax.jit, static_argnames="program", donate_argnames="private
 
 
 @_compiled
-def collect(private: Private, work: Work, program: Program) -> Collected:
-    """Add a group of chunks to every shard's mean. Nothing is communicated.
+def collect(private: Private, work: Work, program: Program) -> GroupResult:
+    """Add a group of chunks to the mean of every shard, without communication."""
 
-    Example:
-        >>> collect.__name__
-        'collect'
-    """
-
-    def on_a_shard(private: Private, work: Work) -> Collected:
-        done = _group(private, work.of_a_shard(), program)
+    def on_shard(private: Private, work: Work) -> GroupResult:
+        result = _group(private, work.local(), program)
         total, counted = jax.tree.map(
-            lambda leaf: leaf[None], (done.total, done.counted)
+            lambda leaf: leaf[None], (result.total, result.counted)
         )
-        return Collected(done.private, total, counted)
+        return GroupResult(result.private, total, counted)
 
     mapped = jax.shard_map(
-        on_a_shard,
+        on_shard,
         mesh=program.layout.mesh,
-        in_specs=(SPLIT, _PLACES),
+        in_specs=(SPLIT, _SPECS),
         out_specs=SPLIT,
         check_vma=False,
     )
-    collected: Collected = mapped(private, work)
-    return collected
+    result: GroupResult = mapped(private, work)
+    return result
 
 
 @_compiled
-def exchange(private: Private, work: Work, program: Program) -> Exchanged:
-    """Add the last group, and let the server have the mean over all shards.
+def exchange(private: Private, work: Work, program: Program) -> ExchangeResult:
+    """Add the last group, and update the server with the mean over all shards.
 
-    One program: an all-reduce dispatched on its own, while shards were still at work,
-    could wait for ever for the threads they held.
-
-    Example:
-        >>> exchange.__name__
-        'exchange'
+    It is one program: a separate all-reduce that starts while shards compute could wait
+    for their threads for ever.
     """
 
-    def on_a_shard(private: Private, work: Work) -> Exchanged:
-        done = _group(private, work.of_a_shard(), program)
-        mean, counted = merge_across(done.total, done.counted, AXIS)
+    def on_shard(private: Private, work: Work) -> ExchangeResult:
+        result = _group(private, work.local(), program)
+        mean, counted = merge_across(result.total, result.counted, AXIS)
         phase = program.reference.of(work.algorithm, program.problem)
         server, dispersion = conclude(
             phase, work.server, mean, server_key(work.key, Moment(*work.moment))
         )
-        return Exchanged(done.private, server, counted, mean.info, dispersion)
+        return ExchangeResult(result.private, server, counted, mean.info, dispersion)
 
     mapped = jax.shard_map(
-        on_a_shard,
+        on_shard,
         mesh=program.layout.mesh,
-        in_specs=(SPLIT, _PLACES),
-        out_specs=Exchanged._make([SPLIT, *[EVERYWHERE] * 4]),
+        in_specs=(SPLIT, _SPECS),
+        out_specs=ExchangeResult._make([SPLIT, *[EVERYWHERE] * 4]),
         check_vma=False,
     )
-    exchanged: Exchanged = mapped(private, work)
-    return exchanged
+    result: ExchangeResult = mapped(private, work)
+    return result
 
 
 @partial(jax.jit, static_argnames="program")
 def measure(private: Private, work: Work, program: Program) -> Travel:
-    """Return how far the uploads of a group go. Nothing else comes of the work.
+    """Return the distances of the uploads of a group; the uploads are discarded."""
 
-    Example:
-        >>> measure.__name__
-        'measure'
-    """
-
-    def on_a_shard(private: Private, work: Work) -> Travel:
-        own = work.of_a_shard()
+    def on_shard(private: Private, work: Work) -> Travel:
+        local = work.local()
 
         def chunk(number: Int[Array, ""]) -> Travel:
             return travel_of_chunk(
-                *_of_chunk(private, own, program, number),
+                *_chunk_inputs(private, local, program, number),
                 problem=program.problem,
                 reference=program.reference,
             )
 
-        found = jax.lax.map(chunk, jnp.arange(len(own.group.rows), dtype=jnp.int32))
-        together = jnp.concatenate(list(found.distances), axis=1), found.allowed.ravel()
+        chunks = jnp.arange(len(local.group.rows), dtype=jnp.int32)
+        pieces = jax.lax.map(chunk, chunks)
+        distances = jnp.concatenate(list(pieces.distances), axis=1)
         return Travel(
-            jax.lax.all_gather(together[0], AXIS, axis=1, tiled=True),
-            jax.lax.all_gather(together[1], AXIS, tiled=True),
+            jax.lax.all_gather(distances, AXIS, axis=1, tiled=True),
+            jax.lax.all_gather(pieces.allowed.ravel(), AXIS, tiled=True),
         )
 
     mapped = jax.shard_map(
-        on_a_shard,
+        on_shard,
         mesh=program.layout.mesh,
-        in_specs=(SPLIT, _PLACES),
+        in_specs=(SPLIT, _SPECS),
         out_specs=EVERYWHERE,
         check_vma=False,
     )
-    found: Travel = mapped(private, work)
-    return found
+    travel: Travel = mapped(private, work)
+    return travel
 
 
-def _of_chunk(
+def _chunk_inputs(
     private: Private, work: Work, program: Program, number: Int[Array, ""] | int
 ) -> tuple[Any, ...]:
-    """Return what the work of a chunk of one shard needs."""
+    """Return the arguments of `work_of_chunk` for a chunk of one shard."""
     first = jax.lax.axis_index(AXIS) * program.layout.block
     rows, weights = (array[number] for array in work.group)
     in_order = jnp.arange(rows.size, dtype=jnp.int32)
-    places = number * rows.size + in_order if program.loaded else rows
+    index = number * rows.size + in_order if program.loaded else rows
 
-    def own(stored: StoredExamples) -> StoredExamples:
-        return stored._replace(offset=stored.offset[places], size=stored.size[places])
+    def select(stored: StoredExamples) -> StoredExamples:
+        return stored._replace(offset=stored.offset[index], size=stored.size[index])
 
     upper, lower = work.data
     return (
         work.algorithm,
         work.server,
         rows_of(private, rows),
-        StoredData(own(upper), own(lower)),
+        StoredData(select(upper), select(lower)),
         first + rows,
         weights,
         work.key,
@@ -259,47 +230,47 @@ def _of_chunk(
     )
 
 
-def _group(private: Private, work: Work, program: Program) -> Collected:
-    """Return one shard's mean over all its chunks so far."""
+def _group(private: Private, work: Work, program: Program) -> GroupResult:
+    """Return the mean of one shard over all its chunks so far."""
     chunks, _ = work.group.rows.shape
-    # Inside a loop there is no communication.
+    # A loop over chunks must not communicate.
     axis = AXIS if chunks == 1 and work.reach is None else None
 
-    def chunk(number: Int[Array, ""] | int, private: Private) -> Collected:
-        mean, kept, counted = work_of_chunk(
-            *_of_chunk(private, work, program, number),
+    def chunk(number: Int[Array, ""] | int, private: Private) -> GroupResult:
+        mean, states, counted = work_of_chunk(
+            *_chunk_inputs(private, work, program, number),
             reach=work.reach,
             problem=program.problem,
             reference=program.reference,
             axis=axis,
         )
         rows = work.group.rows[number]
-        return Collected(with_rows(private, rows, counted, kept), mean, counted)
+        return GroupResult(with_rows(private, rows, counted, states), mean, counted)
 
-    def following(number: Int[Array, ""], so_far: Collected) -> Collected:
-        done = chunk(number, so_far.private)
-        return Collected(
-            done.private,
-            merge(so_far.total, done.total),
-            so_far.counted.at[number].set(done.counted),
+    def body(number: Int[Array, ""], carry: GroupResult) -> GroupResult:
+        result = chunk(number, carry.private)
+        return GroupResult(
+            result.private,
+            merge(carry.total, result.total),
+            carry.counted.at[number].set(result.counted),
         )
 
     if chunks == 1:
-        only = chunk(0, private)
-        mean = only.total
+        result = chunk(0, private)
+        mean = result.total
         total = mean if work.total is None else merge(work.total, mean)
-        return only._replace(total=total, counted=only.counted[None])
+        return result._replace(total=total, counted=result.counted[None])
     shapes = jax.eval_shape(chunk, 0, private).total
     total = work.total or jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes
     )
-    nobody = jnp.zeros(work.group.rows.shape, bool)
-    # Each shard has as many chunks as it needs: there is no communication inside.
+    none = jnp.zeros(work.group.rows.shape, bool)
+    # Numbers of chunks may differ between shards, as the loop does not communicate.
     needed = jnp.any(work.group.weights > 0, axis=1)
-    done: Collected = jax.lax.fori_loop(
+    looped: GroupResult = jax.lax.fori_loop(
         0,
         jnp.max(jnp.where(needed, jnp.arange(1, chunks + 1, dtype=jnp.int32), 0)),
-        following,
-        Collected(private, total, nobody),
+        body,
+        GroupResult(private, total, none),
     )
-    return done
+    return looped
