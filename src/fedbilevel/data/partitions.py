@@ -71,13 +71,13 @@ def take(examples: Batch, rows: Int[np.ndarray, "rows"]) -> Batch:
     return jax.tree.map(lambda array: array[rows], examples)
 
 
-def nobody_without(
+def fill_empty_parts(
     parts: Sequence[Int[np.ndarray, "_"]],
 ) -> list[Int[np.ndarray, "_"]]:
     """Let devices without a row have one of the device that has most.
 
     Example:
-        >>> nobody_without([np.array([4, 5, 6]), np.array([], int)])
+        >>> fill_empty_parts([np.array([4, 5, 6]), np.array([], int)])
         [array([5, 6]), array([4])]
     """
     dealt = list(parts)
