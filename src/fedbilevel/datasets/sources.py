@@ -131,11 +131,11 @@ def load(
     raise FileNotFoundError(_message(source, failures)) from cause
 
 
-def found_in(source: Source) -> Path | None:
+def find_directory(source: Source) -> Path | None:
     """Return the directory that has all files of a data set; nothing is read or fetched.
 
     Example:
-        >>> found_in(Source("tiny", (File("a.txt", ""),), "the npm package tiny"))
+        >>> find_directory(Source("tiny", (File("a.txt", ""),), "the npm package tiny"))
     """
     for _, place in _places(source, None):
         if place is not None and all(_path(place, file) for file in source.files):
