@@ -13,7 +13,7 @@ from fedbilevel.problems.split import Split
 from fedbilevel.problems.task import Metric
 
 
-class Redrawn(NamedTuple):
+class NoisyLabels(NamedTuple):
     """Labels with noise.
 
     Attributes:
@@ -22,7 +22,7 @@ class Redrawn(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> Redrawn(np.array([0, 1]), np.array([False, True])).wrong.tolist()
+        >>> NoisyLabels(np.array([0, 1]), np.array([False, True])).wrong.tolist()
         [False, True]
     """
 
@@ -32,7 +32,7 @@ class Redrawn(NamedTuple):
 
 def redraw_labels(
     labels: Int[np.ndarray, "examples"], share: float, classes: int, seed: int = 0
-) -> Redrawn:
+) -> NoisyLabels:
     """Redraw a share of the labels, uniformly among all classes.
 
     A redrawn label may come out right: of C classes, share · (1 − 1/C) of all labels
@@ -61,7 +61,7 @@ def redraw_labels(
     rows = generator.choice(len(labels), count, replace=False)
     redrawn = labels.copy()
     redrawn[rows] = generator.integers(0, classes, count)
-    return Redrawn(redrawn, redrawn != labels)
+    return NoisyLabels(redrawn, redrawn != labels)
 
 
 def detection(

@@ -27,11 +27,11 @@ class WithBundledData(Protocol):
 
 ReadyMade: TypeAlias = FromExamples | WithBundledData
 """A dataclass whose fields are settings. It may also have `TEMPLATE`, the experiment
-file that `fedbilevel new NAME --ready` writes, and be `Drawn`."""
+file that `fedbilevel new NAME --ready` writes, and be `WithPictures`."""
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class WithPictures(Protocol):
     """A problem whose solutions have pictures of their own."""
 
     def pictures(
