@@ -93,7 +93,7 @@ class Quadratic:
         hessian = self.ridge * np.eye(len(zero)) + slope.T @ slope
         return np.asarray(np.linalg.solve(hessian, -self.hypergradient(zero)))
 
-    def own_hypergradient(
+    def mean_local_hypergradient(
         self, x: Float[np.ndarray, "upper"], y: Float[np.ndarray, "lower"]
     ) -> Float[np.ndarray, "upper"]:
         """Return the mean of local hypergradients, c̄ + rx + mean_k(C_kᵀA_k⁻¹(y − b_k)).
@@ -102,7 +102,7 @@ class Quadratic:
             >>> from fedbilevel.problems import random_quadratic
             >>> apart = random_quadratic(devices=2, heterogeneity=0.5)
             >>> x, y = apart.biased_solution()
-            >>> bool(np.allclose(apart.own_hypergradient(x, y), 0.0))
+            >>> bool(np.allclose(apart.mean_local_hypergradient(x, y), 0.0))
             True
         """
         distances = (y - self.targets)[..., None]
