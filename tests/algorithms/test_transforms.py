@@ -103,8 +103,8 @@ def test_no_update_goes_past_the_clip(name):
             float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(done.upload.update)
         )
         assert squares**0.5 <= 1e-9 * (1 + 1e-6)
-        received = phase.received(done.upload, downlink)
-        for way in phase.way(received, downlink)[: len(received.update)]:
+        received = phase.decode_upload(done.upload, downlink)
+        for way in phase.deviations(received, downlink)[: len(received.update)]:
             for leaf in jax.tree.leaves(way):
                 assert float(jnp.max(jnp.abs(leaf), initial=0)) <= 1.1e-9
     assert clipped

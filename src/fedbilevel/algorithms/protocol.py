@@ -93,11 +93,11 @@ class Phase(NamedTuple):
         """Whether what devices send is of about one size among honest ones."""
         return self.reference is not None or self.gauge is not None
 
-    def received(self, upload: Upload, downlink: Downlink) -> Upload:
+    def decode_upload(self, upload: Upload, downlink: Downlink) -> Upload:
         """Return what the server averages of an upload."""
         return upload if self.receive is None else self.receive(upload, downlink)
 
-    def way(self, upload: Upload, downlink: Downlink) -> tuple[PyTree, ...]:
+    def deviations(self, upload: Upload, downlink: Downlink) -> tuple[PyTree, ...]:
         """Return how each variable of an upload differs from what an idle device sends.
 
         And the numbers beside them by which devices are compared.

@@ -217,7 +217,7 @@ class Transformed:
             )
             # A tuple with names, where the algorithm's is one.
             whole = type(here)._make(sums) if hasattr(here, "_make") else tuple(sums)
-            return phase.received(upload._replace(update=whole), downlink)
+            return phase.decode_upload(upload._replace(update=whole), downlink)
 
         return phase._replace(finish=finish, receive=receive)
 

@@ -202,13 +202,13 @@ def _uploads(
     done = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
         private, data, keys
     )
-    received = jax.vmap(phase.received, (0, None))(done.upload, downlink)
+    received = jax.vmap(phase.decode_upload, (0, None))(done.upload, downlink)
     return _Uploads(phase, downlink, received, done.private, done.info)
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
     """Return how far uploads go in each variable."""
-    ways = jax.vmap(uploads.phase.way, in_axes=(0, None))(
+    ways = jax.vmap(uploads.phase.deviations, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
     return distances(jnp, ways, allowed)

@@ -100,14 +100,14 @@ class DebugSimulation:
                 )
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None],
-                    (phase.received(upload, downlink), info),
+                    (phase.decode_upload(upload, downlink), info),
                 )
                 (fine,) = acceptable(received, infos, jnp.array([True]), job.limits)
                 counted[place] = fine
                 sent.append(_Sent(place, received, infos, kept))
             if phase.is_compared and job.limits.distance is not None:
                 ways = [
-                    jax.vmap(phase.way, in_axes=(0, None))(one.received, downlink)
+                    jax.vmap(phase.deviations, in_axes=(0, None))(one.received, downlink)
                     for one in sent
                 ]
                 fine = counted[[one.place for one in sent]]
