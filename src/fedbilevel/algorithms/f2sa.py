@@ -123,7 +123,7 @@ class F2SA:
 
         def server(server: F2SAState, mean: Upload, key: RandomKey) -> F2SAState:
             mean_x, y, w = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             return F2SAState(x, y, w, server.step + self.local_steps)
 
         return (

@@ -145,7 +145,7 @@ class FedBiO:
         def server(server: FedBiOState, mean: Upload, key: RandomKey) -> FedBiOState:
             step = server.step + self.local_steps
             mean_x, *others = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             if self.private_lower:
                 return server._replace(x=x, step=step)
             y, z = others

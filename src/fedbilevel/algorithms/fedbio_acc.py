@@ -224,7 +224,7 @@ class FedBiOAcc:
         ) -> FedBiOAccState:
             step = server.step + self.local_steps
             mean_x, *others = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             origin = None if server.origin is None else x
             if self.private_lower:
                 along = server.directions._replace(x=others[0])

@@ -193,7 +193,7 @@ class FedNest:
             step=step,
             finish=lambda carry, downlink, key: (Upload((carry[0],)), (), {}),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
+                x=tree.keep_fixed(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
             reference=lambda downlink: (downlink[0],),

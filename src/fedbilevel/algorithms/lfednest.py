@@ -121,7 +121,7 @@ class LFedNest:
             finish=lambda carry, downlink, key: (Upload((carry.x,)), (), {}),
             reference=lambda downlink: (downlink.x,),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
+                x=tree.keep_fixed(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
         )

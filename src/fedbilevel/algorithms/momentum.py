@@ -154,7 +154,7 @@ def local_phase(
 
     def server(server: MomentumState, mean: Upload, key: RandomKey) -> MomentumState:
         mean_x, y, u, v = mean.update
-        x = tree.moved(upper_rate, server.x, mean_x)
+        x = tree.keep_fixed(upper_rate, server.x, mean_x)
         origin = None if server.origin is None else x
         return MomentumState(x, y, u, v, server.step + local_steps, origin)
 

@@ -58,7 +58,7 @@ def subtract(tree: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a - b, tree, other)
 
 
-def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
+def keep_fixed(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
     """Return `new`, or `old` to the bit where the rate of the step was 0.
 
     A mean of equal numbers may differ from them in the last bit, so a variable that no
@@ -67,7 +67,7 @@ def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
     Example:
         >>> import jax.numpy as jnp
         >>> old, mean = jnp.array([1.0]), jnp.array([1.0000001])
-        >>> moved(0.0, old, mean), moved(0.1, old, mean)
+        >>> keep_fixed(0.0, old, mean), keep_fixed(0.1, old, mean)
         (Array([1.], dtype=float32), Array([1.0000001], dtype=float32))
     """
 
