@@ -97,7 +97,7 @@ def solve_adjoint(
     # Random signs v have E ‖Jv‖² = ‖J‖², the Frobenius norm (Hutchinson).
     size = jnp.sqrt(jnp.mean(jax.vmap(tree.squared_norm)(images)[1:]))
     convex = jnp.all(both.convex)
-    unfinished = convex & ~jnp.all(both.done)
+    unfinished = convex & ~jnp.all(both.converged)
     needed = jnp.max(jax.vmap(conjugate_gradients.products_needed)(both))
     return DeviceSolves(
         indirect=jax.tree.map(lambda leaf: leaf[0], images),

@@ -56,7 +56,7 @@ class Solve(NamedTuple):
         return self.lowest > FLAT * self.highest
 
     @property
-    def done(self) -> Array:
+    def converged(self) -> Array:
         """Whether the residual is as small as was asked for."""
         return self.squared <= self.goal
 
@@ -147,7 +147,7 @@ def solve(
         (Array([1.  , 0.25], dtype=float32), 2)
     """
     return jax.lax.while_loop(
-        lambda state: ~state.done & (state.products < limit) & state.convex,
+        lambda state: ~state.converged & (state.products < limit) & state.convex,
         lambda state: advance(state, product(state.direction)),
         begin(right, tolerance),
     )

@@ -205,7 +205,7 @@ class FederatedSolves:
         """
         solve = conjugate_gradients.begin(right, tolerance)
         whole = norm(right)
-        while not bool(solve.done):
+        while not bool(solve.converged):
             left = sqrt(float(solve.squared)) / whole
             tell(left)
             if int(solve.products) >= self.survey.products:
