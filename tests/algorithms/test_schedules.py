@@ -22,7 +22,7 @@ from fedbilevel.engines import simulation
 from fedbilevel.experiments.schema.registry import kinds
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
-from fedbilevel.mathematics.settings import declared
+from fedbilevel.mathematics.settings import declarations
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, by_day
 
@@ -94,7 +94,7 @@ def server_after(algorithm):
 def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
     owners = {type(one) for one in SCHEDULED.values()}
     known = kinds("algorithm").values()
-    assert owners == {one for one in known if "learning_rate" in declared(one)}
+    assert owners == {one for one in known if "learning_rate" in declarations(one)}
     assert all(
         "learning_rate"
         in {one.name for one in fields(owner) if one.type == LearningRate}

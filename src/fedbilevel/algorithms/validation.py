@@ -7,7 +7,7 @@ from fedbilevel.mathematics.settings import (
     FreshWeight,
     SettingError,
     check_ranges,
-    declared,
+    declarations,
     is_number,
 )
 
@@ -58,7 +58,7 @@ def _check_fresh_weights(algorithm: Any) -> None:
     eta = algorithm.learning_rate
     if isinstance(eta, schedules.CubeRootDecay) and is_number(eta.scale):
         eta = eta(0)  # its largest
-    for name, one in declared(type(algorithm)).items():
+    for name, one in declarations(type(algorithm)).items():
         mark = one.find(FreshWeight)
         weight = getattr(algorithm, name)
         if mark is None or not (is_number(eta) and is_number(weight)):

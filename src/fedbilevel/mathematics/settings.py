@@ -163,11 +163,11 @@ Seed: TypeAlias = Annotated[int, Range(at_least=0.0, at_most=2.0**32 - 1, whole=
 """Of random choices."""
 
 
-class Declared(NamedTuple):
+class Declaration(NamedTuple):
     """What the type of a setting says.
 
     Example:
-        >>> Declared(int, (Range(at_least=1.0), STATIC), optional=False).range.words
+        >>> Declaration(int, (Range(at_least=1.0), STATIC), optional=False).range.words
         'at least 1'
     """
 
@@ -185,32 +185,32 @@ class Declared(NamedTuple):
         """Return the mark of a kind, or nothing.
 
         Example:
-            >>> Declared(float, (Search.NEAR,), optional=False).find(Search).name
+            >>> Declaration(float, (Search.NEAR,), optional=False).find(Search).name
             'NEAR'
         """
         return next((one for one in self.marks if isinstance(one, kind)), None)
 
 
-def declared(cls: type) -> Mapping[str, Declared]:
+def declarations(cls: type) -> Mapping[str, Declaration]:
     """Return what the types of a dataclass's fields say, by their names.
 
     Example:
         >>> @dataclass(frozen=True)
         ... class Settings:
         ...     radius: Rate | None = None
-        >>> declared(Settings)["radius"].range.words
+        >>> declarations(Settings)["radius"].range.words
         'above 0'
     """
     return _declared_by(cls)
 
 
 @cache
-def _declared_by(cls: Any) -> Mapping[str, Declared]:
+def _declared_by(cls: Any) -> Mapping[str, Declaration]:
     hints = get_type_hints(cls, include_extras=True)
     return {one.name: _declared(hints[one.name]) for one in fields(cls)}
 
 
-def _declared(hint: Any) -> Declared:
+def _declared(hint: Any) -> Declaration:
     # Rate | None has the mark inside the union; without one the mark is outside.
     parts = get_args(hint)
     optional = get_origin(hint) is not Annotated and NoneType in parts
@@ -218,9 +218,9 @@ def _declared(hint: Any) -> Declared:
         marked = [one for one in parts if get_origin(one) is Annotated]
         hint = marked[0] if len(marked) == 1 else hint
     if get_origin(hint) is not Annotated:
-        return Declared(hint, (), optional)
+        return Declaration(hint, (), optional)
     kind, *marks = get_args(hint)
-    return Declared(kind, tuple(marks), optional)
+    return Declaration(kind, tuple(marks), optional)
 
 
 def unmarked(hint: Any) -> Any:
@@ -256,7 +256,7 @@ def register(cls: Class) -> Class:
         >>> jax.tree.map(lambda leaf: 2 * leaf, Settings(0.5, steps=3))
         Settings(rate=1.0, steps=3)
     """
-    marked = [name for name, one in declared(cls).items() if STATIC in one.marks]
+    marked = [name for name, one in declarations(cls).items() if STATIC in one.marks]
     static = [
         f.name for f in fields(cls) if f.name in marked or f.metadata.get("static")
     ]
@@ -314,7 +314,7 @@ def check_ranges(settings: Any) -> None:
         1 and whole, but it is 0.
     """
     owner = type(settings).__name__
-    for name, one in declared(type(settings)).items():
+    for name, one in declarations(type(settings)).items():
         value = getattr(settings, name)
         if value is None and one.optional:
             continue
