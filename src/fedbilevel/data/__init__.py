@@ -1,4 +1,4 @@
-"""Devices and their examples, and how examples are split among devices."""
+"""Devices, their examples, and the partition of a table among devices."""
 
 from fedbilevel.data.partitions import fill_empty_parts, partition, take
 
