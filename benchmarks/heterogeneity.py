@@ -116,7 +116,7 @@ def verdict(amount: float) -> dict[str, Any]:
             task.problem, task.devices, task.x, task.y, tolerance=TOLERANCE
         )
     x, y = np.asarray(task.x), quadratic.lower_solution(np.asarray(task.x))
-    exact = quadratic.own_hypergradient(x, y) - quadratic.hypergradient(x)
+    exact = quadratic.mean_local_hypergradient(x, y) - quadratic.hypergradient(x)
     hypergradient = quadratic.hypergradient(x)
     indirect = quadratic.shifts.mean(0) + quadratic.ridge * x - hypergradient
     size = max(np.linalg.norm(hypergradient), np.linalg.norm(indirect))

@@ -11,7 +11,7 @@ from flwr_datasets.partitioner import DirichletPartitioner
 
 from benchmarks.fitting import softmax
 from fedbilevel import InMemoryDevices, datasets
-from fedbilevel.data.partitions import nobody_without, partition, take
+from fedbilevel.data.partitions import fill_empty_parts, partition, take
 from fedbilevel.datasets import Labelled
 from fedbilevel.problems import (
     LabelledRows,
@@ -214,8 +214,8 @@ def _split(
         training,
         validation,
         test,
-        nobody_without([part[part < count] for part in rows]),
-        nobody_without([part[part >= count] - count for part in rows]),
+        fill_empty_parts([part[part < count] for part in rows]),
+        fill_empty_parts([part[part >= count] - count for part in rows]),
         classes,
     )
     return split, selection

@@ -37,9 +37,9 @@ def upper_loss(x, y, batch):
 
 
 def lower_loss(x, y, batch):
-    curved = 0.5 * jnp.einsum("i,bij,j->b", y, batch.matrix, y)
-    pulled = (batch.coupling @ x + batch.offset) @ y
-    return jnp.mean(curved - pulled)
+    quadratic = 0.5 * jnp.einsum("i,bij,j->b", y, batch.matrix, y)
+    linear = (batch.coupling @ x + batch.offset) @ y
+    return jnp.mean(quadratic - linear)
 
 
 def problem() -> BilevelProblem:
@@ -47,7 +47,7 @@ def problem() -> BilevelProblem:
 
 
 def examples(generator: np.random.Generator, count: int, noise: float) -> LocalExamples:
-    """Return examples scattered about one quadratic that every call shares."""
+    """Return examples scattered about a quadratic that is the same for every call."""
     base = np.random.default_rng(0)
     root = base.normal(size=(Y_SIZE, Y_SIZE))
     matrix = np.eye(Y_SIZE) + 0.2 * root @ root.T
@@ -75,7 +75,7 @@ def devices(count: int, per_device: int, noise: float) -> list[LocalExamples]:
 
 
 def exact_device() -> InMemoryDevices:
-    """Return one noiseless example: every draw gives the deterministic oracle."""
+    """Return a device with one noiseless example: its oracles are deterministic."""
     return InMemoryDevices(devices(1, 1, 0.0))
 
 

@@ -1,9 +1,9 @@
-"""The rivals' rules in plain NumPy, for the quadratic of `tests.quadratic`.
+"""The rival algorithms in plain NumPy, for the quadratic of `tests.quadratic`.
 
-As in `tests.algorithms.transcription`, nothing is shared with the package: derivatives
-are written by hand, devices and steps are Python loops, and only the samples are given,
-by `draw(round, exchange, device, place)`. Place 0 is the start of a device's work in an
-exchange, place k + 1 its local step k.
+As in `tests.algorithms.transcription`, no code is shared with the package: derivatives
+are written by hand, and devices and steps are Python loops. Only the samples come from
+the package, by `draw(round, exchange, device, position)`. Position 0 is the start of a
+device's work in an exchange, position k + 1 its local step k.
 """
 
 import math
@@ -19,7 +19,7 @@ Draw = Callable[[int, int, int, int], Any]
 
 
 class Federation(NamedTuple):
-    """Where a run begins, who takes part with which share of the means, how long."""
+    """The initial point, the weights of the devices and the number of rounds."""
 
     x: np.ndarray
     y: np.ndarray
@@ -53,9 +53,9 @@ class Rates(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What every device begins its next round with, after each round.
+    """The points of all devices after each round.
 
-    `projected` tells of every projection of z whether it shortened it.
+    `projected` has, for every projection of z, whether it shortened z.
     """
 
     points: list[list[Point]]
@@ -99,7 +99,7 @@ def project(z: np.ndarray, radius: float, projected: list[bool]) -> np.ndarray:
 def averaged(
     federation: Federation, points: list[Point], private_lower: bool
 ) -> list[Point]:
-    """Return the mean to every device, or only that of x where y and z stay private."""
+    """Return the mean for every device, or only that of x if y and z are private."""
     x, y, z = (federation.mean(field) for field in zip(*points, strict=True))
     if private_lower:
         return [Point(x, point.y, point.adjoint) for point in points]
@@ -141,7 +141,7 @@ def fedbio_acc(
     local_steps: int,
     private_lower: bool,
 ) -> Trace:
-    """Run FedBiOAcc; `rates` multiply a, and c of the rule is `mixing`."""
+    """Run FedBiOAcc with step lengths a · `rates` and c = `mixing`."""
     trace = Trace([], [])
     start = Point(federation.x, federation.y, np.zeros_like(federation.y))
     points = [start for _ in federation.devices]
@@ -183,7 +183,7 @@ def simfbo(
     steps: Sequence[int],
     normalised: bool,
 ) -> Trace:
-    """Run SimFBO, or ShroFBO if `normalised`, device i making steps[i] local steps."""
+    """Run SimFBO, or ShroFBO if `normalised`, with steps[i] local steps on device i."""
     trace = Trace([], [])
     server = Point(federation.x, federation.y, np.zeros_like(federation.y))
     for r in range(federation.rounds):
@@ -219,11 +219,11 @@ def simfbo(
 
 
 class NestedDraws(NamedTuple):
-    """What FedNest's exchanges draw: a batch of one level, or one of each."""
+    """Draws of FedNest's exchanges: a batch of one level, or a batch of each level."""
 
     upper: Draw
     lower: Draw
-    both: Draw
+    pair: Draw
 
 
 class Nested(NamedTuple):
@@ -244,28 +244,28 @@ def fednest(
     settings: Nested,
     products: Sequence[int] | None,
 ) -> list[Pair]:
-    """Run FedNest; `products` are the N′ drawn in each round, None sums the series."""
+    """Run FedNest; `products` are the N′ of each round, or None to sum the series."""
     theta, terms = settings.theta, settings.terms
     devices, mean = federation.devices, federation.mean
     x, y = federation.x, federation.y
     trace = []
     for r in range(federation.rounds):
         for inner in range(settings.lower_rounds):
-            asked, moved = 2 * inner, 2 * inner + 1
+            query, moved = 2 * inner, 2 * inner + 1
             q = mean(
-                [lower_gradient(x, y, draws.lower(r, asked, i, 0)) for i in devices]
+                [lower_gradient(x, y, draws.lower(r, query, i, 0)) for i in devices]
             )
-            reached = []
+            ends = []
             for i in devices:
-                mine = y
+                local = y
                 for k in range(settings.lower_steps):
                     batch = draws.lower(r, moved, i, k + 1)
                     correction = q - lower_gradient(x, y, batch)
-                    mine = mine - settings.lower_rate * (
-                        lower_gradient(x, mine, batch) + correction
+                    local = local - settings.lower_rate * (
+                        lower_gradient(x, local, batch) + correction
                     )
-                reached.append(mine)
-            y = mean(reached)
+                ends.append(local)
+            y = mean(ends)
         exchange = 2 * settings.lower_rounds
         power = mean(
             [upper_gradients(x, y, draws.upper(r, exchange, i, 0))[1] for i in devices]
@@ -284,23 +284,25 @@ def fednest(
             else (terms + 1) * theta * powers[products[r]]
         )
         exchange += 1
-        own = []
+        gradients = []
         for i in devices:
-            upper, lower = draws.both(r, exchange, i, 0)
-            own.append(upper_gradients(x, y, upper)[0] - cross_product(lower, inverse))
-        h = mean(own)
+            upper, lower = draws.pair(r, exchange, i, 0)
+            gradients.append(
+                upper_gradients(x, y, upper)[0] - cross_product(lower, inverse)
+            )
+        h = mean(gradients)
         exchange += 1
-        reached = []
+        ends = []
         for i in devices:
-            mine = x
+            local = x
             for k in range(settings.local_steps):
                 batch = draws.upper(r, exchange, i, k + 1)
                 correction = h - upper_gradients(x, y, batch)[0]
-                mine = mine - settings.upper_rate * (
-                    upper_gradients(mine, y, batch)[0] + correction
+                local = local - settings.upper_rate * (
+                    upper_gradients(local, y, batch)[0] + correction
                 )
-            reached.append(mine)
-        x = mean(reached)
+            ends.append(local)
+        x = mean(ends)
         trace.append(Pair(x, y))
     return trace
 
@@ -312,23 +314,25 @@ def lfednest(
     trace = []
     for r in range(federation.rounds):
         for exchange in range(settings.lower_rounds):
-            reached = []
+            ends = []
             for i in federation.devices:
-                mine = y
+                local = y
                 for k in range(settings.lower_steps):
                     batch = draw_lower(r, exchange, i, k + 1)
-                    mine = mine - settings.lower_rate * lower_gradient(x, mine, batch)
-                reached.append(mine)
-            y = federation.mean(reached)
-        reached = []
+                    local = local - settings.lower_rate * lower_gradient(
+                        x, local, batch
+                    )
+                ends.append(local)
+            y = federation.mean(ends)
+        ends = []
         for i in federation.devices:
-            mine = x
+            local = x
             for k in range(settings.local_steps):
                 samples = draw_series(r, settings.lower_rounds, i, k + 1)
-                mine = mine - settings.upper_rate * transcription.hypergradient(
-                    mine, y, samples, settings.theta
+                local = local - settings.upper_rate * transcription.hypergradient(
+                    local, y, samples, settings.theta
                 )
-            reached.append(mine)
-        x = federation.mean(reached)
+            ends.append(local)
+        x = federation.mean(ends)
         trace.append(Pair(x, y))
     return trace

@@ -1,4 +1,4 @@
-"""All algorithms, for tests of what holds for every one of them."""
+"""All algorithms, for tests of their common properties."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -94,16 +94,16 @@ KINDS = (
     "FedBiO, private lower level",
     "two exchanges, private state",
 )
-"""One of each kind: a series on each device, private state, several exchanges."""
+"""Representative algorithms: a local series, private state, several exchanges."""
 
 
 def at_night(*values: Any) -> list[Any]:
-    """Return parameters of a test that are left to the night."""
+    """Return test parameters marked as nightly."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 def by_day(table: Iterable[Any], *names: Any) -> list[Any]:
-    """Return the entries of a table as parameters, all but some left to the night."""
+    """Return the entries of a table as parameters, all except `names` nightly."""
     return [*names, *at_night(*(name for name in table if name not in names))]
 
 
@@ -114,7 +114,7 @@ def in_tiers(
 
     Args:
         quick: algorithms of the quick tier.
-        check: algorithms of `make check`; all others are left to the night.
+        check: algorithms of `make check`; all others are nightly.
     """
 
     def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -135,10 +135,10 @@ class TwoExchangesServer(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TwoExchanges:
-    """A made-up algorithm that uses what the paper's two do not.
+    """A toy algorithm with features that the paper's two algorithms lack.
 
-    Its rounds have two exchanges, the second depending on what the first averaged; its
-    devices keep how often they took part, and report it.
+    Its rounds have two exchanges, and the second depends on the mean of the first. Its
+    devices store and report the number of rounds they participated in.
     """
 
     rate: float

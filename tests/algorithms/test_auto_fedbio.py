@@ -1,4 +1,4 @@
-"""FedBiO that finds its own rates: known answers, scales, and guard rails."""
+"""AutoFedBiO: known solutions, scales of the losses, and the divergence guard."""
 
 import logging
 
@@ -44,9 +44,9 @@ def last_round(
 
 
 def alone(*values):
-    """Return devices of one example each, so that nothing is drawn at random."""
+    """Return devices with one example each, so that draws are deterministic."""
     held = [np.asarray([value]) for value in values]
-    return InMemoryDevices([LocalExamples(one, one) for one in held])
+    return InMemoryDevices([LocalExamples(rows, rows) for rows in held])
 
 
 @pytest.mark.parametrize("local_steps", [1, *at_night(5)])
@@ -68,7 +68,7 @@ def test_it_reaches_the_solution_for_devices_that_differ(local_steps):
         assert error < 1e-3
         assert abs(float(last.y) - 1.0) < 1e-3
     else:
-        # Several local steps let devices drift apart, as the documentation says.
+        # Several local steps let devices drift apart, as documented.
         assert 1e-2 < error < 0.1
 
 
@@ -94,20 +94,20 @@ def test_the_scales_of_the_losses_change_nothing(upper, lower):
         [quadratic.examples(generator, size, 0.3) for size in (3, 5)]
     )
     start = jnp.ones(quadratic.X_SIZE), jnp.zeros(quadratic.Y_SIZE)
-    one = last_round(scaled(1.0, 1.0), devices, *start, rounds=20)
+    base = last_round(scaled(1.0, 1.0), devices, *start, rounds=20)
     other = last_round(scaled(upper, lower), devices, *start, rounds=20)
-    assert not np.allclose(one.x, 1.0, atol=1e-2)
-    np.testing.assert_allclose(other.x, one.x, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(other.y, one.y, rtol=0, atol=1e-8)
+    assert not np.allclose(base.x, 1.0, atol=1e-2)
+    np.testing.assert_allclose(other.x, base.x, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(other.y, base.y, rtol=0, atol=1e-8)
     ratio = upper / lower
     np.testing.assert_allclose(
-        other.server.adjoint, ratio * one.server.adjoint, rtol=1e-6, atol=1e-8 * ratio
+        other.server.adjoint, ratio * base.server.adjoint, rtol=1e-6, atol=1e-8 * ratio
     )
 
 
 @pytest.mark.nightly
 def test_rates_follow_a_curvature_that_grows_as_x_moves():
-    # The curvature x⁴ grows a thousandfold on the way from 1 to where Φ is least.
+    # The curvature x⁴ grows a thousandfold between 1 and the minimum of Φ.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((x - 6.0 * batch) ** 2 + y**2),
         lower_loss=lambda x, y, batch: jnp.mean(0.5 * x**4 * (y - batch) ** 2),
@@ -122,18 +122,18 @@ def test_rates_follow_a_curvature_that_grows_as_x_moves():
 
 
 def cliff(x, y, batch):
-    """Return a loss with a wall at 1, which no curvature at the start betrays."""
+    """Return a loss with a wall at 1, which the initial curvature does not show."""
     wall = 0.5e4 * jax.nn.relu(y - 1.0) ** 2
     return jnp.mean(0.5 * (y - 2.0 * batch) ** 2) + wall
 
 
-# Problems of several tests are made once, so that their programs are too.
+# Problems of several tests are created once, so that their programs compile once.
 CLIFF = BilevelProblem(
     upper_loss=lambda x, y, batch: jnp.mean((y - x) ** 2 + 0.0 * batch),
     lower_loss=cliff,
 )
-# √(1 + (y − x)²) is straight far out: a step of one over its curvature there jumps over
-# y*(x), and back again.
+# √(1 + (y − x)²) is almost linear far from y*(x): a step of length 1 over the curvature
+# there jumps over y*(x), and back again.
 STRAIGHT = BilevelProblem(
     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
     lower_loss=lambda x, y, batch: (
@@ -150,9 +150,9 @@ def test_an_explosion_is_answered_by_stepping_back(caplog):
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
     with caplog.at_level(logging.WARNING, "fedbilevel"):
         last = last_round(CLIFF, *start)
-    said = [one.getMessage() for one in caplog.records]
-    assert any("continues from its last good state" in one for one in said)
-    assert 1 <= int(last.server.setbacks) == len(said)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("continues from its last good state" in text for text in messages)
+    assert 1 <= int(last.server.setbacks) == len(messages)
     assert abs(float(last.y) - 1.0) < 1e-3
     assert abs(float(last.x) - 1.0) < 0.05
     again = last_round(CLIFF, *start)
@@ -161,11 +161,11 @@ def test_an_explosion_is_answered_by_stepping_back(caplog):
 
 @pytest.mark.parametrize("rounds", [9, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_short_run_recovers_from_an_explosion(rounds):
-    # All rounds in which x warms up diverge: there is no loss yet to compare with.
+    # All rounds of the warm-up of x diverge, so there is no loss for comparison.
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
     last = last_round(CLIFF, *start, rounds=rounds)
     assert 1 <= int(last.server.setbacks) <= rounds // 2
-    # It goes on, in steps as short as the cliff asks for.
+    # The run continues with steps short enough for the cliff.
     assert 0.01 < float(last.y) < 1.1
     assert float(last.x) < 1.99
 
@@ -192,7 +192,7 @@ def test_ten_steps_for_each_unit_of_the_condition_number_suffice(
 
 @pytest.mark.parametrize("size", [(3,), *at_night(())])
 def test_it_leaves_a_start_at_zero(size):
-    # y*(0) = 0: nothing has a length yet that the first step could be compared with.
+    # y*(0) = 0: there is no length with which the first step could be compared.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean(batch) * jnp.sum((y - 1.0) ** 2),
         lower_loss=lambda x, y, batch: jnp.mean(batch) * jnp.sum((y - x) ** 2),
@@ -213,7 +213,7 @@ def test_a_loss_that_is_flat_where_it_begins_does_not_throw_it_about(y):
     ("rows", "excluded"),
     [
         (slice(None), ROUNDS - 1),
-        # In some batches only: local steps break after the first, as if they diverged.
+        # Only some batches have NaN: later local steps fail as if they diverged.
         pytest.param(slice(1), ROUNDS // 2, id="one row of forty"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_device_whose_examples_are_not_finite_is_left_out_and_named(rows, excl
 
 
 def test_devices_that_differ_much_are_not_taken_for_explosions():
-    # One in twenty is far away: whenever it is drawn, the loss is a hundred times.
+    # One device in twenty is far away: in its rounds, the loss is 100 times as large.
     far = np.where(np.arange(100) < 5, 20.0, 0.0)
     devices = InMemoryDevices([LocalExamples(np.full(1, c), np.ones(1)) for c in far])
     problem = BilevelProblem(
@@ -249,7 +249,7 @@ def test_devices_that_differ_much_are_not_taken_for_explosions():
 
 @jax.tree_util.register_static
 class Lying:
-    """AutoFedBiO with devices that send something else, where their data say so."""
+    """AutoFedBiO in which devices with a negative example upload false values."""
 
     def __init__(self, rounds: int, lie: str, value: float) -> None:
         self.inner, self.lie, self.value = AutoFedBiO(rounds), lie, value
@@ -265,28 +265,30 @@ class Lying:
 
     def opening(self, problem):
         (phase,) = self.inner.opening(problem)
-        return (self._lying(phase, lambda told, _: 0.0 * told + self.value),)
+        return (self._falsify(phase, lambda value, _: 0.0 * value + self.value),)
 
     def phases(self, problem):
-        def changed(told, downlink):
-            found, steps, broken = told
+        def change(beside, downlink):
+            measured, steps, broken = beside
             if self.lie == "both, timed":
                 _, step, shared = downlink
                 warm = self.inner.rounds * self.inner.local_steps // 10
                 loud = jnp.abs(step - warm) > 3 * self.inner.local_steps
-                lie = self.value * shared.level + 9.0 * found.loss
-                found = found._replace(loss=jnp.where(loud, lie, found.loss))
-                return found, steps, jnp.where(step >= warm, 1.0, broken)
+                lie = self.value * shared.level + 9.0 * measured.loss
+                loss = jnp.where(loud, lie, measured.loss)
+                measured = measured._replace(loss=loss)
+                return measured, steps, jnp.where(step >= warm, 1.0, broken)
             if self.lie == "broken":
-                return found, steps, 0.0 * broken + self.value
-            if self.lie in found._fields:
-                found = found._replace(**{self.lie: 0.0 * found.loss + self.value})
-            return found, steps, broken
+                return measured, steps, 0.0 * broken + self.value
+            if self.lie in measured._fields:
+                value = 0.0 * measured.loss + self.value
+                measured = measured._replace(**{self.lie: value})
+            return measured, steps, broken
 
         (phase,) = self.inner.phases(problem)
-        return (self._lying(phase, changed),)
+        return (self._falsify(phase, change),)
 
-    def _lying(self, phase, changed):
+    def _falsify(self, phase, change):
         if (self.lie == "opening") != (phase.steps == 0):
             return phase
 
@@ -295,13 +297,13 @@ class Lying:
             return phase.start(downlink, private, data, key), batch[0] < 0
 
         def finish(carry, downlink, key):
-            sent, kept, info = phase.finish(carry[0], downlink, key)
-            told = jax.tree.map(
-                lambda lie, truth: jnp.where(carry[1], lie, truth),
-                changed(sent.beside, downlink),
-                sent.beside,
+            upload, private, info = phase.finish(carry[0], downlink, key)
+            beside = jax.tree.map(
+                lambda lie, value: jnp.where(carry[1], lie, value),
+                change(upload.beside, downlink),
+                upload.beside,
             )
-            return sent._replace(beside=told), kept, info
+            return upload._replace(beside=beside), private, info
 
         return phase._replace(
             start=start,
@@ -322,10 +324,10 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("told", by_day(LIES, LIES[0], LIES[-1]), ids=str)
-def test_what_one_device_reports_does_not_stop_a_run(told):
-    lie, value = told
-    # The liar's example is −1, the others' 1: both losses are the same for each.
+@pytest.mark.parametrize("case", by_day(LIES, LIES[0], LIES[-1]), ids=str)
+def test_what_one_device_reports_does_not_stop_a_run(case):
+    lie, value = case
+    # The liar's example is −1, the others' 1: their losses are the same.
     held = [LocalExamples(np.full(1, c), np.ones(1)) for c in (-1.0, *[1.0] * 6)]
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((y - jnp.abs(batch)) ** 2),
@@ -367,7 +369,7 @@ def test_after_five_setbacks_only_most_devices_bring_about_another(
         broken=no,
         doubtful=no,
     )
-    _, found = judge(
+    _, result = judge(
         guard._replace(setbacks=jnp.asarray(setbacks)),
         jnp.array(2.0),
         jnp.array(loss),
@@ -375,12 +377,12 @@ def test_after_five_setbacks_only_most_devices_bring_about_another(
         broken=jnp.asarray(broken),
         doubtful=jnp.asarray(doubtful),
     )
-    assert bool(found) == exploded
+    assert bool(result) == exploded
 
 
 @pytest.mark.nightly
 def test_an_adjoint_in_negative_curvature_begins_again():
-    # g = (y² − 1)² / 4 + x y / 10 bends down between its two valleys, where y begins.
+    # g = (y² − 1)² / 4 + x y / 10 is concave between its two minima, where y starts.
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((y - 0.9 * batch) ** 2),
         lower_loss=lambda x, y, batch: jnp.mean(
@@ -390,35 +392,35 @@ def test_an_adjoint_in_negative_curvature_begins_again():
     last = last_round(
         problem, alone(1.0, 1.0), jnp.array(0.0), jnp.array(0.01), rounds=600
     )
-    # In the valley at 0.9: y³ − y + x / 10 = 0 there.
+    # At the minimum at 0.9, y³ − y + x / 10 = 0.
     assert abs(float(last.y) - 0.9) < 1e-2
     assert abs(float(last.x) - 10 * (0.9 - 0.9**3)) < 0.1
 
 
 @pytest.mark.parametrize(
-    ("planned", "said"),
+    ("planned", "message"),
     [
         (9, "ends while the learning rate of x is still high"),
         (2, "is zero in the last rounds"),
         (3, None),
     ],
 )
-def test_a_run_of_another_length_than_planned_is_mentioned(planned, said, caplog):
+def test_a_run_of_another_length_than_planned_is_mentioned(planned, message, caplog):
     loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)  # noqa: E731
     problem = BilevelProblem(loss, loss)
     run(problem, AutoFedBiO(planned), alone(1.0), 1.0, 1.0, rounds=3)
-    messages = [one.getMessage() for one in caplog.records]
-    assert len(messages) == (said is not None)
-    assert said is None or said in messages[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (message is not None)
+    assert message is None or message in messages[0]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds at least 2"),
-        ({"rounds": 9, "momentum": 1.0}, "momentum at least 0 and below 1"),
-        ({"rounds": 9, "lower_rate": 0.0}, "lower_rate above 0"),
-        ({"rounds": 9, "local_steps": 0}, "local_steps at least 1"),
+        ({"rounds": 0}, "rounds is 0, expected a whole number, at least 2"),
+        ({"rounds": 9, "momentum": 1.0}, "momentum is 1.0, .* at least 0 and below 1"),
+        ({"rounds": 9, "lower_rate": 0.0}, "lower_rate is 0.0, .* above 0"),
+        ({"rounds": 9, "local_steps": 0}, "local_steps is 0, .* at least 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

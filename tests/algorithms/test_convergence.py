@@ -43,8 +43,8 @@ def test_both_reach_the_solution_of_a_homogeneous_quadratic(make):
 def tail_error(algorithm, devices, mean, rounds, seed) -> float:
     """Return the mean of ‖∇Φ‖² over the last third of a run."""
     errors = [
-        np.sum(mean.hypergradient(np.asarray(done.x)) ** 2)
-        for done in run(
+        np.sum(mean.hypergradient(np.asarray(result.x)) ** 2)
+        for result in run(
             quadratic.problem(), algorithm, devices, *START, rounds=rounds, seed=seed
         )
     ]
@@ -53,7 +53,7 @@ def tail_error(algorithm, devices, mean, rounds, seed) -> float:
 
 @pytest.mark.nightly
 def test_variance_reduction_lowers_the_tail_error_at_equal_samples():
-    # Every part of every example is scattered: targets, matrices and couplings too.
+    # All parts of the examples have noise: targets, matrices and couplings too.
     held = quadratic.examples(np.random.default_rng(8), 500, 0.3)
     devices = InMemoryDevices.sharing(held, device_count=4)
     mean = quadratic.Mean.of([held])
@@ -62,7 +62,7 @@ def test_variance_reduction_lowers_the_tail_error_at_equal_samples():
         "hypergradient": NeumannSeries(terms=20, scale=0.15),
         "local_steps": 5,
     }
-    # Both draw the same number of examples a step and keep the same step lengths.
+    # Both draw the same number of examples per step and have the same step lengths.
     momentum = LocalBSGM(**settings, upper_mixing=5.0, lower_mixing=5.0)
     reduced = LocalBSGVRM(**settings, upper_mixing=1.0, lower_mixing=1.0)
     for seed in range(3):
@@ -78,7 +78,7 @@ def test_warm_start_brings_y_to_the_lower_solution_at_the_first_x():
     devices = InMemoryDevices.sharing(held, device_count=3)
     x = np.full(quadratic.X_SIZE, 2.0)
     warm = WarmStart(learning_rate=0.2, exchanges=20, local_steps=10)
-    # A rate so small that the round itself hardly moves anything.
+    # The rate is so small that the round itself hardly moves x and y.
     algorithm = LocalBSGVRM(1e-12, NeumannSeries(1, 0.1), warm_start=warm)
     (only,) = run(quadratic.problem(), algorithm, devices, x, START[1], rounds=1)
     expected = quadratic.Mean.of([held]).lower_solution(x)

@@ -1,4 +1,4 @@
-"""F²SA settles where its penalty says, and that is 1/λ from the solution."""
+"""F²SA converges to the solution of its penalised problem, with a bias of O(1/λ)."""
 
 from functools import cache
 
@@ -13,14 +13,14 @@ APART = random_quadratic(devices=3, heterogeneity=0.5)
 MULTIPLIERS = (10.0, 20.0, 40.0, 80.0)
 
 
-def penalised_solution(one: Quadratic, multiplier: float) -> np.ndarray:
+def penalised_solution(quadratic: Quadratic, multiplier: float) -> np.ndarray:
     """Return x at which the gradient of min_w (f̄ + λḡ) − λ min_y ḡ vanishes.
 
     With ∇y ḡ = Āy − C̄x − d̄ and ∇y f̄ = y − b̄: y = Ā⁻¹(C̄x + d̄), w = (Ā + I/λ)⁻¹(C̄x +
     d̄ + b̄/λ), and c̄ + rx − λC̄ᵀ(w − y) = 0, a linear equation in x.
     """
-    matrix, coupling = one.matrices.mean(0), one.couplings.mean(0)
-    offset, target = one.offsets.mean(0), one.targets.mean(0)
+    matrix, coupling = quadratic.matrices.mean(0), quadratic.couplings.mean(0)
+    offset, target = quadratic.offsets.mean(0), quadratic.targets.mean(0)
     inverse = np.linalg.inv(matrix)
     softer = np.linalg.inv(matrix + np.eye(len(matrix)) / multiplier)
     slope = multiplier * coupling.T @ (softer - inverse) @ coupling
@@ -29,13 +29,13 @@ def penalised_solution(one: Quadratic, multiplier: float) -> np.ndarray:
         * coupling.T
         @ (softer @ (offset + target / multiplier) - inverse @ offset)
     )
-    left = one.ridge * np.eye(coupling.shape[1]) - slope
-    return np.linalg.solve(left, constant - one.shifts.mean(0))
+    left = quadratic.ridge * np.eye(coupling.shape[1]) - slope
+    return np.linalg.solve(left, constant - quadratic.shifts.mean(0))
 
 
 @cache
 def settled() -> np.ndarray:
-    """Where runs with each multiplier settle, on heterogeneous devices."""
+    """Return the limit of x for each multiplier, on heterogeneous devices."""
     parts = zip(
         APART.targets,
         APART.shifts,
@@ -53,10 +53,10 @@ def settled() -> np.ndarray:
     ]
     x, y = np.zeros(APART.shifts.shape[1]), np.zeros(APART.targets.shape[1])
     rate = 0.5 / np.linalg.eigvalsh(APART.matrices).max()
-    done = sweep(
+    result = sweep(
         quadratic_task(APART).problem,
-        # The direction of x is as steep as λ until y and w have settled.
-        [F2SA(rate, one, upper_rate=8.0 / one) for one in MULTIPLIERS],
+        # The direction of x is proportional to λ until y and w have converged.
+        [F2SA(rate, factor, upper_rate=8.0 / factor) for factor in MULTIPLIERS],
         InMemoryDevices(held),
         x,
         y,
@@ -64,14 +64,14 @@ def settled() -> np.ndarray:
         seeds=[0],
         measure=lambda server: server.x,
     )
-    return np.asarray(done.measurements)[:, 0, -1]
+    return np.asarray(result.measurements)[:, 0, -1]
 
 
 @pytest.mark.slow
 def test_it_settles_at_the_solution_of_the_penalised_problem():
-    for found, multiplier in zip(settled(), MULTIPLIERS, strict=True):
-        wanted = penalised_solution(APART, multiplier)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-8)
+    for x, multiplier in zip(settled(), MULTIPLIERS, strict=True):
+        expected = penalised_solution(APART, multiplier)
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""An upper rate of 0 trains y with x fixed, whatever the algorithm and the engine."""
+"""An upper rate of 0 trains y with x fixed, with every algorithm and engine."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from tests.algorithms.table import ALGORITHMS, KINDS, by_day
 pytestmark = pytest.mark.slow
 
 TUNABLE = [name for name, make in ALGORITHMS.items() if hasattr(make(), "upper_rate")]
-# Thirds, and weights of no common measure: a mean of equal numbers is rounded.
+# With thirds and incommensurable weights, a mean of equal numbers is rounded.
 X = np.linspace(-1.0, 1.3, quadratic.X_SIZE) / 3
 Y = np.linspace(1.0, 2.0, quadratic.Y_SIZE) / 3
 SIZES = (3, 8, 5, 1, 6, 4, 2)
@@ -49,22 +49,22 @@ def rounds_of(algorithm, problem=None, engine=Simulation()):
     )
 
 
-def lower_variable(done):
-    """Return y, or the devices' own where they keep it."""
-    own = [leaf for leaf in jax.tree.leaves(done.private) if leaf.ndim == 2]
-    return own[0] if own else done.y
+def lower_variable(result):
+    """Return y, or the devices' private y if they have one."""
+    local = [leaf for leaf in jax.tree.leaves(result.private) if leaf.ndim == 2]
+    return local[0] if local else result.y
 
 
 def test_every_algorithm_of_the_library_has_an_upper_rate():
     assert set(ALGORITHMS) - set(TUNABLE) == {
-        "FedBiOAcc, Adam on the server",  # the algorithm inside has it
+        "FedBiOAcc, Adam on the server",  # the inner algorithm has it
         "two exchanges, private state",
     }
 
 
 @pytest.mark.parametrize("name", by_day(TUNABLE, *KINDS[:2]))
 def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
-    # With X written into the lower loss x may move, but y cannot feel it.
+    # The lower loss uses the constant X, so a moving x has no effect on y.
     def lower_loss(x, y, batch):
         return quadratic.lower_loss(X, y, batch)
 
@@ -74,8 +74,8 @@ def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
     fixed = rounds_of(replace(tuned, upper_rate=0.0), problem)
     assert not np.allclose(moving[-1].x, X)
     assert not np.allclose(lower_variable(fixed[-1]), Y)
-    for done in fixed:
-        np.testing.assert_array_equal(done.x, X)
+    for result in fixed:
+        np.testing.assert_array_equal(result.x, X)
     np.testing.assert_allclose(
         lower_variable(fixed[-1]), lower_variable(moving[-1]), rtol=0, atol=1e-12
     )
@@ -84,11 +84,11 @@ def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_x_stays_to_the_bit_on_other_engines_and_schedules(engine):
     algorithm = FedBiO(CubeRootDecay(0.2), upper_rate=0.0, local_steps=2)
-    for done in rounds_of(algorithm, engine=engine):
-        np.testing.assert_array_equal(done.x, X)
+    for result in rounds_of(algorithm, engine=engine):
+        np.testing.assert_array_equal(result.x, X)
 
 
-def test_fixing_x_compiles_nothing_anew():
+def test_fixing_x_needs_no_compilation():
     problem, algorithm = quadratic.problem(), FedBiO(0.1, upper_rate=0.3, local_steps=2)
     rounds_of(algorithm, problem)
     work: Any = simulation._work
@@ -98,7 +98,7 @@ def test_fixing_x_compiles_nothing_anew():
 
 
 def test_a_negative_upper_rate_and_other_rates_of_0_are_refused():
-    with pytest.raises(ValueError, match=r"upper_rate at least 0 .* it is -0\.1"):
+    with pytest.raises(ValueError, match=r"upper_rate is -0\.1, .* at least 0"):
         FedBiO(0.1, upper_rate=-0.1)
-    with pytest.raises(ValueError, match=r"needs lower_rate above 0, but it is 0\.0"):
+    with pytest.raises(ValueError, match=r"lower_rate is 0\.0, .* above 0"):
         FedBiO(0.1, lower_rate=0.0)

@@ -1,4 +1,4 @@
-"""Where each method settles on heterogeneous devices, with deterministic oracles."""
+"""The limit of each method on heterogeneous devices, with deterministic oracles."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ SERIES = NeumannSeries(terms=40, scale=0.2)
 
 
 def heterogeneous(sizes=(1, 1, 1, 1)):
-    """Return devices of one quadratic each, repeated to the given sizes."""
+    """Return devices with one quadratic each, repeated to these sizes."""
     generator = np.random.default_rng(5)
     apart = [quadratic.examples(generator, 1, 0.8) for _ in sizes]
     return [
@@ -46,12 +46,12 @@ def heterogeneous(sizes=(1, 1, 1, 1)):
 
 
 HELD = heterogeneous()
-TRUTH = Mean.of(HELD)
+MEAN = Mean.of(HELD)
 
 
 def trajectory(algorithms, rounds, held=HELD, seed=0, **settings):
     """Return (x, y) of every setting after every round."""
-    done = sweep(
+    result = sweep(
         quadratic.problem(),
         algorithms,
         InMemoryDevices(held),
@@ -61,7 +61,7 @@ def trajectory(algorithms, rounds, held=HELD, seed=0, **settings):
         measure=lambda server: (server.x, server.y),
         **settings,
     )
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], done.measurements)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], result.measurements)
 
 
 def settled(algorithm, rounds, held=HELD, **settings):
@@ -69,17 +69,17 @@ def settled(algorithm, rounds, held=HELD, **settings):
     return x[0, -1], y[0, -1]
 
 
-def of_own_hypergradients(fixed_lower: bool) -> np.ndarray:
-    """Return x where the mean of the devices' own hypergradients vanishes.
+def zero_of_local_hypergradients(fixed_lower: bool) -> np.ndarray:
+    """Return the x at which the mean of the local hypergradients vanishes.
 
-    With `fixed_lower`, all take theirs at the global y*(x); otherwise each at its own.
-    The mean is affine in x, so two evaluations a coordinate determine it.
+    With `fixed_lower`, they are evaluated at the global y*(x), otherwise at the local
+    y_k*(x). The mean is affine in x, so two evaluations per coordinate determine it.
     """
-    own = [Mean.of([device]) for device in HELD]
+    local = [Mean.of([device]) for device in HELD]
 
     def mean(x):
-        y = TRUTH.lower_solution(x) if fixed_lower else None
-        return np.mean([device.hypergradient(x, y) for device in own], axis=0)
+        y = MEAN.lower_solution(x) if fixed_lower else None
+        return np.mean([device.hypergradient(x, y) for device in local], axis=0)
 
     constant = mean(START[0])
     slope = np.stack([mean(row) - constant for row in np.eye(quadratic.X_SIZE)], axis=1)
@@ -87,7 +87,7 @@ def of_own_hypergradients(fixed_lower: bool) -> np.ndarray:
 
 
 CORRECT: dict[str, FederatedAlgorithm] = {
-    # Its corrections vanish at the solution, so several local steps cost it nothing.
+    # Its corrections vanish at the solution, so several local steps cause no bias.
     "FedNest": FedNest(
         0.2, SERIES, lower_rounds=2, lower_steps=2, local_steps=2, batch_size=1
     ),
@@ -101,15 +101,15 @@ CORRECT: dict[str, FederatedAlgorithm] = {
 @pytest.mark.parametrize("name", by_day(CORRECT, "FedBiO", "SimFBO"))
 def test_one_local_step_reaches_the_true_solution(name):
     x, y = settled(CORRECT[name], rounds=300 if name == "FedNest" else 600)
-    np.testing.assert_allclose(x, TRUTH.solution(), rtol=0, atol=1e-6)
-    lower = TRUTH.lower_solution(TRUTH.solution())
+    np.testing.assert_allclose(x, MEAN.solution(), rtol=0, atol=1e-6)
+    lower = MEAN.lower_solution(MEAN.solution())
     np.testing.assert_allclose(y, lower, rtol=0, atol=1e-6)
 
 
 @pytest.mark.nightly
 def test_the_drawn_number_of_products_has_the_expectation_of_the_series():
-    # The count of steps seeds the draw, and the rates are too small to move anything:
-    # rounds are draws at one point.
+    # The number of steps seeds the draw, and the rates are too small to move x or y, so
+    # all rounds draw at the same point.
     series = NeumannSeries(terms=4, scale=0.1)
 
     def hypergradients(rounds, **settings):
@@ -150,9 +150,9 @@ def test_the_drift_of_several_local_steps_shrinks_with_the_rate(name):
     rates = (0.04, 0.02, 0.01)
     algorithms = [DRIFTING[name](rate, local_steps=5) for rate in rates]
     x, _ = trajectory(algorithms, rounds=3000)
-    errors = np.linalg.norm(x[:, -1] - TRUTH.solution(), axis=-1)
+    errors = np.linalg.norm(x[:, -1] - MEAN.solution(), axis=-1)
     moved = np.linalg.norm(x[:, -1] - x[:, -500], axis=-1)
-    assert (moved < 1e-3 * errors).all()  # they have settled
+    assert (moved < 1e-3 * errors).all()  # they have converged
     assert errors[0] > 1e-3  # there is a drift
     assert errors[1] < 0.65 * errors[0]
     assert errors[2] < 0.65 * errors[1]
@@ -164,7 +164,7 @@ def test_the_drift_vanishes_with_decaying_rates():
         return 0.05 / (1 + jnp.asarray(step, float) / 500)
 
     x, _ = trajectory([FedBiO(rate, local_steps=5)], rounds=20_000)
-    errors = np.linalg.norm(x[0] - TRUTH.solution(), axis=-1)
+    errors = np.linalg.norm(x[0] - MEAN.solution(), axis=-1)
     assert errors[-1] < 0.2 * errors[2_000] < 0.2 * 0.1
 
 
@@ -178,8 +178,8 @@ BIASED: dict[str, FederatedAlgorithm] = {
 
 @pytest.mark.parametrize("name", by_day(BIASED, "LocalBSGM"))
 def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name):
-    predicted = of_own_hypergradients(fixed_lower=True)
-    assert np.linalg.norm(predicted - TRUTH.solution()) > 0.5
+    predicted = zero_of_local_hypergradients(fixed_lower=True)
+    assert np.linalg.norm(predicted - MEAN.solution()) > 0.5
     x, _ = settled(BIASED[name], rounds=500)
     np.testing.assert_allclose(x, predicted, rtol=0, atol=1e-4)
 
@@ -194,13 +194,13 @@ def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name
 def test_private_lower_levels_solve_their_own_problem(algorithm):
     devices = InMemoryDevices(HELD)
     *_, last = run(quadratic.problem(), algorithm, devices, *START, rounds=600)
-    predicted = of_own_hypergradients(fixed_lower=False)
-    assert np.linalg.norm(predicted - TRUTH.solution()) > 0.1
+    predicted = zero_of_local_hypergradients(fixed_lower=False)
+    assert np.linalg.norm(predicted - MEAN.solution()) > 0.1
     np.testing.assert_allclose(last.x, predicted, rtol=0, atol=1e-6)
     lowers = jax.tree.leaves(last.private)[0]
     for device, y in zip(HELD, lowers, strict=True):
-        own = Mean.of([device]).lower_solution(last.x)
-        np.testing.assert_allclose(y, own, rtol=0, atol=1e-6)
+        local = Mean.of([device]).lower_solution(last.x)
+        np.testing.assert_allclose(y, local, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(last.y, START[1])
 
 
@@ -210,7 +210,7 @@ def test_a_device_with_a_private_lower_level_may_join_late():
 
     algorithm = FedBiOAcc(0.1, 1.0, 1.0, 1.0, 20.0, 20.0, 20.0, private_lower=True)
     x, _ = settled(algorithm, rounds=600, participation=late)
-    predicted = of_own_hypergradients(fixed_lower=False)
+    predicted = zero_of_local_hypergradients(fixed_lower=False)
     np.testing.assert_allclose(x, predicted, rtol=0, atol=1e-6)
 
 
@@ -220,7 +220,7 @@ def test_unequal_local_work_biases_simfbo_and_not_shrofbo():
     held = heterogeneous(sizes)
     work: dict[str, Any] = {"local_steps": 8, "examples_per_step": 1}
     truth = Mean.of(held).solution()
-    # SimFBO counts device i as often as it makes steps.
+    # SimFBO weighs device i by its number of steps.
     weighted = Mean.of(
         [device for device, n in zip(held, sizes, strict=True) for _ in range(n)]
     ).solution()
@@ -245,8 +245,8 @@ def test_simfbo_with_a_server_rate_of_one_is_fedbio():
         list(run(quadratic.problem(), algorithm, devices, *START, rounds=4))[-1]
         for algorithm in (FedBiO(*rates, local_steps=3), SimFBO(*rates, local_steps=3))
     ]
-    for mine, other in zip(ends[0].server[:3], ends[1].server[:3], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+    for value, other in zip(ends[0].server[:3], ends[1].server[:3], strict=True):
+        np.testing.assert_allclose(value, other, rtol=0, atol=1e-12)
 
 
 def decaying(step):
@@ -257,7 +257,7 @@ def decaying(step):
 def test_partial_participation_reaches_the_true_solution(make):
     sample = UniformSample(2)
     x, _ = trajectory([make(decaying)], 10_000, participation=sample, seed=1)
-    errors = np.linalg.norm(x[0] - TRUTH.solution(), axis=-1)
+    errors = np.linalg.norm(x[0] - MEAN.solution(), axis=-1)
     assert errors[-1] < 0.3 * errors[200]
     assert errors[-1] < 0.05
 
@@ -267,7 +267,7 @@ def test_partial_participation_biases_fednest():
     algorithm = FedNest(decaying, SERIES, upper_rate=2.0, lower_rate=2.0)
     x, _ = trajectory([algorithm], 2_000, participation=UniformSample(1), seed=1)
     late = x[0, -500:].mean(axis=0)
-    predicted = of_own_hypergradients(fixed_lower=True)
-    # With one device a round, its inverse is that device's own.
-    assert np.linalg.norm(late - TRUTH.solution()) > 0.5
+    predicted = zero_of_local_hypergradients(fixed_lower=True)
+    # With one device per round, the inverse is that of the device's local Hessian.
+    assert np.linalg.norm(late - MEAN.solution()) > 0.5
     assert np.linalg.norm(late - predicted) < 0.5

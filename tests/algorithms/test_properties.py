@@ -1,4 +1,4 @@
-"""One table: every algorithm × what must hold for all of them."""
+"""Common properties of all algorithms."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 
 ROUNDS = 3
-SIZES = (3, 8, 5, 1, 6)  # ragged; whoever has them, programs are the same
+SIZES = (3, 8, 5, 1, 6)  # ragged; programs do not depend on their order
 WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
 
 every_algorithm = in_tiers(quick=KINDS[1:2], check=KINDS)
@@ -47,15 +47,16 @@ def last_server(name, *, problem=None, devices=None, **settings):
     return last.server
 
 
-def assert_same(one, other, atol=1e-10):
+def assert_same(first, other, atol=1e-10):
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), one, other
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), first, other
     )
 
 
 @in_tiers(quick=(), check=KINDS[1:])
 def test_jit_equals_no_jit(name):
-    # Two rounds: the opening and a later one, of two devices. Uncompiled work is slow.
+    # Only two rounds, the opening and a later one, and two devices: without
+    # compilation, rounds are slow.
     settings = {"rounds": 2, "weights": [2.5, 0, 0, 0, 1.0]}
     compiled = last_server(name, **settings)
     assert_same(compiled, last_server(name, **settings, engine=DebugSimulation()))
@@ -71,16 +72,16 @@ def test_permuting_devices_changes_nothing(name):
 
 @every_algorithm
 def test_relabelling_devices_changes_nothing(name):
-    # Copies of one example a device: whatever is drawn, it is that one.
+    # Each device has copies of a single example, so draws are deterministic.
     held = [
         jax.tree.map(lambda leaf, size=size: np.repeat(leaf, size, axis=0), device)
         for size, device in zip(SIZES, quadratic.devices(5, 1, 0.3), strict=True)
     ]
     order = [3, 0, 4, 1, 2]
-    one = last_server(name, devices=InMemoryDevices(held))
+    first = last_server(name, devices=InMemoryDevices(held))
     relabelled = InMemoryDevices([held[k] for k in order])
     other = last_server(name, devices=relabelled, weights=WEIGHTS[order])
-    assert_same(one, other)
+    assert_same(first, other)
 
 
 @every_algorithm
@@ -90,9 +91,9 @@ def test_rescaling_weights_changes_nothing(name):
 
 @every_algorithm
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(name):
-    one, same, other = (last_server(name, seed=seed) for seed in (3, 3, 4))
-    jax.tree.map(np.testing.assert_array_equal, one, same)
-    assert not np.allclose(one.x, other.x, atol=1e-6)
+    first, same, other = (last_server(name, seed=seed) for seed in (3, 3, 4))
+    jax.tree.map(np.testing.assert_array_equal, first, same)
+    assert not np.allclose(first.x, other.x, atol=1e-6)
 
 
 @every_algorithm
@@ -111,7 +112,7 @@ def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers
 
     calls = []
 
-    def lower_loss(x, y, batch):  # another function: nothing is compiled for it yet
+    def lower_loss(x, y, batch):  # a new function, for which no program exists
         calls.append(1)
         return quadratic.lower_loss(x, y, batch)
 
@@ -132,7 +133,7 @@ def test_after_two_rounds_nothing_is_traced_whoever_takes_part_with_what_numbers
     if not getattr(algorithm, "warm_start", None):
         assert programs() - first <= 2 * len(phases)
     before = programs()
-    # Numbers are arguments of the compiled program: other ones need no other program.
+    # Numbers are arguments of the compiled program: new values need no new program.
     others = jax.tree.map(lambda rate: 0.5 * rate, algorithm)
     list(run(problem, others, *rest, rounds=2, participation=varying))
     assert programs() == before

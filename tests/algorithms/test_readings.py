@@ -1,9 +1,10 @@
-"""Three readings of the paper's averaging step, all transcribed, side by side.
+"""A comparison of three readings of the paper's averaging step.
 
-Both algorithms upload u_{t+1} and v_{t+1} in a line above the one that computes them.
-(1) All four are computed, then averaged: what the code does. (2) As the lines stand:
-u_t and v_t are averaged with x_{t+1} and y_{t+1}. (3) x_{t+1} and y_{t+1} are averaged
-first, u_{t+1} and v_{t+1} are evaluated there and averaged then: two exchanges a round.
+The pseudo-code of both algorithms uploads u_{t+1} and v_{t+1} in a line above the line
+that computes them. (1) All four variables are computed, then averaged, as in the
+package. (2) In the printed order: u_t and v_t are averaged with x_{t+1} and y_{t+1}.
+(3) x_{t+1} and y_{t+1} are averaged first; u_{t+1} and v_{t+1} are evaluated at the
+mean and averaged in a second exchange.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ FEATURES = 5
 
 
 class Problem(NamedTuple):
-    """Estimates by hand, samples, and where runs begin."""
+    """Hand-written estimates, samples and the initial point."""
 
     hypergradient: Callable[..., Any]
     lower_gradient: Callable[..., Any]
@@ -56,7 +57,7 @@ def run(reading: int, number: int, problem: Problem) -> list[State]:
         return state._replace(x=x, y=y)
 
     def renewed(state, previous, samples, t):
-        """Return the state with u and v at its point, from those of the last one."""
+        """Return the state with u and v at its point, from the previous estimates."""
         h, g = estimates(state.x, state.y, samples)
         a, b = alpha * eta(t) ** number, beta * eta(t) ** number
         if number == 1:
@@ -76,7 +77,7 @@ def run(reading: int, number: int, problem: Problem) -> list[State]:
         previous, last = states, (t + 1) % p == 0
         states = [moved(state, t) for state in states]
         if last and reading == 2:
-            # Devices keep their previous points; u and v are averaged too early.
+            # Devices store their previous points; u and v are averaged too early.
             states = [mean(states)] * DEVICES
             averages.append(states[0])
         if last and reading == 3:
@@ -96,11 +97,11 @@ def quadratic_problem(noise: float) -> Problem:
     def draw(round_number, device, i):
         generator = np.random.default_rng([round_number, device, i])
 
-        def one():
+        def example():
             return quadratic.examples(generator, 1, noise)
 
-        curvature = tuple(one().lower for _ in range(3))
-        return Samples(one().upper, one().lower, one().lower, curvature)
+        curvature = tuple(example().lower for _ in range(3))
+        return Samples(example().upper, example().lower, example().lower, curvature)
 
     return Problem(
         transcription.hypergradient,
@@ -147,11 +148,11 @@ def logistic_problem(seed: int) -> Problem:
 
 
 def difference(reading: int, number: int, problem: Problem) -> float:
-    """Return how far x is from the first reading's, at most, as a share of its way."""
+    """Return the largest distance from x of reading 1, relative to its path length."""
     first, other = (run(which, number, problem) for which in (1, reading))
-    way = np.linalg.norm(first[-1].x - problem.x)
+    length = np.linalg.norm(first[-1].x - problem.x)
     pairs = zip(first, other, strict=True)
-    return float(max(np.linalg.norm(a.x - b.x) for a, b in pairs) / way)
+    return float(max(np.linalg.norm(a.x - b.x) for a, b in pairs) / length)
 
 
 NUMBERS = pytest.mark.parametrize("number", [1, 2])

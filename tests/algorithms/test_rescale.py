@@ -42,8 +42,8 @@ def test_at_the_same_accuracy_corollary_4_is_followed():
     assert (got.local_steps, got.opening_batch_size) == (20, 17)
     assert np.isclose(got.upper_mixing, 4 / 3)
     assert np.isclose(got.lower_mixing, 5 / 3)
-    kept = "hypergradient", "upper_rate", "lower_rate", "batch_size", "warm_start"
-    assert all(getattr(got, name) == getattr(BSGVRM, name) for name in kept)
+    unchanged = "hypergradient", "upper_rate", "lower_rate", "batch_size", "warm_start"
+    assert all(getattr(got, name) == getattr(BSGVRM, name) for name in unchanged)
 
 
 def test_at_the_same_steps_corollaries_1_and_3_are_followed():
@@ -143,10 +143,10 @@ def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
     def average(algorithm, device_count) -> float:
         devices = InMemoryDevices.sharing(held, device_count)
         values = [
-            np.sum(mean.hypergradient(np.asarray(done.x)) ** 2)
-            + np.sum((np.asarray(done.y) - mean.lower_solution(done.x)) ** 2)
+            np.sum(mean.hypergradient(np.asarray(result.x)) ** 2)
+            + np.sum((np.asarray(result.y) - mean.lower_solution(result.x)) ** 2)
             for seed in range(2)
-            for done in run(
+            for result in run(
                 quadratic.problem(), algorithm, devices, *START, rounds=100, seed=seed
             )
         ]
@@ -161,7 +161,7 @@ def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
         batch_size=1,
     )
     few = average(tuned, 4)
-    # A quarter of the steps: settings that stay the same fall behind.
+    # With a quarter of the steps, unchanged settings are less accurate.
     short = average(replace(tuned, local_steps=5), 16)
     wide = average(rescale(tuned, devices_from=4, devices_to=16), 16)
     print("RATIOS", few, short / few, wide / few)
@@ -195,12 +195,12 @@ def test_more_devices_reach_the_same_accuracy_in_as_many_rounds(algorithm):
         (
             lambda: rescale(BSGM, devices_from=0, devices_to=5),
             ValueError,
-            "devices_from at least 1",
+            "devices_from is 0, expected at least 1",
         ),
         (
             lambda: rescale(TwoExchanges(0.1), devices_from=1, devices_to=5),
             TypeError,
-            "not TwoExchanges",
+            "The algorithm is TwoExchanges, but",
         ),
     ],
 )

@@ -1,8 +1,8 @@
 """The rival algorithms against a plain-NumPy transcription of their rules.
 
-Devices are ragged, noisy and unevenly weighted, and hold unlike numbers of upper and
-lower examples; all rates differ. So a batch drawn anew where one is to be used twice, a
-step of the wrong length, a mean or a projection at the wrong place shows at once.
+Devices are ragged, noisy and unevenly weighted, and have different numbers of upper and
+lower examples; all rates differ. So a batch that is redrawn instead of used twice, a
+wrong step length, or a mean or projection at the wrong position causes a failure.
 """
 
 from functools import cache
@@ -60,16 +60,16 @@ HELD = _held()
 
 @cache
 def replay(draw):
-    """Return what the package draws at a place of the run, as NumPy arrays."""
+    """Return the package's draws at a position of the run, as NumPy arrays."""
     cohort = InMemoryDevices(HELD).cohort(np.arange(len(HELD)))
 
     @jax.jit
-    def compiled(round_number, exchange, device, place):
+    def compiled(round_number, exchange, device, position):
         moment = Moment(round_number, exchange)
         key = device_key(jax.random.key(SEED), moment, device)
-        return draw(one_device(cohort, device), jax.random.fold_in(key, place))
+        return draw(one_device(cohort, device), jax.random.fold_in(key, position))
 
-    return lambda *place: jax.tree.map(np.asarray, compiled(*place))
+    return lambda *indices: jax.tree.map(np.asarray, compiled(*indices))
 
 
 def draw_directions(data, key):
@@ -94,7 +94,7 @@ def draw_both(data, key):
 
 
 def rounds_of(algorithm, seed=SEED):
-    """Yield the rounds of the package's run, one by one, as private state needs."""
+    """Return the rounds of the package's run, an iterator for the private state."""
     return run(
         quadratic.problem(),
         algorithm,
@@ -111,26 +111,26 @@ def assert_close(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
-def assert_same_server(done, expected):
+def assert_same_server(result, expected):
     for name, theirs in expected._asdict().items():
-        assert_close(getattr(done.server, name), theirs)
+        assert_close(getattr(result.server, name), theirs)
 
 
 def assert_sometimes(projected):
-    """Both branches of the projection have been taken."""
+    """Assert that both branches of the projection were executed."""
     assert any(projected)
     assert not all(projected)
 
 
 def assert_same_devices(algorithm, trace, private_lower):
-    """Hold every round to the trace, on the devices that keep a lower level too."""
+    """Compare every round with the trace, including private lower variables."""
     start = rules.Point(X, Y, np.zeros_like(Y))
-    for done, points in zip(rounds_of(algorithm), trace.points, strict=True):
+    for result, points in zip(rounds_of(algorithm), trace.points, strict=True):
         if not private_lower:
-            assert_same_server(done, points[0])
+            assert_same_server(result, points[0])
             continue
-        assert_same_server(done, start._replace(x=points[0].x))
-        ys, adjoints, *_ = jax.tree.leaves(done.private)
+        assert_same_server(result, start._replace(x=points[0].x))
+        ys, adjoints, *_ = jax.tree.leaves(result.private)
         assert_close(ys, [point.y for point in points])
         assert_close(adjoints, [point.adjoint for point in points])
     assert_sometimes(trace.projected)
@@ -186,7 +186,7 @@ def test_simfbo_and_shrofbo_equal_their_transcription(algorithm):
         normalised=algorithm is ShroFBO,
         **settings,
     )
-    made = algorithm(
+    instance = algorithm(
         ETA,
         *RATES,
         adjoint_radius=radius,
@@ -195,7 +195,7 @@ def test_simfbo_and_shrofbo_equal_their_transcription(algorithm):
         examples_per_step=3,
         **settings,
     )
-    assert_same_devices(made, trace, private_lower=False)
+    assert_same_devices(instance, trace, private_lower=False)
 
 
 TERMS, THETA = 3, 0.15
@@ -221,15 +221,15 @@ def test_fednest_equals_its_transcription(drawn_products):
         drawn_products=drawn_products,
         **NESTED,
     )
-    done = list(rounds_of(algorithm))
+    results = list(rounds_of(algorithm))
     products = None
     if drawn_products:
-        # The server draws N′ by itself and keeps it; its distribution has its own test.
-        products = [int(one.server.products) for one in done]
+        # The server draws N′ and stores it; another test covers its distribution.
+        products = [int(result.server.products) for result in results]
         assert len(set(products)) > 1
     batches = NestedDraws(*map(replay, (draw_upper, draw_lower, draw_both)))
     expected = rules.fednest(FEDERATION, batches, NESTED_RULES, products)
-    for ours, theirs in zip(done, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert_same_server(ours, theirs)
 
 
@@ -237,7 +237,7 @@ def test_fednest_draws_its_products_by_the_seed_of_the_run():
     algorithm = FedNest(ETA, SERIES, batch_size=BATCH, drawn_products=True)
 
     def products(seed):
-        return [int(one.server.products) for one in rounds_of(algorithm, seed)]
+        return [int(result.server.products) for result in rounds_of(algorithm, seed)]
 
     drawn = [products(seed) for seed in range(4)]
     assert products(0) == drawn[0]
@@ -257,10 +257,10 @@ def test_lfednest_equals_its_transcription():
 
 @pytest.mark.parametrize("draw", [draw_directions, draw_opening, draw_series])
 def test_the_batches_of_a_step_are_drawn_apart(draw):
-    # The transcriptions take a step's batches as they come, so this is held by itself.
+    # The transcriptions reuse the package's batches, so they cannot test this.
     samples = replay(draw)(0, 0, LOWER_SIZES.index(max(LOWER_SIZES)), 1)
     batches = [samples.lower, samples.cross, *samples.curvature]
     matrices = [batch.matrix for batch in batches if batch]
     assert len(matrices) == (1 + TERMS if draw is draw_series else 3)
-    for one, other in combinations(matrices, 2):
-        assert not np.array_equal(one, other)
+    for first, second in combinations(matrices, 2):
+        assert not np.array_equal(first, second)

@@ -1,4 +1,4 @@
-"""Every learning rate of every algorithm may be a schedule, optax's among them."""
+"""Every learning rate of every algorithm may be a schedule, such as optax's."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,13 +22,13 @@ from fedbilevel.engines import simulation
 from fedbilevel.experiments.schema.registry import kinds
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
-from fedbilevel.mathematics.settings import declared
+from fedbilevel.mathematics.settings import declarations
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, by_day
 
 SERIES = NeumannSeries(1, 0.1)  # short, for programs that compile sooner
 DECAY = {"init_value": 0.2, "transition_steps": 4, "decay_rate": 0.5}
-# Made once, since a new function compiles anew. By hand: 0.2 · 2^(−t/4).
+# Created once, since a new function needs a new compilation.
 CONSTANT = optax.constant_schedule(0.2)
 DECAYING = optax.exponential_decay(**DECAY)
 
@@ -42,30 +42,30 @@ def by_hand(step):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OneOf:
-    """One of three schedules by its number, so that they share a compiled program."""
+    """One of three schedules by number, so that they share a compiled program."""
 
     which: int
 
     def __call__(self, step):
-        rates = [one(step) for one in (CONSTANT, DECAYING, by_hand)]
+        rates = [schedule(step) for schedule in (CONSTANT, DECAYING, by_hand)]
         return jnp.stack([jnp.asarray(rate, float) for rate in rates])[self.which]
 
 
 def with_rate(value, rate):
-    """Return settings with another rate wherever a schedule is allowed."""
+    """Return settings with another rate for every field that allows a schedule."""
     changes = {}
-    for one in fields(value):
-        held = getattr(value, one.name)
-        if one.type == LearningRate:
-            changes[one.name] = rate
-        elif one.name == "hypergradient":
-            changes[one.name] = SERIES
-        elif isinstance(held, WarmStart):
-            changes[one.name] = replace(with_rate(held, rate), exchanges=1)
+    for field in fields(value):
+        setting = getattr(value, field.name)
+        if field.type == LearningRate:
+            changes[field.name] = rate
+        elif field.name == "hypergradient":
+            changes[field.name] = SERIES
+        elif isinstance(setting, WarmStart):
+            changes[field.name] = replace(with_rate(setting, rate), exchanges=1)
     return replace(value, **changes)
 
 
-# One of each class that has rates of its own: the warm start where there is one, no
+# One algorithm of each class with rates: with a warm start if there is one, without a
 # private lower level.
 SCHEDULED = {
     type(algorithm).__name__: algorithm
@@ -85,22 +85,22 @@ def server_after(algorithm):
     x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)
     y = jnp.linspace(1.0, 2.0, quadratic.Y_SIZE)
     problem, devices = quadratic.problem(), InMemoryDevices(held)
-    # A later round is another program where the first has an opening.
+    # If the first round has an opening, a later round needs another program.
     rounds = 1 if algorithm.opening(problem) else 2
     *_, last = run(problem, algorithm, devices, x, y, rounds=rounds)
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(last.server)])
 
 
 def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
-    owners = {type(one) for one in SCHEDULED.values()}
+    owners = {type(algorithm) for algorithm in SCHEDULED.values()}
     known = kinds("algorithm").values()
-    assert owners == {one for one in known if "learning_rate" in declared(one)}
+    assert owners == {cls for cls in known if "learning_rate" in declarations(cls)}
     assert all(
         "learning_rate"
-        in {one.name for one in fields(owner) if one.type == LearningRate}
+        in {field.name for field in fields(owner) if field.type == LearningRate}
         for owner in {*owners, WarmStart}
     )
-    assert any(getattr(one, "warm_start", None) for one in SCHEDULED.values())
+    assert any(getattr(value, "warm_start", None) for value in SCHEDULED.values())
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_schedules_of_optax_are_their_numbers_and_decay_as_written_by_hand(name)
     np.testing.assert_allclose(constant, number, rtol=0, atol=1e-12)
     np.testing.assert_allclose(decaying, expected, rtol=0, atol=1e-12)
     assert np.abs(decaying - constant).max() > 1e-6
-    # As optax returns it, a schedule is a function, and so part of the program.
+    # A schedule of optax is a function, and therefore part of the program.
     bare = with_rate(algorithm, DECAYING)
     assert DECAYING not in jax.tree.leaves(bare)
     assert bare.learning_rate(4) == pytest.approx(0.1)
@@ -130,7 +130,7 @@ def test_a_bare_constant_schedule_of_optax_runs_as_its_number():
 
 @pytest.mark.slow
 def test_a_warm_start_counts_its_steps_across_exchanges_and_the_algorithm_its_own():
-    # One noiseless example and rates that stop x: y follows a recursion.
+    # With one noiseless example and a tiny rate of x, y follows a recursion.
     warm = WarmStart(optax.linear_schedule(0.3, 0.0, 6), exchanges=3, local_steps=2)
     algorithm = LocalBSGM(
         lambda step: jnp.where(step < 2, 1e-12, 1e-3), SERIES, warm_start=warm
@@ -138,14 +138,14 @@ def test_a_warm_start_counts_its_steps_across_exchanges_and_the_algorithm_its_ow
     x = np.linspace(-1.0, 1.0, quadratic.X_SIZE)
     y = np.linspace(1.0, 2.0, quadratic.Y_SIZE)
     devices, problem = quadratic.exact_device(), quadratic.problem()
-    (done,) = run(problem, algorithm, devices, jnp.array(x), jnp.array(y), rounds=1)
+    (last,) = run(problem, algorithm, devices, jnp.array(x), jnp.array(y), rounds=1)
     mean = quadratic.Mean.of(quadratic.devices(1, 1, 0.0))
     for step in range(6):
         slope = mean.matrix @ y - mean.coupling @ x - mean.offset
         y = y - 0.3 * (1 - step / 6) * slope
-    # Counted on from 6, the algorithm's first step would have been of 1e-3.
-    np.testing.assert_allclose(done.y, y, rtol=0, atol=1e-10)
-    assert done.server.step == 1
+    # If the count continued from 6, the algorithm's first rate would be 1e-3.
+    np.testing.assert_allclose(last.y, y, rtol=0, atol=1e-10)
+    assert last.server.step == 1
 
 
 @pytest.mark.slow
@@ -197,11 +197,11 @@ def test_schedules_may_hold_tables_lists_and_schedules():
 
 def test_every_factory_is_one_of_optax_itself():
     assert len(factories()) >= 13
-    assert all(getattr(optax, name) is one for name, one in factories().items())
+    assert all(getattr(optax, name) is value for name, value in factories().items())
     assert "inject_hyperparams" not in factories()
 
 
 def test_no_plan_is_made_from_a_schedule_that_no_corollary_covers():
     algorithm = LocalBSGM(CONSTANT, SERIES)
-    with pytest.raises(ValueError, match="not about other schedules"):
+    with pytest.raises(ValueError, match="a schedule that no corollary covers"):
         plan_from(algorithm, devices=2, steps=10, accuracy=0.1)

@@ -1,4 +1,4 @@
-"""x moved on the server by an optimiser, around any algorithm."""
+"""Server optimisers for x, with any algorithm."""
 
 from typing import Any
 
@@ -47,13 +47,13 @@ def ends(algorithm: Any, rounds: int = 3, **others: Any) -> Any:
 @in_tiers(quick=KINDS[1:2], check=KINDS[1:])
 def test_gradient_descent_at_rate_1_is_the_algorithm_as_it_is(name):
     if name == "AutoFedBiO":
-        pytest.skip("it has an optimiser of its own")
+        pytest.skip("it already has a server optimiser")
     plain = ends(ALGORITHMS[name]())
     for optimiser in (optax.sgd(1.0), optax_optimiser("sgd", learning_rate=1.0)):
         wrapped = ends(with_server_optimiser(ALGORITHMS[name](), optimiser))
         inner, costs = wrapped.server.inner, wrapped.costs
         if getattr(inner, "origin", None) is not None:
-            # Devices are told one x more, which is where they expect it.
+            # The downlink has one more x, which equals the expected x.
             np.testing.assert_array_equal(inner.origin, inner.x)
             inner = inner._replace(origin=None)
             assert costs.bytes_down > plain.costs.bytes_down
@@ -67,7 +67,7 @@ def test_gradient_descent_at_rate_1_is_the_algorithm_as_it_is(name):
 
 
 def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
-    """Φ(x) = (x − 1)² by two devices of one example each: nothing is drawn."""
+    """Return Φ(x) = (x − 1)² on two devices with one example each."""
     problem = BilevelProblem(
         upper_loss=lambda x, y, batch: jnp.mean((y - upper * batch) ** 2),
         lower_loss=lambda x, y, batch: jnp.mean(0.5 * (y - x * batch) ** 2),
@@ -81,37 +81,37 @@ def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
         LocalBSGVRM(0.1, NeumannSeries(4, 0.9), upper_rate=1e-3, local_steps=3),
         *at_night(FedBiOAcc(0.1, upper_rate=1e-3, local_steps=3)),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda algorithm: type(algorithm).__name__,
 )
 @pytest.mark.slow
 def test_variance_reduction_knows_of_the_servers_steps(algorithm):
-    # Without noise its estimates are exact at every point, however Adam moves x.
+    # Without noise its estimates are exact at every point, for any step of Adam.
     problem, devices = halves(1.0)
     wrapped = with_server_optimiser(algorithm, optax.adam(0.05))
-    for done in run(problem, wrapped, devices, 3.0, 3.0, rounds=300):
-        inner = done.server.inner
-        found = getattr(inner, "lower_direction", None)
-        found = inner.directions.y if found is None else found
-        assert float(found) == pytest.approx(float(inner.y - inner.origin), abs=1e-9)
-    assert float(done.x) == pytest.approx(1.0, abs=0.02)
+    for last in run(problem, wrapped, devices, 3.0, 3.0, rounds=300):
+        inner = last.server.inner
+        estimate = getattr(inner, "lower_direction", None)
+        estimate = inner.directions.y if estimate is None else estimate
+        assert float(estimate) == pytest.approx(float(inner.y - inner.origin), abs=1e-9)
+    assert float(last.x) == pytest.approx(1.0, abs=0.02)
 
 
 def test_an_algorithm_with_an_optimiser_of_its_own_is_refused():
-    with pytest.raises(ValueError, match="AutoFedBiO moves x by an optimiser of its"):
+    with pytest.raises(ValueError, match="AutoFedBiO already has a server optimiser"):
         with_server_optimiser(AutoFedBiO(rounds=9), optax.adam(0.01))
 
 
 def test_the_steps_are_those_of_adam_written_by_hand():
-    # Kingma and Ba, arXiv 1412.6980, algorithm 1, on what FedBiO would move x by. One
-    # device with one example: nothing is drawn, and everything can be written down.
+    # Kingma and Ba, arXiv 1412.6980, algorithm 1, with the step of FedBiO on x as the
+    # gradient. One device with one example makes the run deterministic.
     held = quadratic.examples(np.random.default_rng(3), 1, 0.3)
     (target, shift), (matrix, coupling, offset) = (
-        [one[0] for one in part] for part in (held.upper, held.lower)
+        [array[0] for array in part] for part in (held.upper, held.lower)
     )
-    x, y = (np.asarray(one, float) for one in federation.START)
+    x, y = (np.asarray(array, float) for array in federation.START)
     z, first, second = np.zeros_like(y), np.zeros_like(x), np.zeros_like(x)
     rates = upper, lower, adjoint = 0.3, 0.2, 0.1
-    done = run(
+    results = run(
         quadratic.problem(),
         with_server_optimiser(FedBiO(1.0, *rates), ADAM),
         InMemoryDevices([held]),
@@ -120,7 +120,7 @@ def test_the_steps_are_those_of_adam_written_by_hand():
         rounds=5,
     )
     b1, b2 = 0.9, 0.99
-    for t, after in enumerate(done, start=1):
+    for t, after in enumerate(results, start=1):
         gradient = upper * (shift + quadratic.RIDGE * x + coupling.T @ z)
         y, z = (
             y - lower * (matrix @ y - coupling @ x - offset),
@@ -130,12 +130,12 @@ def test_the_steps_are_those_of_adam_written_by_hand():
         second = b2 * second + (1 - b2) * gradient**2
         size = np.sqrt(second / (1 - b2**t)) + 1e-8
         x = x - 0.05 * first / (1 - b1**t) / size
-        for found, wanted in zip(after.server.inner[:3], (x, y, z), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+        for actual, expected in zip(after.server.inner[:3], (x, y, z), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
-def test_a_run_that_was_left_goes_on_to_the_same_bits(tmp_path):
+def test_a_resumed_run_gives_the_same_bits(tmp_path):
     algorithm = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
     arguments: Any = {
         "problem": quadratic.problem(),
@@ -143,16 +143,16 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(tmp_path):
         "x": federation.START[0],
         "y": federation.START[1],
     }
-    kept = Checkpoints(tmp_path, every=1)
-    list(run(algorithm=algorithm, **arguments, rounds=2, checkpoints=kept))
-    # As another process has it: the same optimiser, made again.
+    saved = Checkpoints(tmp_path, every=1)
+    list(run(algorithm=algorithm, **arguments, rounds=2, checkpoints=saved))
+    # Another process would create the same optimiser again.
     again = with_server_optimiser(FedBiO(0.1), optax.adam(0.05))
-    *_, resumed = resume(algorithm=again, **arguments, rounds=4, checkpoints=kept)
+    *_, resumed = resume(algorithm=again, **arguments, rounds=4, checkpoints=saved)
     *_, whole = run(algorithm=algorithm, **arguments, rounds=4)
     jax.tree.map(np.testing.assert_array_equal, resumed.server, whole.server)
     other = with_server_optimiser(FedBiO(0.1), optax.adam(0.06))
     with pytest.raises(CheckpointError, match="algorithm"):
-        list(resume(algorithm=other, **arguments, rounds=5, checkpoints=kept))
+        list(resume(algorithm=other, **arguments, rounds=5, checkpoints=saved))
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_rates_of_the_optimiser_are_swept_in_one_program():
         with_server_optimiser(FedBiO(0.1), optax_optimiser("adam", learning_rate=rate))
         for rate in rates
     ]
-    found = sweep(
+    measurements = sweep(
         quadratic.problem(),
         settings,
         federation.in_memory(),
@@ -173,11 +173,12 @@ def test_rates_of_the_optimiser_are_swept_in_one_program():
     ).measurements
     for number, algorithm in enumerate(settings):
         alone = ends(algorithm, weights=None)
-        np.testing.assert_allclose(found[number, 0, -1], alone.x, rtol=0, atol=1e-10)
+        x = measurements[number, 0, -1]
+        np.testing.assert_allclose(x, alone.x, rtol=0, atol=1e-10)
 
 
 def test_what_is_no_optimiser_is_refused():
-    with pytest.raises(TypeError, match=r"such as optax.adam\(0.01\)"):
+    with pytest.raises(TypeError, match=r"optimiser is 0\.01, .* optax.adam\(0.01\)"):
         with_server_optimiser(FedBiO(0.1), 0.01)
     with pytest.raises(ValueError, match="optax has no optimiser 'adm'; did you mean"):
         optax_optimiser("adm", learning_rate=0.1)

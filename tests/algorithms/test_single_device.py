@@ -1,8 +1,8 @@
-"""With one device the federated methods are known single-machine ones.
+"""With one device, the federated methods equal known single-machine methods.
 
 MRBO (Yang, Ji and Liang 2021) and SOBA (Dagréou, Ablin, Vaiter and Moreau 2022) are
-written here from their own papers' conventions, in NumPy, for the quadratic's hand-made
-derivatives. Only the samples come from the package, so that both see the same ones.
+implemented here in NumPy with the conventions of their papers and hand-written
+derivatives of the quadratic. Only the samples come from the package.
 """
 
 import jax
@@ -31,11 +31,11 @@ X = np.linspace(-1.0, 1.0, quadratic.X_SIZE)
 Y = np.linspace(1.0, 2.0, quadratic.Y_SIZE)
 
 
-def drawn(draw, round_number, place):
-    """Return what the only device draws at a step of a round, as NumPy arrays."""
+def drawn(draw, round_number, position):
+    """Return the device's draws at a step of a round, as NumPy arrays."""
     data = one_device(InMemoryDevices(HELD).cohort(np.array([0])))
     key = device_key(jax.random.key(SEED), Moment(round_number, 0), 0)
-    return jax.tree.map(np.asarray, draw(data, jax.random.fold_in(key, place)))
+    return jax.tree.map(np.asarray, draw(data, jax.random.fold_in(key, position)))
 
 
 def iterates(algorithm):
@@ -43,7 +43,7 @@ def iterates(algorithm):
     rounds = run(
         quadratic.problem(), algorithm, devices, X, Y, rounds=ITERATIONS, seed=SEED
     )
-    return [done.server for done in rounds]
+    return [result.server for result in rounds]
 
 
 def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
@@ -74,11 +74,11 @@ def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
         )
         return hyper, inner
 
-    def sample(round_number, place, size):
+    def sample(round_number, position, size):
         return drawn(
             lambda data, key: draw_samples(data, key, size, series.curvature_draws),
             round_number,
-            place,
+            position,
         )
 
     x, y = X, Y
@@ -94,8 +94,8 @@ def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
         )
         u = u_new + (1 - c1 * eta**2) * (u - u_old)
         v = v_new + (1 - c2 * eta**2) * (v - v_old)
-        for mine, other in zip(server[:4], (x, y, u, v), strict=True):
-            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10)
+        for value, other in zip(server[:4], (x, y, u, v), strict=True):
+            np.testing.assert_allclose(value, other, rtol=0, atol=1e-10)
     assert np.linalg.norm(x - X) > 1e-2
 
 
@@ -113,6 +113,6 @@ def test_fedbio_with_one_device_is_soba():
         d_v = curvature.matrix.mean(0) @ v + (z - upper.target.mean(0))
         d_x = -cross.coupling.mean(0).T @ v + (upper.shift.mean(0) + RIDGE * x)
         z, v, x = z - rho * d_z, v - rho * d_v, x - gamma * d_x
-        for mine, other in zip(server[:3], (x, z, -v), strict=True):
-            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10)
+        for value, other in zip(server[:3], (x, z, -v), strict=True):
+            np.testing.assert_allclose(value, other, rtol=0, atol=1e-10)
     assert np.linalg.norm(x - X) > 1e-2

@@ -93,11 +93,11 @@ def test_both_algorithms_equal_their_transcription(devices, local_steps, number,
     for ours, theirs, error in zip(
         got, expected.averages, expected.consensus_errors, strict=True
     ):
-        for mine, other in zip(ours.server[:4], theirs, strict=True):
-            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+        for value, other in zip(ours.server[:4], theirs, strict=True):
+            np.testing.assert_allclose(value, other, rtol=0, atol=1e-12)
         np.testing.assert_allclose(consensus_error(ours), error, rtol=0, atol=1e-12)
     assert int(got[-1].server.step) == ROUNDS * local_steps
-    # The comparison means something: the run has moved, and the devices have drifted.
+    # The comparison is not trivial: x has moved, and the devices have drifted.
     assert np.linalg.norm(got[-1].x - x) > 1e-2
     if devices > 1 and local_steps > 1:
         assert consensus_error(got[-1]) > 1e-6

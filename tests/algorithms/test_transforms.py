@@ -1,4 +1,4 @@
-"""Updates clipped and sent in 8 bits, around every algorithm, on every engine."""
+"""Clipped and quantised updates, with every algorithm, on every engine."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ PROBLEM = quadratic.problem()
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class NoReference:
-    """An algorithm whose author has not said what an idle device would send."""
+    """An algorithm without `Phase.reference`."""
 
     inner: Any = ALGORITHMS["two exchanges, private state"]()
 
@@ -50,12 +50,12 @@ class NoReference:
 
 
 def trajectory(algorithm: Any, engine: Any, **others: Any) -> list[np.ndarray]:
-    given: dict[str, Any] = {"devices": federation.in_memory(), "rounds": 3, **others}
-    devices = given.pop("devices")
+    options: dict[str, Any] = {"devices": federation.in_memory(), "rounds": 3, **others}
+    devices = options.pop("devices")
     start = federation.START
-    given["weights"] = federation.WEIGHTS
-    done = run(PROBLEM, algorithm, devices, *start, engine=engine, **given)
-    return [np.concatenate([one.x, one.y]) for one in done]
+    options["weights"] = federation.WEIGHTS
+    results = run(PROBLEM, algorithm, devices, *start, engine=engine, **options)
+    return [np.concatenate([result.x, result.y]) for result in results]
 
 
 def at_sites(algorithm: Any) -> list[np.ndarray]:
@@ -84,7 +84,7 @@ def test_every_engine_gives_one_trajectory_of_clipped_and_rounded_updates(name):
 
 @in_tiers(quick=KINDS[1:2], check=KINDS)
 def test_no_update_goes_past_the_clip(name):
-    """Look at all that the server would average, directions of openings included."""
+    """Check all uploads that the server averages, including those of openings."""
     inner = ALGORITHMS[name]()
     algorithm = with_transforms(inner, Clip(1e-9))
     server, private = canonical(algorithm.init(PROBLEM, *canonical(federation.START)))
@@ -94,18 +94,18 @@ def test_no_update_goes_past_the_clip(name):
     clipped = 0
     for phase in phases:
         downlink = phase.broadcast(server)
-        done = run_device(phase, downlink, private, one_device(data), key)
+        upload = run_device(phase, downlink, private, one_device(data), key).upload
         if phase.reference is None:
-            assert done.upload.update == ()
+            assert upload.update == ()
             continue
         clipped += 1
         squares = sum(
-            float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(done.upload.update)
+            float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(upload.update)
         )
         assert squares**0.5 <= 1e-9 * (1 + 1e-6)
-        received = phase.received(done.upload, downlink)
-        for way in phase.way(received, downlink)[: len(received.update)]:
-            for leaf in jax.tree.leaves(way):
+        received = phase.decode_upload(upload, downlink)
+        for deviation in phase.deviations(received, downlink)[: len(received.update)]:
+            for leaf in jax.tree.leaves(deviation):
                 assert float(jnp.max(jnp.abs(leaf), initial=0)) <= 1.1e-9
     assert clipped
 
@@ -114,21 +114,21 @@ def test_rounding_at_random_keeps_the_mean_and_the_range():
     update = (jnp.array([0.3, -1.0, 0.004, 0.0]), jnp.zeros(2))
     keys = jax.random.split(jax.random.key(0), 20_000)
     quantise = Quantise()
-    found = jax.vmap(lambda key: quantise.decode(quantise.encode(update, key)))(keys)
+    decoded = jax.vmap(lambda key: quantise.decode(quantise.encode(update, key)))(keys)
     unit = 1.0 / 127
-    for leaf, sent in zip(found, update, strict=True):
+    for leaf, sent in zip(decoded, update, strict=True):
         assert float(jnp.max(jnp.abs(leaf - sent[None]))) <= unit
-        error = unit / np.sqrt(len(keys))  # of the mean, at most half of this
+        error = unit / np.sqrt(len(keys))  # twice the largest error of the mean
         np.testing.assert_allclose(jnp.mean(leaf, axis=0), sent, atol=3 * error)
 
 
 def test_8_bits_are_counted():
     plain, coded = FedBiO(0.1), with_transforms(FedBiO(0.1), Quantise())
-    (one,) = run(PROBLEM, plain, federation.in_memory(), *federation.START, rounds=1)
+    (base,) = run(PROBLEM, plain, federation.in_memory(), *federation.START, rounds=1)
     (other,) = run(PROBLEM, coded, federation.in_memory(), *federation.START, rounds=1)
-    assert other.costs.bytes_down == one.costs.bytes_down
-    # Each of the three variables has a unit besides, of 8 bytes.
-    numbers = one.costs.bytes_up // 8
+    assert other.costs.bytes_down == base.costs.bytes_down
+    # Each of the three variables also has a unit of 8 bytes.
+    numbers = base.costs.bytes_up // 8
     assert other.costs.bytes_up == numbers + 3 * 8 * federation.in_memory().device_count
 
 
@@ -137,15 +137,15 @@ def test_what_is_not_finite_stays_so(value):
     update = (jnp.array([1.0, value]),)
     for transform in (Clip(1.0), Quantise()):
         code = transform.encode(update, jax.random.key(0))
-        (found,) = transform.decode(code)
-        assert not np.all(np.isfinite(found))
+        (decoded,) = transform.decode(code)
+        assert not np.all(np.isfinite(decoded))
 
 
 @pytest.mark.parametrize(
     ("entry", "dtype", "norm"),
     [
-        (1e-30, "float32", 1e-32),  # whose squares vanish
-        (1e30, "float32", 1.0),  # whose squares are infinite
+        (1e-30, "float32", 1e-32),  # squares underflow
+        (1e30, "float32", 1.0),  # squares overflow
         (1e200, "float64", 1.0),
         (300.0, "float16", 0.5),
         (2.0, "bfloat16", 1.0),
@@ -155,13 +155,13 @@ def test_a_clip_holds_for_tiny_and_huge_numbers(entry, dtype, norm):
     update = (jnp.full(10, entry, dtype), jnp.full((2, 3), entry, dtype))
     clip = Clip(norm)
     (sent, other) = clip.encode(update, jax.random.key(0))
-    found = np.concatenate([np.ravel(sent), np.ravel(other)]).astype(np.float64)
-    np.testing.assert_allclose(found, norm / 4, rtol=float(jnp.finfo(dtype).eps))
+    entries = np.concatenate([np.ravel(sent), np.ravel(other)]).astype(np.float64)
+    np.testing.assert_allclose(entries, norm / 4, rtol=float(jnp.finfo(dtype).eps))
     assert sent.dtype == dtype
 
 
 def test_what_rounding_lengthens_the_server_clips_again():
-    # The smallest entries are half a unit: rounding makes half of them a unit.
+    # The smallest entries are half a unit: rounding raises half of them to a unit.
     update = (jnp.concatenate([jnp.ones(1), jnp.full(20_000, 0.5 / 127)]),)
     clip, quantise = Clip(0.5), Quantise()
     sent = quantise.encode(clip.encode(update, jax.random.key(0)), jax.random.key(1))
@@ -175,8 +175,8 @@ def test_what_rounding_lengthens_the_server_clips_again():
 def test_a_transform_of_numbers_refuses_what_another_made_of_them(after):
     algorithm = with_transforms(FedBiO(0.1), Quantise(), after)
     name = type(after).__name__
-    words = rf"{name} takes arrays of floating-point numbers, but was given int8; put"
-    with pytest.raises(TypeError, match=words):
+    message = f"{name}: an array has dtype int8, expected floating point"
+    with pytest.raises(TypeError, match=message):
         list(
             run(
                 PROBLEM,
@@ -190,8 +190,8 @@ def test_a_transform_of_numbers_refuses_what_another_made_of_them(after):
 
 def test_an_update_without_a_reference_is_not_sent_as_it_is():
     algorithm = with_transforms(NoReference(), Clip(1e-3))
-    words = "transforms cannot be applied to the phase 'descent': it sends an update"
-    with pytest.raises(ValueError, match=words):
+    message = "phase 'descent' sends an update but has no reference"
+    with pytest.raises(ValueError, match=message):
         run(PROBLEM, algorithm, federation.in_memory(), *federation.START, rounds=1)
 
 
@@ -200,5 +200,5 @@ def test_nothing_is_clipped_to_nothing():
 
 
 def test_a_clip_is_above_zero():
-    with pytest.raises(ValueError, match=r"Clip needs norm above 0, but it is 0\.0"):
+    with pytest.raises(ValueError, match=r"Clip: norm is 0\.0, .* above 0"):
         Clip(0.0)

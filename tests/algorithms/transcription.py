@@ -1,7 +1,7 @@
 """The paper's pseudo-code in plain NumPy, for the quadratic of `tests.quadratic`.
 
-It shares nothing with the package: derivatives are written by hand, devices and steps
-are Python loops. Only the samples are given to it, so that both see the same ones.
+It shares no code with the package: derivatives are written by hand, devices and steps
+are Python loops. Only the samples come from the package.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,9 +65,9 @@ def run(
     rounds: int,
     draw: Callable[[int, int, int], object],
 ) -> Trace:
-    """Run Algorithm 1 or 2; `draw(round, device, i)` gives ξ̂ and ζ of the i-th draw.
+    """Run Algorithm 1 or 2; `draw(round, device, i)` returns ξ̂ and ζ of the i-th draw.
 
-    Draw 0 is the opening's, draw s + 1 that of local step s.
+    Draw 0 is that of the opening, draw s + 1 that of local step s.
     """
     alpha, beta, rho1, rho2, theta, p, eta = settings
     trace = Trace([], [])
@@ -77,7 +77,7 @@ def run(
         u = hypergradient(x, y, samples, theta)
         states = [*states, State(x, y, u, lower_gradient(x, y, samples))]
     for t in range(rounds * p):
-        following = []
+        next_states = []
         for k, (x_t, y_t, u_t, v_t) in enumerate(states):
             x_new = x_t - rho1 * eta(t) * u_t
             y_new = y_t - rho2 * eta(t) * v_t
@@ -94,8 +94,8 @@ def run(
                 g_old = lower_gradient(x_t, y_t, samples)
                 u_new = (1 - a) * (u_t - h_old) + h_new
                 v_new = (1 - b) * (v_t - g_old) + g_new
-            following.append(State(x_new, y_new, u_new, v_new))
-        states = following
+            next_states.append(State(x_new, y_new, u_new, v_new))
+        states = next_states
         if (t + 1) % p == 0:
             average = State(
                 *(np.mean(field, axis=0) for field in zip(*states, strict=True))

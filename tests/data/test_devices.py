@@ -16,7 +16,7 @@ def test_draws_are_uniform_over_the_devices_own_rows():
     (batch,) = examples.draw(jax.random.key(0), batch_size=50_000, draws=1)
     values, counts = np.unique(batch, return_counts=True)
     assert values.tolist() == [4, 5, 6, 7, 8]
-    # 10,000 expected each; binomial deviation 89, so 5 deviations are safe.
+    # Each count is 10,000 in expectation with a deviation of 89; 450 is 5 deviations.
     assert np.abs(counts - 10_000).max() < 450
 
 
@@ -62,10 +62,10 @@ def test_padding_of_loaded_devices_is_never_drawn():
     ("devices", "message"),
     [
         ([], "at least one"),
-        ([LocalExamples(rows(1), rows())], "device 0 has no lower examples"),
+        ([LocalExamples(rows(1), rows())], "Device 0 has no lower examples"),
         (
             [LocalExamples(rows(1), rows(1)), LocalExamples({"a": rows(1)}, rows(1))],
-            "upper set of device 1 has the form",
+            "Device 1: upper examples have shapes and dtypes",
         ),
         ([LocalExamples((rows(1), rows(1, 2)), rows(1))], r"arrays of \[1, 2\] rows"),
     ],
@@ -77,5 +77,5 @@ def test_impossible_data_are_refused_with_the_device_named(devices, message):
 
 def test_a_device_beyond_its_capacity_is_named():
     devices = OnDemandDevices(9, lambda _: LocalExamples(rows(1), rows(1, 2)), 1, 1)
-    with pytest.raises(ValueError, match="device 4 has 2 lower examples"):
+    with pytest.raises(ValueError, match="Device 4 has 2 lower examples"):
         devices.cohort(np.array([4]))

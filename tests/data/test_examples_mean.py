@@ -26,11 +26,11 @@ def test_every_example_counts_once(batch_size):
             batch_size,
         )
 
-    found = mean(offsets, sizes)
+    means = mean(offsets, sizes)
     for k, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-        mine = ROWS[offset : offset + size]
-        np.testing.assert_allclose(found["sum"][k], mine.mean(0), rtol=1e-12)
-        np.testing.assert_allclose(found["log"][k], (mine**2).mean(), rtol=1e-12)
+        rows = ROWS[offset : offset + size]
+        np.testing.assert_allclose(means["sum"][k], rows.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(means["log"][k], (rows**2).mean(), rtol=1e-12)
 
 
 def test_rows_of_other_devices_do_not_matter():

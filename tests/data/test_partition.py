@@ -49,5 +49,5 @@ def test_parts_by_column_hold_one_value_each():
 def test_columns_of_different_length_are_refused():
     import flwr_datasets as flwr
 
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="columns of equal length"):
         partition(flwr.partitioner.IidPartitioner(2), label=[1, 2], other=[1])

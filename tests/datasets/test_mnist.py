@@ -20,7 +20,7 @@ def idx(array):
 
 
 def rows(images, labels):
-    """A split as the hub's library returns it, with images stored as PNG."""
+    """Return a split of the library `datasets`, with images stored as PNG."""
     import datasets
 
     columns = {"image": datasets.Image(), "label": datasets.ClassLabel(10)}
@@ -38,11 +38,11 @@ def test_idx_arrays_come_back(array):
     ("content", "message"),
     [
         (b"", "mine is not an IDX file .* begins with nothing"),
-        (b"\x1f\x8b\x08\x00", "begins with 1f 8b 08 00 instead of 00 00 08"),
+        (b"\x1f\x8b\x08\x00", "begins with 1f 8b 08 00, expected 00 00 08"),
         (b"\x00\x00\x0d\x01" + bytes(8), "begins with 00 00 0d 01"),
         (idx(IMAGES)[:9], "mine ends within its header"),
-        (idx(LABELS)[:-1], r"mine holds 2 bytes .* shape \(3,\) needs 3"),
-        (idx(LABELS) + b"\x00", r"mine holds 4 bytes .* shape \(3,\) needs 3"),
+        (idx(LABELS)[:-1], r"mine has 2 bytes .* shape \(3,\) needs 3"),
+        (idx(LABELS) + b"\x00", r"mine has 4 bytes .* shape \(3,\) needs 3"),
     ],
 )
 def test_other_content_is_refused(content, message):
@@ -87,10 +87,10 @@ def test_rows_of_the_hub_give_what_the_files_give():
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (IMAGES[:2], LABELS[:2], r"images of mine are uint8 of shape \(2, 28, 28\)"),
-        (IMAGES[:, :5], LABELS, r"shape \(3, 5, 28\) instead of .* \(3, 28, 28\)"),
+        (IMAGES[:2], LABELS[:2], r"mine: images are uint8 of shape \(2, 28, 28\)"),
+        (IMAGES[:, :5], LABELS, r"shape \(3, 5, 28\), expected .* \(3, 28, 28\)"),
         (np.stack([IMAGES] * 3, axis=-1), LABELS, r"shape \(3, 28, 28, 3\)"),
-        (IMAGES, [-1, 0, 1], "labels of mine run from -1 to 1"),
+        (IMAGES, [-1, 0, 1], "mine: labels range from -1 to 1"),
     ],
 )
 def test_other_rows_are_refused(images, labels, message):
@@ -103,7 +103,7 @@ def test_rows_that_somebody_has_changed_on_the_hub_are_refused(what):
     images, labels = IMAGES.copy(), LABELS.copy()
     (images if what == "images" else labels).flat[0] ^= 1
     with pytest.raises(
-        ValueError, match=f"mine is not the published {what}: .*directory"
+        ValueError, match=f"mine differs from the published {what}: .*directory"
     ):
         examples_from_rows("mine", rows(images, labels), 3, published(IMAGES, LABELS))
 
@@ -124,7 +124,7 @@ def test_the_hub_must_have_all_rows(load, repository, tmp_path, monkeypatch):
     module = sys.modules["fedbilevel.datasets.mnist"]
     elsewhere = FASHION_MNIST._replace(system_directories=())
     monkeypatch.setattr(module, "FASHION_MNIST", elsewhere)
-    with pytest.raises(ValueError, match=rf"of {repository}, train .* \(60000,"):
+    with pytest.raises(ValueError, match=rf"{repository}, train: .* \(60000,"):
         load()
 
 
@@ -134,5 +134,5 @@ def test_other_files_under_the_same_names_are_refused(load, tmp_path):
         (tmp_path / f"{name}-ubyte").write_bytes(idx(IMAGES))
     for name in ("train-labels-idx1", "t10k-labels-idx1"):
         (tmp_path / f"{name}-ubyte").write_bytes(idx(LABELS))
-    with pytest.raises(ValueError, match="train-images-idx3-ubyte is not the publish"):
+    with pytest.raises(ValueError, match="train-images-idx3-ubyte differs from the"):
         load(tmp_path)

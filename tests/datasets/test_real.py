@@ -1,4 +1,4 @@
-"""The published files, where `python -m benchmarks.fetch_data` has fetched them."""
+"""The published files, if `python -m benchmarks.fetch_data` has downloaded them."""
 
 import hashlib
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_mnist():
     data = mnist(fetched("mnist"))
     assert_parts(data, 60_000, 10_000, 784)
     assert data.train.features.max() == data.test.features.max() == 1
-    # The counts, and the mean grey level 0.1307, that are published for the set.
+    # The published counts of the set, and its published mean grey level 0.1307.
     counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(data.train.labels).tolist() == counts
     counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -84,8 +84,8 @@ def test_adult():
 
 def test_adult_is_a9a_without_the_occupation():
     data = adult(fetched("adult"))
-    # Taken from LIBSVM's own files a9a and a9a.t: as bytes, the features but for 47 to
-    # 60, the label (1 for +1), and which of 47 to 60 is set (0 to 13, or 14 for none).
+    # Digests of LIBSVM's files a9a and a9a.t: as bytes, the features except 47 to 60,
+    # the label (1 for +1), and the index set among 47 to 60 (0 to 13, or 14 for none).
     a9a = "9ce62a91c6ffe35fb7cd44e7549ed49e8a8b29ca9325933616f6ecbcd5702a57"
     a9a_t = "2c00cfa2eaf73b08809ef0a7ba71309e15b1840840b6cfee2cd835d1f705fadc"
     assert digest(data.train, data.train_groups) == a9a

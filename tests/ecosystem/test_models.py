@@ -1,4 +1,4 @@
-"""Models of Equinox and Flax NNX are pytrees, and so may be x or y."""
+"""Models of Equinox and Flax NNX are pytrees, so they can be x or y."""
 
 from functools import cache
 
@@ -27,7 +27,7 @@ ALGORITHMS = [
     FedBiO(0.2, local_steps=2, batch_size=4),
 ]
 both_families = pytest.mark.parametrize(
-    "algorithm", ALGORITHMS, ids=lambda one: type(one).__name__
+    "algorithm", ALGORITHMS, ids=lambda algorithm: type(algorithm).__name__
 )
 generator = np.random.default_rng(0)
 BODY = {"weight": generator.normal(size=(HIDDEN, INPUTS)), "bias": np.ones(HIDDEN)}
@@ -45,11 +45,11 @@ def devices():
 
 
 def problem(forward, weights_of):
-    """Return the learning of features below a linear model with a penalty."""
+    """Return a problem that learns features below a linear model with a penalty."""
 
     def fit(x, y, batch):
         features, targets = batch
-        outputs = jax.vmap(lambda one: forward(x, y, one))(features)
+        outputs = jax.vmap(lambda row: forward(x, y, row))(features)
         return jnp.mean((outputs - targets) ** 2)
 
     def lower(x, y, batch):
@@ -67,27 +67,27 @@ def after_rounds(problem, algorithm, x, y):
 def plain(algorithm):
     """Return both layers, trained as plain arrays."""
 
-    def layer(parameters, one):
-        return parameters["weight"] @ one + parameters["bias"]
+    def layer(parameters, row):
+        return parameters["weight"] @ row + parameters["bias"]
 
-    def forward(x, y, one):
-        return layer(y, jnp.tanh(layer(x, one)))
+    def forward(x, y, row):
+        return layer(y, jnp.tanh(layer(x, row)))
 
     start = jax.tree.map(jnp.array, (BODY, HEAD))
     return after_rounds(problem(forward, lambda y: y["weight"]), algorithm, *start)
 
 
-def assert_same_numbers(found, expected):
+def assert_same_numbers(actual, expected):
     for name in ("weight", "bias"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(actual[name], expected[name], rtol=0, atol=1e-10)
 
 
 def linear(parameters):
-    """Return Equinox's layer with given parameters."""
+    """Return an Equinox layer with these parameters."""
     outputs, inputs = parameters["weight"].shape
     layer = eqx.nn.Linear(inputs, outputs, key=jax.random.key(0))
     held = jnp.array(parameters["weight"]), jnp.array(parameters["bias"])
-    return eqx.tree_at(lambda one: (one.weight, one.bias), layer, held)
+    return eqx.tree_at(lambda linear: (linear.weight, linear.bias), layer, held)
 
 
 @both_families
@@ -97,8 +97,8 @@ def test_the_array_parts_of_equinox_modules_are_x_and_y(algorithm):
     )
     head = eqx.filter(linear(HEAD), eqx.is_array)
 
-    def forward(x, y, one):
-        return y(eqx.combine(x, fixed)(one))
+    def forward(x, y, row):
+        return y(eqx.combine(x, fixed)(row))
 
     x, y = after_rounds(problem(forward, lambda y: y.weight), algorithm, body, head)
     assert isinstance(y, eqx.nn.Linear)
@@ -109,7 +109,7 @@ def test_the_array_parts_of_equinox_modules_are_x_and_y(algorithm):
 
 
 def layer_of(parameters):
-    """Return NNX's layer with given parameters, which has the weights' transpose."""
+    """Return an NNX layer with these parameters; its kernel is transposed."""
     outputs, inputs = parameters["weight"].shape
     layer = nnx.Linear(inputs, outputs, param_dtype=float, rngs=nnx.Rngs(0))
     layer.kernel[...] = jnp.array(parameters["weight"].T)
@@ -122,8 +122,8 @@ def test_the_states_of_nnx_models_are_x_and_y(algorithm):
     body_form, body = nnx.split(layer_of(BODY))
     head_form, head = nnx.split(layer_of(HEAD))
 
-    def forward(x, y, one):
-        hidden = jnp.tanh(nnx.merge(body_form, x)(one))
+    def forward(x, y, row):
+        hidden = jnp.tanh(nnx.merge(body_form, x)(row))
         return nnx.merge(head_form, y)(hidden)
 
     def weights_of(y):
@@ -131,6 +131,6 @@ def test_the_states_of_nnx_models_are_x_and_y(algorithm):
 
     x, y = after_rounds(problem(forward, weights_of), algorithm, body, head)
     assert isinstance(nnx.merge(head_form, y), nnx.Linear)
-    for found, expected in zip((x, y), plain(algorithm), strict=True):
-        kernel, bias = found["kernel"][...], found["bias"][...]
+    for layer, expected in zip((x, y), plain(algorithm), strict=True):
+        kernel, bias = layer["kernel"][...], layer["bias"][...]
         assert_same_numbers({"weight": kernel.T, "bias": bias}, expected)

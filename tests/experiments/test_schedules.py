@@ -71,9 +71,9 @@ def test_a_schedule_that_is_written_reads_the_same(rate, tmp_path):
         ("cosine_decay_s", "cosine_s", "did you mean cosine_decay_schedule?"),
         ("decay_steps", "decay_step", "no argument decay_step; did you mean decay_ste"),
         (", decay_steps = 1000", "", "needs the argument decay_steps."),
-        ("decay_steps = 1000", "decay_steps = -1", "refuses its arguments"),
-        ("init_value = 0.1", 'init_value = "a"', "refuses its arguments"),
-        ('"cosine_decay_schedule"', "3", "the name of an optax schedule is needed"),
+        ("decay_steps = 1000", "decay_steps = -1", "rejects its arguments"),
+        ("init_value = 0.1", 'init_value = "a"', "rejects its arguments"),
+        ('"cosine_decay_schedule"', "3", "expected the name of an optax schedule"),
     ],
 )
 def test_a_mistake_in_a_schedule_is_told_with_its_line(old, new, message, tmp_path):

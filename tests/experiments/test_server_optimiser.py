@@ -84,9 +84,9 @@ def test_the_command_line_names_another_or_none(tmp_path):
         ('"adam"', '"adm"', "line 2: server_optimiser: optax has no optimiser 'adm'; "),
         ("b2", "b3", "adam of optax has no argument b3; there are b1, b2"),
         ("learning_rate = 0.01, ", "", "adam of optax needs the argument learning_rat"),
-        ("0.99", '"a"', "adam of optax refuses its arguments"),
+        ("0.99", '"a"', "adam of optax rejects its arguments"),
         ("0.99", "nan", "a finite number is needed, but it is nan"),
-        ('name = "adam", ', "", "the name of an optax optimiser is needed"),
+        ('name = "adam", ', "", "expected the name of an optax optimiser"),
     ],
 )
 def test_a_mistake_is_named_with_its_cure(old, new, message, tmp_path):
@@ -100,5 +100,5 @@ def test_an_optimiser_for_vectors_and_matrices_alone_is_taken():
     moved, _ = optimiser.step(x, optimiser.init(x), x)
     assert bool(jnp.all(moved < x))
     # What needs more than a gradient cannot be one of the server.
-    with pytest.raises(ValueError, match=r"lbfgs of optax refuses its arguments"):
+    with pytest.raises(ValueError, match=r"lbfgs of optax rejects its arguments"):
         optax_optimiser("lbfgs", learning_rate=0.5)

@@ -91,7 +91,7 @@ class ByHand:
             pairs = zip(shares, leaves, strict=True)
             return jnp.asarray(sum(share * np.asarray(leaf) for share, leaf in pairs))
 
-        received = [phase.received(one.upload, downlink) for one in told.values()]
+        received = [phase.decode_upload(one.upload, downlink) for one in told.values()]
         upload = jax.tree.map(mean, *received)
         self.server = jax.tree.map(
             lambda new, old: jnp.asarray(new, old.dtype),

@@ -163,21 +163,21 @@ def holdings() -> list[Case]:
         other = LocalExamples(np.ones(2), np.array([0, value]))
         return Case(f"the number {value}", lambda: InMemoryDevices([one, other]), words)
 
-    wraps = "device 1 hold the whole number"
+    wraps = "Device 1: lower examples have the integer"
     masked = np.ma.masked_array(ONES, mask=[True, False, False, False])
     return [
-        held("none", np.ones((0, 2)), "device 0 has no upper examples"),
-        held("a number", 1.0, "hold single numbers where arrays are wanted"),
-        held("a list", [1.0, 2.0], "hold single numbers where arrays are wanted"),
-        held("a word", "abc", "hold single numbers where arrays are wanted"),
-        held("nothing", None, "hold no array"),
-        held("an empty table", {}, "hold no array"),
-        held("words", np.array(["spam", "ham"]), "made of real numbers"),
-        held("objects", np.array([None, 1]), "made of real numbers"),
-        held("days", np.array(["2020-01-01"], "datetime64[D]"), "made of real"),
-        held("complex", ONES + 1j, "made of real numbers"),
-        held("masked", masked, "fill in what is missing"),
-        held("rows that differ", (ONES, ONES[:2]), "give every array one row"),
+        held("none", np.ones((0, 2)), "Device 0 has no upper examples"),
+        held("a number", 1.0, "have a scalar, expected arrays"),
+        held("a list", [1.0, 2.0], "have a scalar, expected arrays"),
+        held("a word", "abc", "have a scalar, expected arrays"),
+        held("nothing", None, "have no array"),
+        held("an empty table", {}, "have no array"),
+        held("words", np.array(["spam", "ham"]), "expected real numbers"),
+        held("objects", np.array([None, 1]), "expected real numbers"),
+        held("days", np.array(["2020-01-01"], "datetime64[D]"), "expected real"),
+        held("complex", ONES + 1j, "expected real numbers"),
+        held("masked", masked, "Fill masked values"),
+        held("rows that differ", (ONES, ONES[:2]), "Pass arrays with one row per"),
         held("truth values", ONES > 0, ACCEPTED),
         held("bytes", ONES.astype(np.uint8), ACCEPTED),
         held("a range", range(4), ACCEPTED),
@@ -185,11 +185,11 @@ def holdings() -> list[Case]:
         *(number(value, ACCEPTED) for value in (2**31 - 1, -(2**31))),
         *(
             Case(
-                f"a device that is {w!r}", partial(fb.InMemoryDevices, [w]), "wrap what"
+                f"a device that is {w!r}", partial(fb.InMemoryDevices, [w]), "Wrap them"
             )
             for w in ((1.0, 2.0), [1.0], None, {"upper": 1})
         ),
-        Case("no device", partial(fb.InMemoryDevices, []), "needs at least one"),
+        Case("no device", partial(fb.InMemoryDevices, []), "Pass at least one"),
         *(
             Case(
                 f"{count!r} sharing devices",
@@ -232,10 +232,10 @@ def loaders() -> list[Case]:
             case(f"{count!r} devices", "device_count is", device_count=count)
             for count in (0, -1, 2.5, None)
         ),
-        case("no loader", "give a function of a device's number", load=None),
-        case("a loader of nothing", "wrap what it holds", load=lambda device: None),
-        case("no room", "raise the capacity", upper_capacity=0),
-        case("too little room", "raise the capacity", lower_capacity=1),
+        case("no loader", "Pass a function from a device number", load=None),
+        case("a loader of nothing", "Wrap them: Local", load=lambda device: None),
+        case("no room", "Raise upper_capacity", upper_capacity=0),
+        case("too little room", "Raise lower_capacity", lower_capacity=1),
     ]
 
 
@@ -247,30 +247,30 @@ def settings() -> list[Case]:
     rates = ("lower_rate", "adjoint_rate")
     switches = ["no", "false", 0, 1, None]
     return [
-        *fedbio("learning_rate", [0, -1.0], "learning_rate above 0"),
-        *fedbio("learning_rate", [nan, inf], "learning_rate to be finite"),
+        *fedbio("learning_rate", [0, -1.0], "expected a number or a schedule, above 0"),
+        *fedbio("learning_rate", [nan, inf], "expected a finite number"),
         *fedbio("learning_rate", ["0.1", None, True, [0.1], {}], "or a schedule"),
         *fedbio("upper_rate", [-1.0], "0 trains y with x fixed"),
-        *fedbio("upper_rate", [nan, inf], "upper_rate to be finite"),
+        *fedbio("upper_rate", [nan, inf], "expected a finite number"),
         *(one for name in rates for one in fedbio(name, [0.0, -1.0], "above 0")),
-        *(one for name in rates for one in fedbio(name, [nan, inf], "be finite")),
-        *fedbio("adjoint_radius", [0.0, -1.0], "adjoint_radius above 0"),
-        *fedbio("adjoint_radius", [nan], "adjoint_radius to be finite"),
-        *fedbio("local_steps", [0, 1.5, True, "3", None], "at least 1 and whole"),
-        *fedbio("batch_size", [0, -1, 2.0, None], "at least 1 and whole"),
-        *fedbio("private_lower", switches, "needs true or false for private_lower"),
+        *(one for name in rates for one in fedbio(name, [nan, inf], "finite")),
+        *fedbio("adjoint_radius", [0.0, -1.0], "expected a number, above 0"),
+        *fedbio("adjoint_radius", [nan], "adjoint_radius is nan, expected a finite"),
+        *fedbio("local_steps", [0, 1.5, True, "3", None], "a whole number, at least 1"),
+        *fedbio("batch_size", [0, -1, 2.0, None], "a whole number, at least 1"),
+        *fedbio("private_lower", switches, "expected true or false"),
         *made("FedBiO", [{"learning_rate": 0.1, "adjoint_radius": None}], ACCEPTED),
         *made(
             "AutoFedBiO", [{"rounds": n} for n in (1, 0, -3, 2.5, "9")], "at least 2"
         ),
         *made("AutoFedBiO", [{"rounds": 9, "upper_rate": -1.0}], "at least 0"),
-        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": nan}], "to be finite"),
+        *made("AutoFedBiO", [{"rounds": 9, "upper_rate": nan}], "a finite number"),
         *made(
             "AutoFedBiO", [{"rounds": 9, "momentum": m} for m in (1.0, -0.1)], "below"
         ),
         *made("AutoFedBiO", [{"rounds": 9, "final_rate": 2.0}], "at most 1"),
-        *made("AutoFedBiO", [{"rounds": 9, "final_rate": -1.0}], "final_rate above 0"),
-        *made("AutoFedBiO", [{"rounds": 9, "batch_size": 1.5}], "at least 1 and whole"),
+        *made("AutoFedBiO", [{"rounds": 9, "final_rate": -1.0}], "final_rate is -1.0"),
+        *made("AutoFedBiO", [{"rounds": 9, "batch_size": 1.5}], "a whole number, at"),
     ]
 
 
@@ -285,24 +285,24 @@ def estimators() -> list[Case]:
 
     warm = [{"learning_rate": 0.1, "exchanges": 0}]
     return [
-        *series("terms", [0, -1, 2.5, "3", None], "terms at least 1 and whole"),
-        *series("scale", [0, -1.0], "scale above 0 (take it a little below 1 / L_1"),
-        *series("scale", [nan, inf], "needs scale to be finite"),
-        *series("scale", ["a", None, [0.5]], "a number for scale"),
-        *bsgm("hypergradient", [None, "series", 3, 0.5], "such as NeumannSeries("),
-        *bsgm("hypergradient", [fb.NeumannSeries], "an object of that class"),
+        *series("terms", [0, -1, 2.5, "3", None], "a whole number, at least 1"),
+        *series("scale", [0, -1.0], "a number, above 0 (slightly below 1 / L_1"),
+        *series("scale", [nan, inf], "expected a finite number"),
+        *series("scale", ["a", None, [0.5]], "expected a number"),
+        *bsgm("hypergradient", [None, "series", 3, 0.5], "example, NeumannSeries("),
+        *bsgm("hypergradient", [fb.NeumannSeries], "Pass NeumannSeries(...)"),
         *bsgm("upper_mixing", [2.0], "at most 1"),
-        *bsgm("upper_mixing", [0.0, -1.0], "upper_mixing above 0"),
-        *bsgm("lower_mixing", [nan], "lower_mixing to be finite"),
-        *made("WarmStart", warm, "exchanges at least 1 and whole"),
-        *made("WarmStart", [{"learning_rate": nan}], "learning_rate to be finite"),
-        *made("CubeRootDecay", [{"scale": s} for s in (0.0, -1.0)], "scale above 0"),
-        *made("CubeRootDecay", [{"scale": nan}], "scale to be finite"),
+        *bsgm("upper_mixing", [0.0, -1.0], "expected a number, above 0"),
+        *bsgm("lower_mixing", [nan], "lower_mixing is nan, expected a finite number"),
+        *made("WarmStart", warm, "exchanges is 0, expected a whole number, at least 1"),
+        *made("WarmStart", [{"learning_rate": nan}], "learning_rate is nan, expected"),
+        *made("CubeRootDecay", [{"scale": s} for s in (0.0, -1.0)], "number, above 0"),
+        *made("CubeRootDecay", [{"scale": nan}], "scale is nan, expected a finite"),
         *(
             Case(
                 f"server optimiser {given!r}",
                 partial(fb.with_server_optimiser, fb.FedBiO(0.1), given),
-                "give one of optax",
+                "expected an optimiser of optax",
             )
             for given in (None, "adam", 0.1, 3)
         ),

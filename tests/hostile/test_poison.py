@@ -43,7 +43,7 @@ def loss(x, y, batch):
 def test_a_device_cannot_claim_more_steps_than_there_are(claimed, counts):
     (phase,) = ShroFBO(0.1, local_steps=3).phases(BilevelProblem(loss, loss))
     share = tuple(np.ones(2) for _ in range(3))
-    received, weight = phase.received(Upload(share, np.array(claimed)), None)
+    received, weight = phase.decode_upload(Upload(share, np.array(claimed)), None)
     np.testing.assert_allclose(weight, counts, rtol=1e-5)
     np.testing.assert_array_equal(received, share)
 

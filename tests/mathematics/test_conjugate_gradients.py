@@ -1,4 +1,4 @@
-"""Conjugate gradients against dense linear algebra, and what they report."""
+"""Conjugate gradients against dense linear algebra, and their diagnostics."""
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +31,11 @@ def test_the_solution_and_the_bound_of_the_inverse_are_right(condition):
     hessian = matrix(condition)
     right = np.random.default_rng(1).normal(size=SIZE)
     state = solved(hessian, right, 1e-10, 1000)
-    found = np.concatenate([state.solution["a"], state.solution["b"]])
-    np.testing.assert_allclose(found, np.linalg.solve(hessian, right), rtol=1e-6)
-    assert bool(state.done)
+    solution = np.concatenate([state.solution["a"], state.solution["b"]])
+    np.testing.assert_allclose(solution, np.linalg.solve(hessian, right), rtol=1e-6)
+    assert bool(state.converged)
     assert bool(state.convex)
-    # The trace of the inverse is between the largest eigenvalue and its multiple.
+    # The trace of the inverse is between 1 and 3 times its largest eigenvalue.
     assert condition * 0.999 < float(state.inverse_bound) < 3 * condition
     assert 0.1 < float(state.highest) <= 1
 
@@ -43,7 +43,7 @@ def test_the_solution_and_the_bound_of_the_inverse_are_right(condition):
 def test_products_needed_are_named_when_there_are_too_few():
     hessian, right = matrix(1e4), np.ones(SIZE)
     short = solved(hessian, right, 1e-8, 5)
-    assert not bool(short.done)
+    assert not bool(short.converged)
     assert int(short.products) == 5
     needed = int(cg.products_needed(short))
     used = int(solved(hessian, right, 1e-8, 1000).products)

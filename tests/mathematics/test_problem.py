@@ -96,7 +96,7 @@ def test_an_oracle_may_be_replaced():
         lower_gradient=lambda x, y, batch: 10 * y,
     )
     assert problem.lower_gradient(1.0, 2.0, None) == 20.0
-    # The Hessian product follows the gradient it is the derivative of.
+    # The Hessian product is the derivative of the replaced gradient.
     assert problem.hessian_product(1.0, 2.0, None, 3.0) == 30.0
 
 

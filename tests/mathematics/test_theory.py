@@ -1,4 +1,4 @@
-"""The constants against the paper's formulas, written out again from its print."""
+"""The constants against the paper's printed formulas, in exact fractions."""
 
 # The checker has no type for a mixture of fractions and floats.
 # mypy: disable-error-code="operator, arg-type, call-overload, type-var"
@@ -86,10 +86,12 @@ def test_theorem_1_ceilings():
 
 def test_theorem_2_ceilings():
     alpha, beta, p, k = Fraction(3, 2), Fraction(2), 4, 8
-    one = 16 * L_HAT_SQUARED / (alpha * k)
-    two = 2000 * L1**2 * L_TILDE**2 / (3 * beta * MU**2 * k)
+    first = 16 * L_HAT_SQUARED / (alpha * k)
+    second = 2000 * L1**2 * L_TILDE**2 / (3 * beta * MU**2 * k)
     total = (
-        one + two + Fraction(12, 25) * (4 + 1000 * L_TILDE**2 / (3 * MU**2) + one + two)
+        first
+        + second
+        + Fraction(12, 25) * (4 + 1000 * L_TILDE**2 / (3 * MU**2) + first + second)
     )
     rho2 = min(1 / (6 * L1), (15 * L_TILDE**2 / MU) / total, 10)
     rho1 = min(rho2 * MU**2 / (20 * L_TILDE * L1), 0.5 / sqrt(total), 10)
@@ -124,7 +126,7 @@ def test_theorem_3_settings():
 
 
 def product(assumptions: Assumptions, smoothness: float, **settings) -> float:
-    """Return 2ρ_1 η L_Φ at Theorem 2's ceilings: Theorem 1 asks for at most 1."""
+    """Return 2ρ_1 η L_Φ at Theorem 2's ceilings; Theorem 1 requires at most 1."""
     series = settings["series"]
     most = theory.estimator_lipschitz(assumptions, series) ** 2 / settings["devices"]
     ceilings = theory.local_bsgvrm_ceilings(
@@ -148,7 +150,7 @@ def test_what_theorem_2_lacks_follows_where_dimensions_are_right():
         l1 = mu * condition
         assumptions = Assumptions(mu, l0, l1, l21, l22)
         right = theory.lower_error_factor(assumptions) * (1 + l1 / mu)
-        # That is L_Φ with L_21 L_0 / μ in the place of L_21 L_0² / μ.
+        # This is L_Φ with L_21 L_0 / μ instead of L_21 L_0² / μ.
         printed = theory.objective_smoothness(assumptions)
         assert isclose(right + l21 * (l0**2 - l0) / mu, printed, rel_tol=1e-9)
         terms, scale = generator.integers(1, 200), 10 ** generator.uniform(-3, -0.01)
@@ -169,8 +171,8 @@ def test_what_theorem_2_lacks_does_not_follow_from_its_printed_constants():
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 def test_the_estimators_variance_is_below_g_squared_without_sigma(noise):
-    # One number each: b = ±L_0 of ∇y f, a = ±L_0 of ∇x f, J = L_1, and Hessians that
-    # are μ or L_1 with equal odds where there is noise.
+    # All are scalars: b = ±L_0 of ∇y f, a = ±L_0 of ∇x f, J = L_1, and Hessians that
+    # are μ or L_1 with equal probability if there is noise.
     l0, l1, mu, terms, scale = 1.3, 2.0, 0.4, 5, 0.45
     generator = np.random.default_rng(0)
     draws = 200_000
@@ -202,7 +204,7 @@ def test_the_estimators_variance_is_below_g_squared_without_sigma(noise):
                 local_steps=1,
                 devices=1,
             ),
-            "upper_mixing at most",
+            r"upper_mixing is 1e\+09, but Theorem 2 requires at most",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The theorems' bounds against their print, in exact fractions, and how they scale."""
+"""The theorems' bounds against the printed ones, in exact fractions, and scaling."""
 
 # The checker has no type for a mixture of fractions and floats.
 # mypy: disable-error-code="operator, arg-type, call-overload, type-var"
@@ -23,7 +23,7 @@ from tests.mathematics.test_theory import (
     SIGMA,
 )
 
-# Cubes, so that K^(2/3) and T^(2/3) are whole.
+# Cubes, so that K^(2/3) and T^(2/3) are integers.
 K, T, P, B = 8, 10**9, 3, 7
 GAP, DISTANCE = Fraction(5, 2), Fraction(9, 4)
 ALPHA, BETA = Fraction(3, 2), Fraction(2)
@@ -31,7 +31,7 @@ START = theory.Start(float(GAP), float(DISTANCE))
 
 
 def fixed(ceilings, **settings) -> dict[str, Any]:
-    """Return settings at a quarter of the ceilings, where all may be varied."""
+    """Return settings at a quarter of the ceilings, so that tests can vary them."""
     return {
         "upper_rate": ceilings.upper_rate / 4,
         "lower_rate": ceilings.lower_rate,
@@ -83,7 +83,7 @@ def test_the_corrected_noise_has_g_squared_for_sigma_squared(theorem):
     )
     noise = printed.upper_noise * float(G_SQUARED / SIGMA**2)
     expected = printed._replace(upper_noise=noise)
-    # Theorem 3's first four are corrected too, below.
+    # Another test covers the first four terms of Theorem 3, which are corrected too.
     others = slice(4 if theorem == "Theorem 3" else 0, None)
     np.testing.assert_allclose(corrected[others], expected[others], 1e-12)
 
@@ -202,22 +202,22 @@ DRIFT = "upper_drift", "lower_drift"
     ],
 )
 def test_a_term_follows_its_settings_and_no_other_does(theorem, setting, powers):
-    one = evaluate(theorem)
+    once = evaluate(theorem)
     twice = evaluate(theorem, **{setting: 2 * BOUNDS[theorem][1][setting]})
-    for name, before, after in zip(one._fields, one, twice, strict=True):
+    for name, before, after in zip(once._fields, once, twice, strict=True):
         assert np.isclose(after, before * 2.0 ** powers.get(name, 0), rtol=1e-12), name
 
 
 def test_drift_grows_with_the_second_and_fourth_power_of_local_steps():
     drifts = np.array([evaluate("Theorem 1", local_steps=p)[7:] for p in (1, 2, 3)])
     powers = np.array([[p**2, p**4] for p in (1.0, 2.0, 3.0)])
-    both = np.linalg.solve(powers[:2], drifts[:2])
-    assert np.all(both > 0)
-    np.testing.assert_allclose(powers[2] @ both, drifts[2], rtol=1e-9)
+    coefficients = np.linalg.solve(powers[:2], drifts[:2])
+    assert np.all(coefficients > 0)
+    np.testing.assert_allclose(powers[2] @ coefficients, drifts[2], rtol=1e-9)
 
 
 def test_theorem_3_speeds_up_with_devices_once_steps_are_many():
-    # From T^(-2/3) K^(-2/3), where 200 p / T has faded.
+    # The term T^(-2/3) K^(-2/3) dominates once 200 p / T is negligible.
     few, many = (evaluate("Theorem 3", steps=10**21, devices=k) for k in (8, 64))
     for name in (*FADING, *NOISE, *DRIFT):
         assert np.isclose(getattr(many, name), getattr(few, name) / 4, rtol=1e-3), name
@@ -233,14 +233,14 @@ def test_theorem_3_speeds_up_with_devices_once_steps_are_many():
     ],
 )
 def test_settings_that_a_theorem_does_not_cover_are_refused(theorem, rate):
-    with pytest.raises(ValueError, match=f"{theorem} covers a {rate}"):
+    with pytest.raises(ValueError, match=f"{rate} is 1, but {theorem} requires"):
         evaluate(theorem, **{rate: 1.0})
 
 
 @pytest.mark.parametrize("theorem", BOUNDS)
 @pytest.mark.parametrize("count", ["devices", "steps", "local_steps"])
 def test_counts_below_one_are_refused(theorem, count):
-    with pytest.raises(ValueError, match=f"{count} at least 1"):
+    with pytest.raises(ValueError, match=f"{count} is 0, expected at least 1"):
         evaluate(theorem, **{count: 0})
 
 

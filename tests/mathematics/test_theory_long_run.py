@@ -1,11 +1,11 @@
-"""The bounds against long-run values in closed form, where f alone is noisy.
+"""The bounds against long-run values in closed form, with noise in f only.
 
 f = ½x² + ξx with ξ = ±1 and g = ½y², so σ = 0, y stays at y* = 0 and ∇Φ(x) = x. Both
 algorithms are then linear in (x, u) with additive noise. The mean over K devices obeys
-the recursion of one device with a K-th of the variance, whatever p is.
+the recursion of one device with a K-th of the variance, for any p.
 
-f is as Lipschitz as the theorems ask if it goes on with a slope of 3/2 from |x| = ½ on,
-where no run below ever comes: its |x| is of the order of 10⁻⁷.
+f is as Lipschitz as the theorems require if it continues with a slope of 3/2 from
+|x| = ½ on. No run below reaches this |x|: its |x| is of the order of 10⁻⁷.
 """
 
 from fractions import Fraction
@@ -32,24 +32,24 @@ from tests.algorithms.table import at_night
 ASSUMPTIONS = Assumptions(
     strong_convexity=1.0, upper_lipschitz=1.5, gradient_lipschitz=1.0, deviation=0.0
 )
-SERIES = NeumannSeries(9, 0.99)  # its bias is 10⁻²⁰: it decides nothing below
+SERIES = NeumannSeries(9, 0.99)  # its bias of 10⁻²⁰ is negligible
 AT_SOLUTION = Start(objective_gap=0.0, lower_error=0.0)
 FOREVER = 10**90
 
 
 def long_run(weight: float, step: float, devices: int, *, reduced: bool) -> float:
-    """Return E x² of a run without end.
+    """Return the limit of E x² of an infinite run.
 
     x' = x − r u, and u' = (1 − a) u + a (x' + ξ) in Algorithm 1 or, since the noise of
-    the two evaluations cancels, u' = (1 − a)(u − x) + x' + a ξ in Algorithm 2. Second
-    moments that stay as they are solve three linear equations. They are solved in
-    fractions: a and r are so small that double precision would lose them.
+    the two evaluations cancels, u' = (1 − a)(u − x) + x' + a ξ in Algorithm 2. The
+    stationary second moments solve three linear equations. They are solved in
+    fractions, because a and r are too small for double precision.
 
     Args:
         weight: a = αη, or αη² in Algorithm 2.
         step: r = ρ_1 η.
         devices: K.
-        reduced: whether it is Algorithm 2.
+        reduced: True for Algorithm 2.
     """
     a, r = Fraction(weight), Fraction(step)
     of_u, of_x = (1 - a - r, a) if reduced else (1 - a - a * r, a)
@@ -69,7 +69,7 @@ def test_the_closed_form_is_that_of_the_algorithm(number):
     )
     noise = LocalExamples(np.array([-1.0, 1.0]), np.ones(1))
     rates = eta, NeumannSeries(1, 0.5), rho, rho, alpha, alpha
-    done = sweep(
+    result = sweep(
         problem,
         [(LocalBSGM if number == 1 else LocalBSGVRM)(*rates, local_steps=20)],
         InMemoryDevices.sharing(noise, devices),
@@ -79,7 +79,7 @@ def test_the_closed_form_is_that_of_the_algorithm(number):
         seeds=range(80),
         measure=lambda server: server.x**2,
     )
-    means = np.asarray(done.measurements)[0, :, 5:].mean(axis=1)
+    means = np.asarray(result.measurements)[0, :, 5:].mean(axis=1)
     error = means.std(ddof=1) / np.sqrt(len(means))
     exact = long_run(alpha * eta**number, rho * eta, devices, reduced=number == 2)
     assert error < 0.02 * exact
@@ -87,7 +87,7 @@ def test_the_closed_form_is_that_of_the_algorithm(number):
 
 
 def settings(number: int, mixing: float, slowness: float, devices: int, p: int):
-    """Return settings that the theorem covers, η so many times below its ceiling."""
+    """Return settings that the theorem covers, with η at its ceiling / `slowness`."""
     shared: dict[str, Any] = {
         "upper_mixing": mixing,
         "lower_mixing": mixing,
@@ -107,18 +107,18 @@ def settings(number: int, mixing: float, slowness: float, devices: int, p: int):
 
 def compare(number: int, **chosen) -> tuple[float, dict[str, Any]]:
     """Return the long-run stationarity of Algorithm 1 or 2, and the settings."""
-    given = settings(number, **chosen)
-    eta = given["learning_rate"]
-    weight = given["upper_mixing"] * eta**number
-    step = given["upper_rate"] * eta
-    return long_run(weight, step, given["devices"], reduced=number == 2), given
+    options = settings(number, **chosen)
+    eta = options["learning_rate"]
+    weight = options["upper_mixing"] * eta**number
+    step = options["upper_rate"] * eta
+    return long_run(weight, step, options["devices"], reduced=number == 2), options
 
 
 def test_printed_theorem_1_is_no_bound_and_the_corrected_one_is():
-    true, given = compare(1, mixing=1.0, slowness=1e10, devices=4, p=2)
+    true, options = compare(1, mixing=1.0, slowness=1e10, devices=4, p=2)
     printed, corrected = (
         theory.local_bsgm_bound(
-            ASSUMPTIONS, SERIES, AT_SOLUTION, **given, as_printed=as_printed
+            ASSUMPTIONS, SERIES, AT_SOLUTION, **options, as_printed=as_printed
         )
         for as_printed in (True, False)
     )
@@ -134,9 +134,10 @@ def test_printed_theorem_1_is_no_bound_and_the_corrected_one_is():
 @pytest.mark.parametrize("devices", [1, 16])
 @pytest.mark.parametrize("p", [2, 50])
 def test_corrected_theorem_1_lies_above_the_long_run(mixing, slowness, devices, p):
-    true, given = compare(1, mixing=mixing, slowness=slowness, devices=devices, p=p)
+    true, options = compare(1, mixing=mixing, slowness=slowness, devices=devices, p=p)
     assert (
-        true < theory.local_bsgm_bound(ASSUMPTIONS, SERIES, AT_SOLUTION, **given).total
+        true
+        < theory.local_bsgm_bound(ASSUMPTIONS, SERIES, AT_SOLUTION, **options).total
     )
 
 
@@ -144,12 +145,12 @@ def test_corrected_theorem_1_lies_above_the_long_run(mixing, slowness, devices, 
 @pytest.mark.parametrize("slowness", [1.0, 1e4, 1e8])
 @pytest.mark.parametrize("p", [2, 50])
 def test_theorem_2_has_the_right_term_and_lies_above_the_long_run(mixing, slowness, p):
-    true, given = compare(2, mixing=mixing, slowness=slowness, devices=16, p=p)
+    true, options = compare(2, mixing=mixing, slowness=slowness, devices=16, p=p)
     bound = theory.local_bsgvrm_bound(
-        ASSUMPTIONS, SERIES, AT_SOLUTION, **given, opening_batch_size=1
+        ASSUMPTIONS, SERIES, AT_SOLUTION, **options, opening_batch_size=1
     )
     assert true < bound.total
-    # As small as this, σ² in the place of G² would leave the rest below the truth.
+    # At this rate, a bound with σ² instead of G² would be below the exact value.
     if slowness == 1e8:
         assert bound.total - bound.upper_noise < true
 
@@ -182,7 +183,7 @@ def test_printed_theorem_3_is_no_bound_and_the_corrected_one_is():
         noise = np.exp(log_time) * np.array([0, 0, a**2 / devices, 0])
         return matrix(log_time, moments) @ moments + noise
 
-    done = solve_ivp(
+    result = solve_ivp(
         change,
         (0.0, np.log(steps)),
         np.zeros(4),
@@ -191,7 +192,7 @@ def test_printed_theorem_3_is_no_bound_and_the_corrected_one_is():
         rtol=1e-8,
         atol=1e-60,
     )
-    true = done.y[3, -1] / steps
+    true = result.y[3, -1] / steps
     printed, corrected = (
         theory.local_bsgvrm_decay_bound(
             ASSUMPTIONS,

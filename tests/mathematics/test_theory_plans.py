@@ -1,4 +1,4 @@
-"""Plans against the corollaries' print, the theorems' terms, and a run's own costs."""
+"""Plans against the printed corollaries, the theorems' terms, and a run's costs."""
 
 from dataclasses import replace
 from math import ceil, log
@@ -128,11 +128,11 @@ def test_plans_for_steps_follow_corollaries_1_3_and_5(name, devices, longer):
     expected = printed_by_steps(name, devices / 4, longer)
     np.testing.assert_allclose(settings(plan) / settings(anchor), expected, rtol=1e-6)
     assert plan.steps == steps
-    both = devices / 4 * longer
+    factor = devices / 4 * longer
     rate = {
-        "LocalBSGM": both ** (-1 / 2),
-        "LocalBSGVRM": both ** (-2 / 3),
-        "LocalBSGVRM, decaying": both ** (-2 / 3)
+        "LocalBSGM": factor ** (-1 / 2),
+        "LocalBSGVRM": factor ** (-2 / 3),
+        "LocalBSGVRM, decaying": factor ** (-2 / 3)
         * log(steps + 1)
         / log(anchor.steps + 1),
     }[name]
@@ -154,7 +154,7 @@ def test_a_decaying_plan_for_an_accuracy_is_one_for_its_steps(devices, shrink):
     fixed = theory.plan_for_accuracy(
         ANCHORS["LocalBSGVRM"], devices=devices, accuracy=accuracy, contraction=0.8
     )
-    # The logarithm asks for more steps than a fixed rate where T grows, else for fewer.
+    # The logarithm requires more steps than a fixed rate if T grows, otherwise fewer.
     growth = np.sign(np.log(fixed.steps / anchor.steps))
     assert np.sign(round(np.log(plan.steps / fixed.steps), 6)) == growth
 
@@ -179,7 +179,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
     allowed = ceilings(assumptions, series, **mixing, local_steps=1000, **devices)
 
     def terms(plan: Plan) -> theory.Bound:
-        # The series stays the same here: it has a term of its own, and a check below.
+        # The series is constant here; its term is checked separately below.
         value: theory.Bound = bound(
             assumptions,
             series,
@@ -216,15 +216,15 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
     # The fourth powers in Theorem 1's drift shrink still faster.
     assert np.all(ratios[7:] <= shrink * (1 + 1e-9))
     longer, shorter = (NeumannSeries(plan.terms - less, 0.25) for less in (0, 1))
-    wanted = theory.series_bias(assumptions, series) ** 2 * shrink
-    assert theory.series_bias(assumptions, longer) ** 2 <= wanted
-    assert theory.series_bias(assumptions, shorter) ** 2 > wanted
+    target = theory.series_bias(assumptions, series) ** 2 * shrink
+    assert theory.series_bias(assumptions, longer) ** 2 <= target
+    assert theory.series_bias(assumptions, shorter) ** 2 > target
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_rounds_and_samples_are_those_that_a_run_counts(make):
-    own = {"opening_batch_size": 7} if make is LocalBSGVRM else {}
+    extra = {"opening_batch_size": 7} if make is LocalBSGVRM else {}
     law = LOCAL_BSGVRM_LAW if make is LocalBSGVRM else LOCAL_BSGM_LAW
     shared: dict[str, Any] = {
         "learning_rate": 0.1,
@@ -232,7 +232,7 @@ def test_rounds_and_samples_are_those_that_a_run_counts(make):
         "lower_mixing": 1.0,
         "local_steps": 4,
         "batch_size": 3,
-        **own,
+        **extra,
     }
     plan = Plan(law, devices=3, accuracy=1.0, steps=10, terms=2, **shared)
     algorithm = make(hypergradient=NeumannSeries(plan.terms, 0.1), **shared)
@@ -268,16 +268,16 @@ SMALL = replace(ANCHORS["LocalBSGM"], steps=100, local_steps=3, learning_rate=0.
         ),
         (
             lambda: theory.plan_for_steps(SMALL, devices=0, steps=9, contraction=0.8),
-            "devices above 0",
+            "devices is 0, expected above 0",
         ),
         (
             lambda: theory.plan_for_accuracy(
                 SMALL, devices=4, accuracy=-1.0, contraction=0.8
             ),
-            "accuracy above 0",
+            "accuracy is -1.0, expected above 0",
         ),
-        (lambda: replace(SMALL, accuracy=0.0), "accuracy above 0"),
-        (lambda: replace(SMALL, steps=0), "steps above 0"),
+        (lambda: replace(SMALL, accuracy=0.0), "accuracy is 0.0, expected above 0"),
+        (lambda: replace(SMALL, steps=0), "steps is 0, expected above 0"),
         (lambda: replace(SMALL, learning_rate=CubeRootDecay(0.1)), "decaying"),
         (
             lambda: replace(

@@ -1,8 +1,8 @@
-"""Theorem 3's bound against closed forms where 2ρ_1 L_Φ decides its learning rate.
+"""Theorem 3's bound against closed forms if 2ρ_1 L_Φ limits its learning rate.
 
-f = ½x², straight from |x| = L_0 on, and g = ½y², so y stays at y* = 0 and ∇Φ(x) = x.
-L_21 may be any number from 0 on: the theorem has to hold for all of them. η_t is
-constant while t is below its plateau, and so small that sums over steps are integrals.
+f = ½x², linear from |x| = L_0 on, and g = ½y², so y stays at y* = 0 and ∇Φ(x) = x. The
+theorem must hold for every L_21 of at least 0. η_t is constant while t is below its
+plateau, and so small that sums over steps are integrals.
 """
 
 from math import expm1
@@ -72,7 +72,7 @@ def from_the_edge(case: Case) -> float:
 def from_the_opening(case: Case) -> float:
     """Return the average of E x² from x_0 = 0 due to the noise of u_0 alone.
 
-    ξ = ±L_0/2 in f = ½x² + ξx, straight from |x| = L_0/2 on. e = u − x is
+    ξ = ±L_0/2 in f = ½x² + ξx, linear from |x| = L_0/2 on. e = u − x is
     e_0 exp(−at), and dx = −r(x + e), so x = r e_0 (exp(−rt) − exp(−at)) / (r − a).
     Later noise has mean 0 and is independent, so it can only make E x² larger.
     """
@@ -104,7 +104,7 @@ def test_the_printed_opening_lies_below_a_run_from_a_noisy_opening():
     case = Case(1e18, 6e-17, 4e30, 5, 1.4e-4, devices=2 * 10**6, opening_batch_size=1)
     true, corrected = from_the_opening(case), case.bound(0.0)
     printed = case.bound(0.0, as_printed=True).upper_opening
-    # The other terms are the corrected ones, so the opening alone is too small.
+    # The other terms are corrected, so only the opening is too small.
     assert corrected._replace(upper_opening=printed).total < 1e-6 * true
     assert true < corrected.total
 
@@ -126,7 +126,7 @@ def test_no_closed_form_lies_above_the_corrected_bound(seed):
         )
         a, r = speeds(case)
         case = case._replace(steps=10.0 ** generator.uniform(-1.5, 4) / min(a, r))
-        # Closed forms hold on the plateau, and lose their digits where a is near r.
+        # Closed forms hold on the plateau, and are inaccurate if a is near r.
         if case.steps > case.decay.learning_rate.plateau or abs(a - r) < 0.01 * r:
             continue
         examined += 1
@@ -134,6 +134,6 @@ def test_no_closed_form_lies_above_the_corrected_bound(seed):
         for true, start in (from_the_edge(case), gap), (from_the_opening(case), 0.0):
             assert true <= case.bound(start).total, case
             violations += true > case.bound(start, as_printed=True).total
-    # Of the printed bound: without some, the search would show nothing.
+    # The search is effective only if it violates the printed bound.
     assert examined > 30
     assert violations > 10

@@ -369,7 +369,7 @@ def test_the_benchmark_quadratic_is_measured_rightly(amount):
     actual = diagnose(task.problem, task.devices, task.x, task.y)
     x = np.asarray(task.x)
     ours = truth.hypergradient(x)
-    local = truth.own_hypergradient(x, truth.lower_solution(x))
+    local = truth.mean_local_hypergradient(x, truth.lower_solution(x))
     indirect = truth.shifts.mean(0) + truth.ridge * x - ours
     size = max(np.linalg.norm(ours), np.linalg.norm(indirect))
     exact = np.linalg.norm(local - ours) / size
@@ -409,9 +409,9 @@ def test_mistakes_are_told():
     devices = InMemoryDevices(held)
     with pytest.raises(ValueError, match=r"tolerance is 0\.0"):
         diagnose(quadratic.problem(), devices, X, Y, tolerance=0.0)
-    with pytest.raises(ValueError, match="products at least 1 and whole, but it is 0"):
+    with pytest.raises(ValueError, match=r"products is 0, .* at least 1"):
         Survey(products=0)
-    with pytest.raises(ValueError, match="residual above 0 and below 1, but it is 2"):
+    with pytest.raises(ValueError, match=r"residual is 2\.0, .* above 0 and below 1"):
         Survey(residual=2.0)
     held[1].lower.matrix[5] = np.nan
     with pytest.raises(ArithmeticError, match="upload of device 1 is not finite"):

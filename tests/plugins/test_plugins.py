@@ -161,7 +161,8 @@ def test_a_file_names_them_by_their_place(directory, monkeypatch, capsys):
     assert read_experiment(again) == changed
     with pytest.raises(SystemExit, match="2"):
         with_overrides(experiment, ["--algorithm.drag", "-1"], "fedbilevel run")
-    assert "Plain needs drag above 0, but it is -1.0." in capsys.readouterr().err
+    message = "Plain: drag is -1.0, expected a number, above 0."
+    assert message in capsys.readouterr().err
 
 
 def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(directory):

@@ -1,4 +1,4 @@
-"""Small splits, and every task beside a plain-NumPy transcription of its losses."""
+"""Small splits, and every task with a plain-NumPy transcription of its losses."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ def table(count: int, seed: int) -> LabelledRows:
 
 
 def split() -> Split:
-    """Return ragged devices, whose rows come in no order."""
+    """Return ragged devices with unordered rows."""
     return Split(
         training=table(7, 0),
         validation=table(5, 1),
@@ -48,7 +48,7 @@ MODEL = np.random.default_rng(3).normal(size=(CLASSES, FEATURES))
 
 
 class Case(NamedTuple):
-    """A task, where to look at it, and its losses of one example, in NumPy."""
+    """A task, a point, and the task's losses of one example in NumPy."""
 
     task: Task
     x: Any
@@ -70,7 +70,7 @@ def held(task: Task, device: int) -> tuple[Any, Any]:
 
 
 def transcribed(loss, x, y, batch) -> float:
-    """Return the mean of a loss over the examples of a batch, one after another."""
+    """Return the mean of a loss over the examples of a batch, in a Python loop."""
     count = len(jax.tree.leaves(batch)[0])
     examples = [
         jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), batch) for i in range(count)
@@ -147,7 +147,7 @@ def cleaning_network_case() -> Case:
 
 
 def loss_tuning_case() -> Case:
-    # Devices hold validation labels 0, 0, 1, 2 and 1: shares ½, ¼, ¼ and 0, 1, 0.
+    # The devices' validation labels are 0, 0, 1, 2 and 1: shares ½, ¼, ¼ and 0, 1, 0.
     shares = [0.25, 0.625, 0.125]
 
     def upper(x, y, example):

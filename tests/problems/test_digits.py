@@ -1,4 +1,4 @@
-"""What tuning does to real images, by steps along the solved hypergradient."""
+"""The effect of tuning on real images, by steps along the exact hypergradient."""
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ def split(training_labels=None, training_rows=None) -> Split:
 
 
 def tuned(task, rate, steps=4):
-    """Return y*(x) at the start, and (x, y*(x)) after steps along −∇Φ."""
+    """Return the initial y*(x), and (x, y*(x)) after steps along −∇Φ."""
     reference = newton_reference(task.problem, task.devices)
     x = jax.tree.map(np.asarray, task.x)
     first = y = reference.lower_solution(x, task.y)
@@ -55,7 +55,7 @@ def tuned(task, rate, steps=4):
 
 
 def validation_model(whole: Split) -> np.ndarray:
-    """Return a model of the validation images: ridge regression on their classes."""
+    """Return ridge regression on the classes of the validation images."""
     features, labels = whole.validation.features, np.asarray(whole.validation.labels)
     gram = features.T @ features + np.eye(64)
     return 5 * np.linalg.solve(gram, features.T @ np.eye(10)[labels]).T
@@ -84,7 +84,7 @@ def test_tuning_the_loss_raises_the_balanced_accuracy():
     first, x, y = tuned(task, rate=3.0)
     metric = task.metrics["balanced_accuracy"]
     assert metric(x, y) > metric(x, first) + 0.03
-    # Common classes are the first: to be preferred in training is their handicap.
+    # The first classes are the most frequent; training must favour them.
     assert x.shift[:3].min() > x.shift[-3:].max()
 
 

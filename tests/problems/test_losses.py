@@ -1,4 +1,4 @@
-"""Every task × what its losses must be and do."""
+"""Properties of the losses of every task."""
 
 import jax
 import jax.numpy as jnp
@@ -63,10 +63,10 @@ def test_oracles_equal_differences_of_the_transcriptions(name):
     def flat(tree):
         return np.asarray(ravel_pytree(tree)[0])
 
-    here = unravel_x(x), unravel_y(y)
-    gradient_x, gradient_y = problem.upper_gradients(*here, upper)
-    lower_gradient = problem.lower_gradient(*here, lower)
-    lower_gradient_x = problem.lower_gradient_x(*here, lower)
+    point = unravel_x(x), unravel_y(y)
+    gradient_x, gradient_y = problem.upper_gradients(*point, upper)
+    lower_gradient = problem.lower_gradient(*point, lower)
+    lower_gradient_x = problem.lower_gradient_x(*point, lower)
     for got, expected in (
         (flat(gradient_x) @ along_x, slope(case.upper, upper, 1, 0)),
         (flat(gradient_y) @ along_y, slope(case.upper, upper, 0, 1)),
@@ -92,9 +92,9 @@ def test_oracles_equal_differences_of_the_transcriptions(name):
         return sum(corners) / (4 * h**2)
 
     vector = unravel_y(jnp.asarray(along_y))
-    curved = flat(problem.hessian_product(*here, lower, vector)) @ along_y
+    curved = flat(problem.hessian_product(*point, lower, vector)) @ along_y
     np.testing.assert_allclose(curved, second(0, 1, 0, 1), rtol=1e-5, atol=1e-6)
-    mixed = flat(problem.cross_product(*here, lower, vector)) @ along_x
+    mixed = flat(problem.cross_product(*point, lower, vector)) @ along_x
     np.testing.assert_allclose(mixed, second(1, 0, 0, 1), rtol=1e-5, atol=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_lower_losses_are_strongly_convex(name):
 def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(name):
     case = CASES[name]()
     problem, count = case.task.problem, case.task.devices.device_count
-    # Its first use refuses losses that are not means over their batches.
+    # Its first call raises an error for losses that are not means over their batches.
     reference = newton_reference(problem, case.task.devices, tolerance=1e-11)
     x, unravel = ravel_pytree(case.x)
     along = np.random.default_rng(6).normal(size=x.size)
@@ -146,28 +146,28 @@ def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
         local_steps=2,
         batch_size=4,
     )
-    *_, done = run(task.problem, algorithm, task.devices, task.x, task.y, rounds=2)
+    *_, last = run(task.problem, algorithm, task.devices, task.x, task.y, rounds=2)
     for before, after in zip(
         jax.tree.leaves((task.x, task.y)),
-        jax.tree.leaves((done.x, done.y)),
+        jax.tree.leaves((last.x, last.y)),
         strict=True,
     ):
         assert np.all(np.isfinite(after))
         assert before.dtype == after.dtype
-    assert not np.allclose(ravel_pytree(done.x)[0], ravel_pytree(task.x)[0], atol=1e-9)
+    assert not np.allclose(ravel_pytree(last.x)[0], ravel_pytree(task.x)[0], atol=1e-9)
 
     def lower_loss(y):
         parts = [held(task, device)[1] for device in range(2)]
-        return np.mean([task.problem.lower_loss(done.x, y, part) for part in parts])
+        return np.mean([task.problem.lower_loss(last.x, y, part) for part in parts])
 
-    assert lower_loss(done.y) < lower_loss(task.y)
+    assert lower_loss(last.y) < lower_loss(task.y)
     for metric in task.metrics.values():
-        assert np.isfinite(metric(done.x, done.y))
+        assert np.isfinite(metric(last.x, last.y))
 
 
 @every_task
 def test_a_task_made_twice_has_an_equal_problem(name):
     # Equal problems share one compiled program.
-    one, other = CASES[name]().task.problem, CASES[name]().task.problem
-    assert one == other
-    assert hash(one) == hash(other)
+    first, other = CASES[name]().task.problem, CASES[name]().task.problem
+    assert first == other
+    assert hash(first) == hash(other)

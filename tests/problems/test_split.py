@@ -8,7 +8,7 @@ from tests.problems import tables
 from tests.problems.tables import CLASSES, FEATURES, held
 
 
-def test_devices_hold_the_rows_they_were_dealt():
+def test_devices_hold_their_rows():
     split = tables.split()
     task = regularisation(split)
     for device in range(2):
@@ -21,16 +21,16 @@ def test_devices_hold_the_rows_they_were_dealt():
             np.testing.assert_array_equal(got.labels, table.labels[rows])
 
 
-def test_flowers_partitions_deal_a_split():
+def test_flowers_partitions_make_a_split():
     table = tables.table(90, seed=0)
 
-    def dealt():
+    def rows():
         partitioner = DirichletPartitioner(
             num_partitions=4, partition_by="label", alpha=0.5, min_partition_size=3
         )
         return partition(partitioner, label=np.asarray(table.labels))
 
-    task = regularisation(Split(table, table, table, dealt(), dealt(), CLASSES))
+    task = regularisation(Split(table, table, table, rows(), rows(), CLASSES))
     assert task.devices.device_count == 4
     assert task.devices.lower_sizes.sum() == 90
 
@@ -41,25 +41,25 @@ def test_double_precision_features_start_a_single_precision_run():
     assert task.x.dtype == task.y.dtype == np.float32
 
 
-def rows(features, labels):
+def labelled(features, labels):
     return LabelledRows(np.asarray(features), np.asarray(labels))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": 2}, "a label of the training examples is 2, but classes=2"),
-        ({"classes": 1}, "at least 2 classes"),
-        ({"test": rows(np.ones((1, FEATURES)), [-1])}, "test examples is -1"),
-        ({"test": rows(np.ones((1, 9)), [0])}, "test examples have 9 features"),
-        ({"validation": rows(np.ones((5, 4), int), [0] * 5)}, "floating-point"),
-        ({"validation": rows(np.ones((5, 2, 2)), [0] * 5)}, r"shape \(5, 2, 2\)"),
-        ({"validation": rows(np.ones((5, FEATURES)), [0.0] * 5)}, "integers from 0"),
-        ({"validation": rows(np.ones((5, FEATURES)), [0] * 4)}, "one label a row"),
-        ({"test": rows(np.ones((0, FEATURES)), np.zeros(0, int))}, "at least one row"),
-        ({"training_rows": [np.arange(7)]}, "names 1 devices"),
-        ({"training_rows": [np.arange(3), np.array([7])]}, "row 7 to device 1"),
-        ({"validation_rows": [np.array([-1]), np.arange(2)]}, "row -1 to device 0"),
+        ({"classes": 2}, "A label of the training examples is 2, .* classes=2"),
+        ({"classes": 1}, "classes is 1, expected at least 2"),
+        ({"test": labelled(np.ones((1, FEATURES)), [-1])}, "test examples is -1"),
+        ({"test": labelled(np.ones((1, 9)), [0])}, "test examples have 9 features"),
+        ({"validation": labelled(np.ones((5, 4), int), [0] * 5)}, "floating-point"),
+        ({"validation": labelled(np.ones((5, 2, 2)), [0] * 5)}, r"shape \(5, 2, 2\)"),
+        ({"validation": labelled(np.ones((5, 4)), [0.0] * 5)}, "integers from 0"),
+        ({"validation": labelled(np.ones((5, 4)), [0] * 4)}, "one label per row"),
+        ({"test": labelled(np.ones((0, 4)), np.zeros(0, int))}, "at least one row"),
+        ({"training_rows": [np.arange(7)]}, "has 1 devices"),
+        ({"training_rows": [np.arange(3), np.array([7])]}, "row 7 for device 1"),
+        ({"validation_rows": [np.array([-1]), np.arange(2)]}, "row -1 for device 0"),
         ({"training_rows": [np.arange(3), np.arange(0)]}, "no lower examples"),
     ],
 )

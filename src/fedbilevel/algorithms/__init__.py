@@ -1,6 +1,6 @@
-"""Federated bilevel algorithms: pure, and unaware of what runs them.
+"""Federated bilevel algorithms, as pure functions independent of the engine.
 
-The names here are what writing another one takes.
+This package exports the names for writing a custom algorithm.
 """
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Upload

@@ -1,10 +1,10 @@
-"""What the methods with a third variable share: z ≈ H̄⁻¹ ∇y f̄, learnt beside x and y.
+"""Steps on the adjoint z ≈ H̄⁻¹ ∇y f̄ together with x and y.
 
-At a solution, z = H̄⁻¹ ∇y f̄ is the adjoint of the lower problem, H̄ and ∇y f̄ being means
-over devices. It solves H̄ z = ∇y f̄, an equation in means, so devices can move z by steps
-on their own H_k z − ∇y f_k as they move y by steps on ∇y g_k. The hypergradient is then
-∇x f̄ − J̄ z, again a mean of what devices compute: no device inverts its own Hessian,
-and so these methods stay correct where devices are not homogeneous.
+At a solution, z = H̄⁻¹ ∇y f̄ is the adjoint of the lower problem, where H̄ and ∇y f̄ are
+means over devices. It solves H̄ z = ∇y f̄, an equation in means, so devices can update z
+with steps on H_k z − ∇y f_k as they update y with steps on ∇y g_k. The hypergradient is
+then ∇x f̄ − J̄ z, again a mean over devices. No device inverts its local Hessian, so
+these methods are correct on heterogeneous devices.
 """
 
 from typing import NamedTuple
@@ -21,13 +21,9 @@ class AdjointPoint(NamedTuple):
     """(x, y, z), or one direction for each of the three.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
+        x: upper variable.
+        y: lower variable.
         adjoint: z, a tree like y.
-
-    Example:
-        >>> AdjointPoint(x=1.0, y=2.0, adjoint=0.0).adjoint
-        0.0
     """
 
     x: Upper
@@ -49,7 +45,7 @@ def initial_point(x: Upper, y: Lower) -> AdjointPoint:
 def directions(
     problem: BilevelProblem, point: AdjointPoint, samples: Samples
 ) -> AdjointPoint:
-    """Return ∇x f − J z, ∇y g and H z − ∇y f, where x, y and z go down.
+    """Return ∇x f − J z, ∇y g and H z − ∇y f, the descent directions of x, y and z.
 
     Example:
         >>> import jax.numpy as jnp
@@ -80,7 +76,7 @@ def descend(
     along: AdjointPoint,
     radius: tree.Scalar | None,
 ) -> AdjointPoint:
-    """Step down all three directions at once and project z onto its ball, if any.
+    """Return the point after a step along all three directions, z projected on a ball.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,7 +94,7 @@ def descend(
 
 
 def _project(z: Lower, radius: tree.Scalar) -> Lower:
-    # At full precision, since squares of half-precision entries overflow.
+    # Squares of half-precision entries overflow, so this uses full precision.
     squares = [jnp.sum(leaf.astype(float) ** 2) for leaf in jax.tree.leaves(z)]
     norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
     return tree.scale(jnp.minimum(1.0, radius / norm), z)

@@ -1,4 +1,4 @@
-"""FedBiO that finds its own rates: from curvature, measured in every exchange."""
+"""FedBiO with automatic rates, from the curvature measured in every exchange."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -36,32 +36,32 @@ from fedbilevel.mathematics.settings import (
 )
 
 WARM_UP = 0.1
-"""The part of a run in which the rate of x grows: z begins at 0, far from H⁻¹ ∇y f."""
+"""Fraction of a run in which the rate of x grows: z starts at 0, far from H⁻¹ ∇y f."""
 FORGETTING = 0.9
-"""Of the curvature of earlier rounds, where it was larger than the latest."""
+"""Weight of the earlier curvature in its average, if it was larger than the latest."""
 SETTLING = 5
-"""Rounds in which the loss may change as it likes, at least: y moves to y*(x)."""
+"""Least number of rounds without a check of the loss, while y moves to y*(x)."""
 OPENING_BATCHES = 4
 """Batches of each device whose curvature is measured before the first step."""
 MOST_BROKEN = 0.1
-"""Devices whose local steps diverge, by weight, that are no reason to step back."""
+"""Weight of devices with diverging local steps up to which a run never steps back."""
 HALF = 0.5
-"""Devices whose local steps diverge, by weight, that are always a reason."""
+"""Weight of devices with diverging local steps above which a run always steps back."""
 
 
 class AutoState(NamedTuple):
-    """What the server of `AutoFedBiO` holds.
+    """The server state of `AutoFedBiO`.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
+        x: upper variable.
+        y: lower variable.
         adjoint: z, a tree like y.
-        step: the number of local steps so far.
-        moments: Adam's, of the direction of x.
-        lower_velocity: how y moved, with momentum.
-        adjoint_velocity: how z moved, with momentum.
-        curvature: L, that rates are made from.
-        guard: what is known of the loss, and where to step back to.
+        step: number of local steps so far.
+        moments: Adam's moments of the direction of x.
+        lower_velocity: last step of y, with momentum.
+        adjoint_velocity: last step of z, with momentum.
+        curvature: L, from which rates are computed.
+        guard: statistics of the loss, and the last good state.
 
     Example:
         >>> import jax.numpy as jnp
@@ -85,7 +85,7 @@ class AutoState(NamedTuple):
 
     @property
     def setbacks(self) -> Any:
-        """How often the run stepped back to an earlier state."""
+        """Number of times the run stepped back to an earlier state."""
         return self.guard.setbacks
 
 
@@ -93,33 +93,33 @@ class Work(NamedTuple):
     """A device's working state.
 
     Attributes:
-        point: where it is.
-        direction: of x, the part of the average so far.
-        step: the number of local steps before this one.
-        shared: what all devices were told.
-        found: what it measured.
-        first: the squared length of its first step on y.
-        longest: that of its longest.
-        sound: whether all examples that it has drawn are finite.
+        point: current point.
+        direction: sum so far of the averaged direction of x.
+        step: number of local steps before this one.
+        shared: values sent to all devices.
+        measured: measurements of this device.
+        first: squared length of its first step on y.
+        longest: squared length of its longest step on y.
+        sound: True if all drawn examples are finite.
     """
 
     point: AdjointPoint
     direction: Upper
     step: schedules.Step
     shared: "Shared"
-    found: "Found"
+    measured: "Measurements"
     first: Float[Array, ""]
     longest: Float[Array, ""]
     sound: Bool[Array, ""]
 
 
 class Shared(NamedTuple):
-    """What all devices are told besides the point.
+    """Values that the server sends to all devices together with the point.
 
     Attributes:
-        curvature: L, that rates are made from.
-        shrinkage: multiplies all rates.
-        level: of the loss, to compare what devices report with.
+        curvature: L, from which rates are computed.
+        shrinkage: factor of all rates.
+        level: level of the loss, for comparison with the devices' losses.
     """
 
     curvature: Float[Array, ""]
@@ -127,13 +127,13 @@ class Shared(NamedTuple):
     level: Float[Array, ""]
 
 
-class Found(NamedTuple):
-    """What a device measured.
+class Measurements(NamedTuple):
+    """Measurements of a device in an exchange.
 
     Attributes:
-        loss: f(x, y) on a batch, where it began.
-        curvature: the largest curvature of g on a batch over L, to the fourth power.
-        bend: zᵀ H z at the last step; of the mean, the vote on its sign.
+        loss: f(x, y) on a batch, at the point it received.
+        curvature: largest curvature of g on a batch over L, to the fourth power.
+        bend: zᵀ H z at the last step; in the mean, the vote on its sign.
     """
 
     loss: Float[Array, ""]
@@ -144,48 +144,50 @@ class Found(NamedTuple):
 @register
 @dataclass(frozen=True)
 class AutoFedBiO:
-    """FedBiO without settings to guess.
+    """FedBiO with automatic rates: no settings to tune.
 
     Between two exchanges, devices move y and z by
 
         y ← y − γ ∇y g,   z ← z − τ (H z − ∇y f),
 
-    leave x where it is and average its directions ∇x f − J z. The server moves x by
-    Adam along the mean of these directions, and y and z to their means with momentum
-    (Polyak's heavy ball, dropped where a step turns back), so that they keep up with x
-    where the lower loss is hardly curved.
+    keep x fixed and average its directions ∇x f − J z. The server moves x by Adam along
+    the mean of these directions. It moves y and z to their means with momentum
+    (Polyak's heavy ball, reset when a step reverses), so that they follow x even if the
+    curvature of the lower loss is small.
 
     Rates: γ = lower_rate · c(t) / L and τ = adjoint_rate · c(t) / L, where c decays
-    from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss,
-    measured by each device in each exchange, at a point and along a step: the mean over
-    devices of fourth powers, between the mean and the largest, and the largest of late.
-    The rate of x grows over the first tenth of `rounds` and then decays to 0 by a
-    cosine. The first round measures, and moves nothing.
+    from 1 to `final_rate` by a cosine and L is the curvature of a batch's lower loss.
+    Each device measures it in each exchange, at a point and along a step. L is the
+    fourth root of the mean over devices of fourth powers, which is between the mean and
+    the maximum; it rises at once and decays slowly. The rate of x grows over the first
+    tenth of `rounds` and then decays to 0 by a cosine. The first round measures the
+    curvature and moves nothing.
 
-    What it cannot see: where the lower loss is so badly conditioned that y and z do not
-    arrive, x follows wrong directions. Give ten times as many local steps (rounds times
-    `local_steps`) as the condition number, or a ridge where that is too many.
+    Limitation: if the lower loss is so badly conditioned that y and z do not converge,
+    x follows wrong directions. Use ten times as many local steps (rounds times
+    `local_steps`) as the condition number, or add a ridge if that is too many.
 
-    Several local steps let devices that differ drift apart: (x, y) then settles beside
-    the solution, by an amount that vanishes with the rates. One local step removes it.
+    With several local steps, heterogeneous devices drift apart: (x, y) then converges
+    to a point near the solution, at a distance that vanishes with the rates. One local
+    step removes the drift.
 
-    When the upper loss explodes or local steps diverge, the server goes back to the
-    last good state with all rates halved; they grow again by a twentieth a round.
-    `Round.server.setbacks` counts how often, and the log says so. It is five times at
-    most, unless the local steps of more than half of the devices diverge: a device that
-    reports wrong numbers must not stop a run. Where z has come to a direction of
-    negative curvature on most devices, the lower loss is not convex and z would grow
-    for ever: it begins again at 0.
+    If the upper loss explodes or local steps diverge, the server returns to the last
+    good state with all rates halved; they then grow by 5 % a round.
+    `Round.server.setbacks` counts these setbacks, and the log reports them. A run has
+    at most five setbacks, unless the local steps of more than half of the devices
+    diverge: a device that reports wrong numbers must not stop a run. If z reaches a
+    direction of negative curvature on most devices, the lower loss is not convex and z
+    would grow without limit: z is reset to 0.
 
     Attributes:
-        rounds: how long the run is meant to be; later rounds leave x as it is.
-        upper_rate: how far Adam usually moves a coordinate of x in a round, where all
-            directions agree; x should be in units in which 1 is a lot, such as
+        rounds: planned number of rounds; later rounds keep x fixed.
+        upper_rate: usual step of Adam on a coordinate of x in a round, if all
+            directions agree; choose units of x in which 1 is a large change, such as
             logarithms of penalties.
         lower_rate: γ in units of 1/L.
         adjoint_rate: τ in units of 1/L.
-        momentum: of y and z on the server.
-        final_rate: the part of the rates of y and z that is left at the end.
+        momentum: momentum of y and z on the server.
+        final_rate: fraction of the rates of y and z that remains at the end.
         local_steps: steps between two exchanges.
         batch_size: examples in each of the four batches of a step.
 
@@ -207,7 +209,7 @@ class AutoFedBiO:
 
     rounds: Annotated[
         int,
-        Range(at_least=2.0, whole=True, remark="the first measures and moves nothing"),
+        Range(at_least=2.0, whole=True, remark="the first round only measures"),
         STATIC,
     ]
     upper_rate: UpperRate = 0.03
@@ -222,14 +224,15 @@ class AutoFedBiO:
         check_ranges(self)
         if self.rounds * self.local_steps >= 2**31:
             raise ValueError(
-                f"AutoFedBiO makes at most {2**31 - 1} local steps, since their "
-                f"numbers have 32 bits; rounds={self.rounds} are too many."
+                f"AutoFedBiO: rounds · local_steps is {self.rounds * self.local_steps},"
+                f" expected at most {2**31 - 1}, since steps are counted in 32 bits. "
+                "Lower rounds or local_steps."
             )
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[AutoState, tuple[()]]:
-        """Return (x, y, 0) and nothing known; devices keep nothing."""
+        """Return (x, y, 0) without measurements; devices have no private state."""
         point = initial_point(x, y)
         still = tree.scale(0.0, y)
         moments = self._adam(0.0).init(jax.tree.map(_at_least_single, x))
@@ -245,7 +248,7 @@ class AutoFedBiO:
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return a first round that measures the curvature, and moves nothing."""
+        """Return a first round that measures the curvature and moves nothing."""
 
         def answer(
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
@@ -254,14 +257,14 @@ class AutoFedBiO:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
             keys = jax.random.split(jax.random.key(0), OPENING_BATCHES)
 
-            def curvature(one: tuple[Batch, RandomKey]) -> Float[Array, ""]:
-                batch, probe = one
+            def curvature(pair: tuple[Batch, RandomKey]) -> Float[Array, ""]:
+                batch, probe = pair
                 hessian = partial(problem.hessian_product, *downlink, batch)
                 return curvature_of(hessian, downlink[1], probe)
 
-            # One after another: a loop is compiled once, whatever the number.
-            found = jax.lax.map(curvature, (stacked, keys))
-            return _number(jnp.mean(found**2))
+            # A loop, so that the product is compiled once for any number of batches.
+            curvatures = jax.lax.map(curvature, (stacked, keys))
+            return _number(jnp.mean(curvatures**2))
 
         measure = queries.ask(
             "curvature",
@@ -280,7 +283,7 @@ class AutoFedBiO:
         return (measure,)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return local steps on y and z, and one average."""
+        """Return the exchange: local steps on y and z, then an average."""
 
         def broadcast(server: AutoState) -> Downlink:
             guard = server.guard
@@ -292,19 +295,19 @@ class AutoFedBiO:
         ) -> Work:
             point, t, shared = downlink
             samples = draw_samples(data, key, self.batch_size)
-            # Another probe in every exchange, the same on every device.
+            # Every exchange has another probe, the same on every device.
             probe = jax.random.fold_in(jax.random.key(1), t)
-            found = _find(problem, point, samples, shared.curvature, probe)
-            still, none = tree.scale(0.0, point.x), jnp.zeros_like(found.loss)
+            measured = _measure(problem, point, samples, shared.curvature, probe)
+            zero_x, zero = tree.scale(0.0, point.x), jnp.zeros_like(measured.loss)
             sound = jnp.asarray(True)
-            work = Work(point, still, t, shared, found, none, none, sound)
-            begun = self._advance(problem, work, samples)
-            along = _along_step(problem, point, begun.point.y, samples)
+            work = Work(point, zero_x, t, shared, measured, zero, zero, sound)
+            first = self._advance(problem, work, samples)
+            along = _along_step(problem, point, first.point.y, samples)
             curvature = jnp.maximum(
-                found.curvature, (along / _unit(shared.curvature)) ** 4
+                measured.curvature, (along / _unit(shared.curvature)) ** 4
             )
-            found = begun.found._replace(curvature=curvature)
-            return begun._replace(found=found, first=begun.longest)
+            measured = first.measured._replace(curvature=curvature)
+            return first._replace(measured=measured, first=first.longest)
 
         def step(work: Work, data: DeviceData, key: RandomKey) -> Work:
             samples = draw_samples(data, key, self.batch_size)
@@ -314,44 +317,43 @@ class AutoFedBiO:
             work: Work, downlink: Downlink, key: RandomKey
         ) -> tuple[Upload, tuple[()], Info]:
             received, _, _ = downlink
-            reached = work.direction, work.point.y, work.point.adjoint
-            stayed = tree.scale(0.0, received.x), received.y, received.adjoint
-            # Examples that are not finite, or a loss that is not where it begins: this
-            # device is to blame, and the engine leaves it out and names it. Otherwise
-            # the steps diverged.
-            sound = work.sound & _all_finite((work.found.loss, work.first))
-            broken = sound & ~_all_finite((reached, work.found))
-            # What cannot be measured where steps diverge leaves L as it was.
-            found = work.found._replace(
-                curvature=jnp.where(broken, 1.0, work.found.curvature),
-                bend=jnp.where(broken, 0.0, work.found.bend),
+            end = work.direction, work.point.y, work.point.adjoint
+            begin = tree.scale(0.0, received.x), received.y, received.adjoint
+            # If examples, or the loss at the received point, are not finite, the cause
+            # is this device: the engine excludes it and names it. Otherwise the steps
+            # diverged.
+            sound = work.sound & _all_finite((work.measured.loss, work.first))
+            broken = sound & ~_all_finite((end, work.measured))
+            # Diverging steps give no measurement; the neutral values keep L.
+            measured = work.measured._replace(
+                curvature=jnp.where(broken, 1.0, work.measured.curvature),
+                bend=jnp.where(broken, 0.0, work.measured.bend),
             )
-            reached = jax.tree.map(
-                lambda here, there: jnp.where(broken, here, there), stayed, reached
-            )
+            end = jax.tree.map(lambda a, b: jnp.where(broken, a, b), begin, end)
             steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
-            found = found._replace(loss=jnp.where(sound, found.loss, jnp.nan))
-            upload = Upload(reached, (found, steps, _number(broken)))
-            return upload, (), {"loss": work.found.loss}
+            measured = measured._replace(loss=jnp.where(sound, measured.loss, jnp.nan))
+            upload = Upload(end, (measured, steps, _number(broken)))
+            return upload, (), {"loss": work.measured.loss}
 
         def receive(upload: Upload, downlink: Downlink) -> Upload:
-            # One device's number must not outweigh the others', whatever it is.
-            found, steps, broken = upload.beside
-            found = found._replace(
-                curvature=jnp.maximum(found.curvature, 0.0), bend=jnp.sign(found.bend)
+            # One device's values must not outweigh those of the others.
+            measured, steps, broken = upload.beside
+            measured = measured._replace(
+                curvature=jnp.maximum(measured.curvature, 0.0),
+                bend=jnp.sign(measured.bend),
             )
-            beside = found, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
+            beside = measured, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
             return upload._replace(beside=beside)
 
         def server(server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
-            (along, y, z), (found, steps, broken) = mean
-            moved = self._move(server, along, y, z, found)
-            here = (server.x, server.y, server.adjoint, server.moments)
+            (along, y, z), (measured, steps, broken) = mean
+            moved = self._move(server, along, y, z, measured)
+            before = (server.x, server.y, server.adjoint, server.moments)
             guard, exploded = judge(
                 server.guard,
-                here,
-                found.loss,
-                warm=(self._done(server.step) > WARM_UP)
+                before,
+                measured.loss,
+                warm=(self._progress(server.step) > WARM_UP)
                 & (server.step >= SETTLING * self.local_steps),
                 broken=(broken > HALF) | _ran_away(steps, server.y),
                 doubtful=broken > MOST_BROKEN,
@@ -366,24 +368,24 @@ class AutoFedBiO:
                 adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
                 guard=guard,
             )
-            following: AutoState = _either(exploded, back, moved._replace(guard=guard))
-            return following
+            state: AutoState = _where(exploded, back, moved._replace(guard=guard))
+            return state
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
-            here, _, _ = downlink
-            return tree.zeros_like(here.x), here.y, here.adjoint
+            point, _, _ = downlink
+            return tree.zeros_like(point.x), point.y, point.adjoint
 
         def gauge(beside: PyTree, downlink: Downlink) -> tuple[PyTree, ...]:
-            found, steps, _ = beside
+            measured, steps, _ = beside
             _, _, shared = downlink
-            # Where the others' losses are small, an honest one may be large: compared
-            # with what losses were before x moved it is not.
-            loss = (jnp.abs(found.loss) + shared.level) / _unit(shared.level)
-            return found.curvature**0.25, steps, loss
+            # An honest loss may be many times the others if these are small. Relative
+            # to the level of losses before x moved, it is not.
+            loss = (jnp.abs(measured.loss) + shared.level) / _unit(shared.level)
+            return measured.curvature**0.25, steps, loss
 
         phase = Phase(
             name="local steps",
-            steps=self.local_steps - 1,  # the first is taken by `start`
+            steps=self.local_steps - 1,  # `start` makes the first step
             broadcast=broadcast,
             start=start,
             step=step,
@@ -396,46 +398,52 @@ class AutoFedBiO:
         return (phase,)
 
     def _advance(self, problem: BilevelProblem, work: Work, samples: Samples) -> Work:
-        point, direction, t, shared, found = work[:5]
+        point, direction, t, shared, measured = work[:5]
         along = directions(problem, point, samples)
         decay = self.final_rate + (1.0 - self.final_rate) * self._cosine(t)
-        # Where nothing is curved, nothing limits a step: none is taken.
+        # Without curvature a step has no limit, so no step is made.
         flat = shared.curvature <= 0
         rate = shared.shrinkage * decay / jnp.where(flat, jnp.inf, shared.curvature)
         rates = AdjointPoint(0.0, self.lower_rate * rate, self.adjoint_rate * rate)
-        following = descend(point, rates, along, None)._replace(x=point.x)
-        part = 1.0 / self.local_steps
-        direction = tree.add_scaled(direction, part, along.x)
-        moved = _number(tree.squared_norm(tree.subtract(following.y, point.y)))
+        next_point = descend(point, rates, along, None)._replace(x=point.x)
+        direction = tree.add_scaled(direction, 1.0 / self.local_steps, along.x)
+        length = _number(tree.squared_norm(tree.subtract(next_point.y, point.y)))
         return Work(
-            following,
+            next_point,
             direction,
             t + 1,
             shared,
-            found._replace(bend=_bend(problem, point, samples)),
+            measured._replace(bend=_bend(problem, point, samples)),
             work.first,
-            jnp.maximum(moved, work.longest),
+            jnp.maximum(length, work.longest),
             work.sound & _all_finite(samples),
         )
 
     def _move(
-        self, server: AutoState, along: Upper, y: Lower, z: Lower, found: Found
+        self,
+        server: AutoState,
+        along: Upper,
+        y: Lower,
+        z: Lower,
+        measured: Measurements,
     ) -> AutoState:
         rate = self._upper_rate(server.step) * server.guard.shrinkage
         before = jax.tree.map(_at_least_single, server.x)
         x, moments = self._adam(rate).step(along, server.moments, before)
-        y, lower_velocity = self._carried(server.y, y, server.lower_velocity)
-        z, adjoint_velocity = self._carried(server.adjoint, z, server.adjoint_velocity)
-        # A z in negative curvature grows for ever, and tells nothing about x.
-        lost = found.bend < 0
-        none = tree.scale(0.0, z)
-        x, moments, z, adjoint_velocity = _either(
-            lost,
-            (before, server.moments, none, none),
+        y, lower_velocity = self._accelerate(server.y, y, server.lower_velocity)
+        z, adjoint_velocity = self._accelerate(
+            server.adjoint, z, server.adjoint_velocity
+        )
+        # A z in a direction of negative curvature grows without limit, and its
+        # direction of x is meaningless: z restarts at 0 and x does not move.
+        zero = tree.scale(0.0, z)
+        x, moments, z, adjoint_velocity = _where(
+            measured.bend < 0,
+            (before, server.moments, zero, zero),
             (x, moments, z, adjoint_velocity),
         )
-        risen = jnp.maximum(
-            found.curvature, FORGETTING + (1.0 - FORGETTING) * found.curvature
+        ratio = jnp.maximum(
+            measured.curvature, FORGETTING + (1.0 - FORGETTING) * measured.curvature
         )
         return server._replace(
             x=x,
@@ -445,58 +453,60 @@ class AutoFedBiO:
             moments=moments,
             lower_velocity=lower_velocity,
             adjoint_velocity=adjoint_velocity,
-            curvature=_unit(server.curvature) * _number(risen) ** 0.25,
+            curvature=_unit(server.curvature) * _number(ratio) ** 0.25,
         )
 
-    def _carried(self, old: Lower, mean: Lower, velocity: Lower) -> tuple[Lower, Lower]:
+    def _accelerate(
+        self, old: Lower, mean: Lower, velocity: Lower
+    ) -> tuple[Lower, Lower]:
         old = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), old, mean)
         velocity = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), velocity, mean)
         step = tree.subtract(mean, old)
-        # A step against the velocity: it went too far, or there is only noise.
-        onward = tree.inner(step, velocity) > 0
-        momentum = jnp.where(onward, self.momentum, 0.0)
+        # A step against the velocity means an overshoot or noise: momentum is reset.
+        forward = tree.inner(step, velocity) > 0
+        momentum = jnp.where(forward, self.momentum, 0.0)
         velocity = tree.add_scaled(step, momentum, velocity)
         return tree.add_scaled(old, 1.0, velocity), velocity
 
     def _upper_rate(self, t: schedules.Step) -> tree.Scalar:
-        done = self._done(t + self.local_steps)  # after the round that begins at t
-        warm = jnp.minimum(done / WARM_UP, 1.0)
-        later = jnp.clip((done - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
+        progress = self._progress(t + self.local_steps)  # after the current round
+        warm = jnp.minimum(progress / WARM_UP, 1.0)
+        later = jnp.clip((progress - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
         return self.upper_rate * warm * 0.5 * (1.0 + jnp.cos(jnp.pi * later))
 
     def _cosine(self, t: schedules.Step) -> Float[Array, ""]:
-        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(self._done(t), 1.0)))
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(self._progress(t), 1.0)))
 
-    def _done(self, t: schedules.Step) -> Float[Array, ""]:
+    def _progress(self, t: schedules.Step) -> Float[Array, ""]:
         return _number(t) / (self.local_steps * self.rounds)
 
     def _adam(self, rate: tree.Scalar) -> OptaxOptimiser:
-        # Hypergradients may be tiny, and must still count: eps is nearly nothing.
+        # Hypergradients may be tiny; a larger eps would suppress their steps.
         numbers = {"learning_rate": rate, "b1": 0.9, "b2": 0.99, "eps": 1e-15}
         return OptaxOptimiser("adam", numbers, ())
 
 
-def _find(
+def _measure(
     problem: BilevelProblem,
     point: AdjointPoint,
     samples: Samples,
     level: Float[Array, ""],
     key: RandomKey,
-) -> Found:
+) -> Measurements:
     (batch,) = samples.curvature
     hessian = partial(problem.hessian_product, point.x, point.y, batch)
-    return Found(
+    return Measurements(
         loss=_number(problem.upper_loss(point.x, point.y, samples.upper)),
-        # Fourth powers of any unit would leave the range of single precision.
+        # Without the division, fourth powers would overflow single precision.
         curvature=(_number(curvature_of(hessian, point.y, key)) / _unit(level)) ** 4,
-        bend=_number(jnp.zeros(())),  # the steps will tell
+        bend=_number(jnp.zeros(())),  # set by each local step
     )
 
 
 def _bend(
     problem: BilevelProblem, point: AdjointPoint, samples: Samples
 ) -> Float[Array, ""]:
-    """Return zᵀ H z, with the product that the step on z has computed already."""
+    """Return zᵀ H z; XLA reuses the Hessian product of the step on z."""
     (batch,) = samples.curvature
     x, y, z = point
     return _number(tree.inner(z, problem.hessian_product(x, y, batch, z)))
@@ -507,33 +517,33 @@ def _along_step(
 ) -> Float[Array, ""]:
     """Return the curvature between two points: far from y*, it may be 0 at both."""
     x, before, _ = point
-    turned = tree.subtract(
+    change = tree.subtract(
         problem.lower_gradient(x, y, samples.lower),
         problem.lower_gradient(x, before, samples.lower),
     )
-    moved = _number(tree.squared_norm(tree.subtract(y, before)))
-    turned = _number(tree.squared_norm(turned))
-    return jnp.sqrt(jnp.where(moved > 0, turned / jnp.where(moved > 0, moved, 1.0), 0))
+    length = _number(tree.squared_norm(tree.subtract(y, before)))
+    ratio = _number(tree.squared_norm(change)) / jnp.where(length > 0, length, 1.0)
+    return jnp.sqrt(jnp.where(length > 0, ratio, 0))
 
 
 def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
-    """Return whether a step on y was ten times y, and a hundred times the first."""
+    """Return whether a step on y was ten times y and a hundred times the first step."""
     first, longest = steps
     far = longest > 100.0 * _number(tree.squared_norm(y))
-    # After a step of length 0, such as at y*(x), any other is infinitely longer.
-    ran_away: Bool[Array, ""] = far & (first > 0) & (longest > 1e4 * first)
-    return ran_away
+    # Compared with a first step of length 0, as at y*(x), every step is infinite.
+    diverged: Bool[Array, ""] = far & (first > 0) & (longest > 1e4 * first)
+    return diverged
 
 
 def _unit(level: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(level > 0, level, 1.0)
 
 
-def _either(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
+def _where(condition: Bool[Array, ""], first: Any, second: Any) -> Any:
     return jax.tree.map(
         lambda a, b: jnp.where(condition, jnp.asarray(a, jnp.result_type(b)), b),
-        one,
-        other,
+        first,
+        second,
     )
 
 
@@ -548,7 +558,7 @@ def _all_finite(values: PyTree) -> Bool[Array, ""]:
 
 
 def _number(value: Array | int) -> Float[Array, ""]:
-    """Return a number at the usual precision, whatever that of the variables is."""
+    """Return a number in JAX's default precision."""
     return jnp.asarray(value, float)
 
 

@@ -1,4 +1,4 @@
-"""F²SA: a penalty in place of second derivatives, by first-order steps alone."""
+"""F²SA: a first-order method with a penalty in place of second derivatives."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,12 +19,7 @@ from fedbilevel.mathematics.settings import (
 
 
 class F2SAState(NamedTuple):
-    """(x, y, w) and the number of steps taken.
-
-    Example:
-        >>> F2SAState(1.0, 2.0, 2.0, step=0).penalised
-        2.0
-    """
+    """(x, y, w) and the number of steps so far."""
 
     x: Upper
     y: Lower
@@ -35,39 +30,35 @@ class F2SAState(NamedTuple):
 @register
 @dataclass(frozen=True)
 class F2SA:
-    """Three gradient steps at once, with no second derivative, averaged now and then.
+    """Gradient steps on x, y and w at once, without second derivatives.
 
-    Beside y, which descends g, there is w, which descends f + λg. Every local step
-    moves, at the point (x, y, w) that it starts from,
+    y descends g, and w descends f + λg. Every local step computes, at its initial point
+    (x, y, w),
 
         y ← y − γ ∇y g(x, y),   w ← w − γ (∇y g(x, w) + ∇y f(x, w) / λ),
         x ← x − η (∇x f(x, w) + λ (∇x g(x, w) − ∇x g(x, y))).
 
-    Where y and w have settled, the direction of x is the gradient of
+    Once y and w have converged, the direction of x is the gradient of
     min_w (f + λg) − λ min_y g, which differs from the hypergradient by O(1 / λ). All
-    directions are linear in what a device computes from its own data, so with one local
-    step an exchange the averaged run is that of one machine with all data, on
-    heterogeneous devices too.
+    directions are linear in the local gradients, so with one local step per exchange
+    the averaged run equals that of one machine with all data, even on heterogeneous
+    devices.
 
     A large λ makes the bias small and multiplies the sampling noise of ∇x g(x, w) −
-    ∇x g(x, y), which shrinks only as w comes near y: both are taken on one batch.
+    ∇x g(x, y). Both gradients use the same batch, so the noise shrinks as w approaches
+    y.
 
     Attributes:
-        learning_rate: multiplies both rates; a number or a schedule.
+        learning_rate: factor of both rates; a number or a schedule.
         multiplier: λ.
         upper_rate: η / learning_rate.
-        lower_rate: γ / learning_rate, of y and of w.
+        lower_rate: γ / learning_rate, for y and for w.
         local_steps: steps between two exchanges.
         batch_size: examples in each of the three batches of a step.
 
     References:
         Kwon, Kwon, Wright and Nowak, A Fully First-Order Method for Stochastic Bilevel
         Optimization, arXiv 2301.10945; λ is constant here.
-
-    Example:
-        >>> from fedbilevel import F2SA
-        >>> F2SA(learning_rate=0.1, multiplier=20.0, local_steps=5).lower_rate
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -83,15 +74,15 @@ class F2SA:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[F2SAState, Private]:
-        """Return (x, y, y); devices keep nothing."""
+        """Return (x, y, y); devices have no private state."""
         return F2SAState(x, y, y, step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the local steps and one average."""
+        """Return the exchange: local steps, then an average."""
 
         def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
             x, y, w, t = carry
@@ -123,7 +114,7 @@ class F2SA:
 
         def server(server: F2SAState, mean: Upload, key: RandomKey) -> F2SAState:
             mean_x, y, w = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             return F2SAState(x, y, w, server.step + self.local_steps)
 
         return (

@@ -35,12 +35,7 @@ from fedbilevel.mathematics.settings import (
 
 
 class FedBiOState(NamedTuple):
-    """(x, y, z) and the number of steps taken.
-
-    Example:
-        >>> FedBiOState(1.0, 2.0, 0.0, step=0).adjoint
-        0.0
-    """
+    """(x, y, z) and the number of steps so far."""
 
     x: Upper
     y: Lower
@@ -51,39 +46,36 @@ class FedBiOState(NamedTuple):
 @register
 @dataclass(frozen=True)
 class FedBiO:
-    """Three gradient-like steps at once, averaged every `local_steps` steps.
+    """Steps on x, y and the adjoint z at once, averaged every `local_steps` steps.
 
-    Every local step moves, at the point (x, y, z) that it starts from,
+    Every local step computes, at its initial point (x, y, z),
 
         y ← y − γ ∇y g,   x ← x − η (∇x f − J z),   z ← Proj_r(z − τ (H z − ∇y f)).
 
-    Why it is right on heterogeneous devices: the three directions are linear in what a
-    device computes from its own data, so their means over devices vanish together where
-    ∇y ḡ = 0, z = H̄⁻¹ ∇y f̄ and ∇x f̄ − J̄ z = 0, which is ∇Φ = 0. With one local step an
-    exchange the averaged run is that of one machine with all data; with several,
-    devices drift apart by an amount that vanishes with the rates. With one device it is
-    the single-machine method SOBA.
+    It is correct on heterogeneous devices: the three directions are linear in the local
+    derivatives, so their means over devices vanish together where ∇y ḡ = 0,
+    z = H̄⁻¹ ∇y f̄ and ∇x f̄ − J̄ z = 0, that is ∇Φ = 0. With one local step per exchange
+    the averaged run equals that of one machine with all data; with several, devices
+    drift apart by an amount that vanishes with the rates. With one device it is the
+    single-machine method SOBA.
 
     Attributes:
-        learning_rate: multiplies all three rates; a number or a schedule.
+        learning_rate: factor of all three rates; a number or a schedule.
         upper_rate: η / learning_rate.
         lower_rate: γ / learning_rate.
         adjoint_rate: τ / learning_rate.
-        adjoint_radius: r, of the ball that z is kept in; L_0 / μ contains the true one.
+        adjoint_radius: r, radius of the ball for z; with r = L_0 / μ the ball contains
+            the solution.
         local_steps: I, steps between two exchanges.
         batch_size: examples in each of the four batches of a step.
-        private_lower: keep y and z on the device, which then solves its own lower
+        private_lower: keep y and z on the device, which then solves its local lower
             problem: min_x 1/K Σ_k f_k(x, y_k*(x)), another problem than the global one.
-            The server's y and z stay as they began; `Round.private` has the devices'.
+            The server's y and z keep their initial values; those of the devices are in
+            `Round.private`.
 
     References:
         Li, Huang and Huang, Communication-Efficient Federated Bilevel Optimization with
         Local and Global Lower Level Problems, arXiv 2302.06701.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> FedBiO(learning_rate=0.1, upper_rate=0.5, local_steps=5).lower_rate
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -101,17 +93,17 @@ class FedBiO:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[FedBiOState, Private]:
-        """Return (x, y, 0), and (y, 0) for each device to keep if it keeps them."""
+        """Return (x, y, 0), and the private state (y, 0) if `private_lower` is set."""
         point = initial_point(x, y)
-        kept = (point.y, point.adjoint) if self.private_lower else ()
-        return FedBiOState(*point, step=0), kept
+        private = (point.y, point.adjoint) if self.private_lower else ()
+        return FedBiOState(*point, step=0), private
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the local steps and one average."""
+        """Return the exchange: local steps, then an average."""
 
         def broadcast(server: FedBiOState) -> Downlink:
             x, y, z, step = server
@@ -145,15 +137,15 @@ class FedBiO:
         def server(server: FedBiOState, mean: Upload, key: RandomKey) -> FedBiOState:
             step = server.step + self.local_steps
             mean_x, *others = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             if self.private_lower:
                 return server._replace(x=x, step=step)
             y, z = others
             return FedBiOState(x, y, z, step)
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
-            here, _ = downlink
-            return (here,) if self.private_lower else here
+            received, _ = downlink
+            return (received,) if self.private_lower else received
 
         phase = Phase(
             name="local steps",

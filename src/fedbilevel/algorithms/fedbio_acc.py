@@ -37,20 +37,15 @@ from fedbilevel.mathematics.settings import (
 
 
 class FedBiOAccState(NamedTuple):
-    """(x, y, z), the estimates of their directions, and the number of steps taken.
+    """(x, y, z), the estimates of their directions, and the number of steps so far.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
+        x: upper variable.
+        y: lower variable.
         adjoint: z.
-        directions: the estimates of those of x, y and z.
+        directions: estimated directions of x, y and z.
         step: t.
-        origin: the x that directions were estimated at, if the server moves x since.
-
-    Example:
-        >>> nothing = AdjointPoint(0.0, 0.0, 0.0)
-        >>> FedBiOAccState(1.0, 2.0, 0.0, nothing, step=0).directions.y
-        0.0
+        origin: the x of the estimates, if a server optimiser moves x afterwards.
     """
 
     x: Upper
@@ -74,47 +69,42 @@ class _Work(NamedTuple):
     point: AdjointPoint
     along: AdjointPoint
     step: schedules.Step
-    begun: Float[Array, "*devices"]  # 0 while a device lacks fresh estimates of its own
+    fresh: Float[Array, "*devices"]  # 0 if the local estimates are missing or stale
     origin: Upper | None
 
 
 @register
 @dataclass(frozen=True)
 class FedBiOAcc:
-    """The three directions of `FedBiO`, each corrected by its own sample's past.
+    """`FedBiO` with momentum-based variance reduction of its three directions.
 
     With G(point; B) the directions on batch B and a_t the learning rate, a step is
 
         point⁺ = point − rates · a_t · m,   z⁺ projected,
         m⁺ = G(point⁺; B) + (1 − c a_t²)(m − G(point; B)).
 
-    Why it is right: subtract the mean direction Ḡ. The error e = m − Ḡ(point) obeys
-    e⁺ = (1 − c a²) e + noise of order c a² and of the move, so m tracks Ḡ; Ḡ is that of
-    `FedBiO`, which vanishes only at ∇Φ = 0, on heterogeneous devices too. Variables
-    and estimates are both averaged every `local_steps` steps.
+    The error e = m − Ḡ(point) with respect to the mean direction Ḡ obeys
+    e⁺ = (1 − c a²) e + noise of order c a² and of the step length, so m tracks Ḡ. Ḡ is
+    the direction of `FedBiO`, which vanishes only at ∇Φ = 0, even on heterogeneous
+    devices. Variables and estimates are both averaged every `local_steps` steps.
 
     Attributes:
         learning_rate: a_t, a number or a schedule.
-        upper_rate: multiplies a_t for x.
-        lower_rate: multiplies a_t for y.
-        adjoint_rate: multiplies a_t for z.
-        upper_mixing: c of x; c a_t² is the share of the past that is forgotten.
+        upper_rate: factor of a_t for x.
+        lower_rate: factor of a_t for y.
+        adjoint_rate: factor of a_t for z.
+        upper_mixing: c of x; c a_t² is the weight that the old estimate loses.
         lower_mixing: c of y.
         adjoint_mixing: c of z.
-        adjoint_radius: r, of the ball that z is kept in.
+        adjoint_radius: r, radius of the ball for z.
         local_steps: I, steps between two exchanges.
         batch_size: examples in each of the four batches of a step.
-        opening_batch_size: examples in each batch of the very first estimates.
+        opening_batch_size: examples in each batch of the first estimates.
         private_lower: keep y, z and their estimates on the device, as in `FedBiO`.
 
     References:
         Li, Huang and Huang, Communication-Efficient Federated Bilevel Optimization with
         Local and Global Lower Level Problems, arXiv 2302.06701.
-
-    Example:
-        >>> from fedbilevel import FedBiOAcc
-        >>> FedBiOAcc(learning_rate=0.1, local_steps=5).upper_mixing
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -136,18 +126,18 @@ class FedBiOAcc:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[FedBiOAccState, Private]:
-        """Return (x, y, 0) without estimates yet, and what each device keeps."""
+        """Return (x, y, 0) without estimates, and the private state of each device."""
         point = initial_point(x, y)
         along = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
-        kept = (point[1:], along[1:], -1) if self.private_lower else ()
-        return FedBiOAccState(*point, along, step=0), kept
+        private = (point[1:], along[1:], -1) if self.private_lower else ()
+        return FedBiOAccState(*point, along, step=0), private
 
     def moved_by_server(self, state: FedBiOAccState) -> FedBiOAccState:
-        """Return a state that remembers which x its estimates belong to."""
+        """Return the state with `origin` set to the x of its estimates."""
         return state._replace(origin=state.x)
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round, in which each device makes its first estimates."""
+        """Return the first round, in which devices compute their first estimates."""
         (phase,) = self.phases(problem)
 
         def start(
@@ -156,19 +146,19 @@ class FedBiOAcc:
             work: _Work = phase.start(downlink, private, data, key)
             samples = draw_samples(data, key, self.opening_batch_size)
             along = directions(problem, work.point, samples)
-            return work._replace(along=along, begun=jnp.ones_like(work.begun))
+            return work._replace(along=along, fresh=jnp.ones_like(work.fresh))
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
-            # The estimates are the first: they begin at 0.
-            here = (downlink[0],) if self.private_lower else tuple(downlink[0])
-            return *here, *map(tree.zeros_like, here)
+            # These are the first estimates, so their reference is 0.
+            point = (downlink[0],) if self.private_lower else tuple(downlink[0])
+            return *point, *map(tree.zeros_like, point)
 
         return (
             phase._replace(name="first local steps", start=start, reference=reference),
         )
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the local steps and one average."""
+        """Return the exchange: local steps, then an average."""
 
         def broadcast(server: FedBiOAccState) -> Downlink:
             x, y, z, along, step, origin = server
@@ -183,13 +173,13 @@ class FedBiOAcc:
                 point, along, step, origin = downlink
                 return _Work(point, along, step, jnp.ones(()), origin)
             x, upper_direction, step, origin = downlink
-            lower, lower_directions, left_at = private
-            begun = jnp.asarray(left_at == step, float)
+            lower, lower_directions, last_step = private
+            fresh = jnp.asarray(last_step == step, float)
             along = AdjointPoint(upper_direction, *lower_directions)
-            return _Work(AdjointPoint(x, *lower), along, step, begun, origin)
+            return _Work(AdjointPoint(x, *lower), along, step, fresh, origin)
 
         def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
-            point, along, t, begun, origin = work
+            point, along, t, fresh, origin = work
             a = schedules.rate_at(self.learning_rate, t)
             rates = AdjointPoint(
                 self.upper_rate * a, self.lower_rate * a, self.adjoint_rate * a
@@ -197,19 +187,19 @@ class FedBiOAcc:
             new_point = descend(point, rates, along, self.adjoint_radius)
             samples = draw_samples(data, key, self.batch_size)
             new = directions(problem, new_point, samples)
-            # Where the server has moved x, estimates still belong where it was.
-            left = point if origin is None else point._replace(x=origin)
-            old = directions(problem, left, samples)
-            # A device that joins late, or was away, has no estimates made at this x to
-            # correct: it forgets them all.
+            # After a step of the server's optimiser, estimates belong to the old x.
+            old_point = point if origin is None else point._replace(x=origin)
+            old = directions(problem, old_point, samples)
+            # A device that joins late, or missed rounds, has no estimates at this x: it
+            # discards the old ones.
             forget = AdjointPoint(
                 self.upper_mixing * a * a,
-                1 - begun * (1 - self.lower_mixing * a * a),
-                1 - begun * (1 - self.adjoint_mixing * a * a),
+                1 - fresh * (1 - self.lower_mixing * a * a),
+                1 - fresh * (1 - self.adjoint_mixing * a * a),
             )
             along = AdjointPoint(*map(corrected, along, old, forget, new))
             origin = None if origin is None else new_point.x
-            return _Work(new_point, along, t + 1, jnp.ones_like(begun), origin)
+            return _Work(new_point, along, t + 1, jnp.ones_like(fresh), origin)
 
         def finish(
             work: _Work, downlink: Downlink, key: RandomKey
@@ -224,7 +214,7 @@ class FedBiOAcc:
         ) -> FedBiOAccState:
             step = server.step + self.local_steps
             mean_x, *others = mean.update
-            x = tree.moved(self.upper_rate, server.x, mean_x)
+            x = tree.keep_fixed(self.upper_rate, server.x, mean_x)
             origin = None if server.origin is None else x
             if self.private_lower:
                 along = server.directions._replace(x=others[0])
@@ -233,8 +223,8 @@ class FedBiOAcc:
             return FedBiOAccState(x, y, z, AdjointPoint(*directions), step, origin)
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
-            here, along, *_ = downlink
-            return (here, along) if self.private_lower else (*here, *along)
+            received, along, *_ = downlink
+            return (received, along) if self.private_lower else (*received, *along)
 
         phase = Phase(
             name="local steps",

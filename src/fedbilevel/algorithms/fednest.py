@@ -1,4 +1,4 @@
-"""FedNest: gradients and inverse-Hessian products averaged inside every round."""
+"""FedNest: average gradients and inverse-Hessian products within every round."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,19 +27,15 @@ class FedNestState(NamedTuple):
     """The server's state between the exchanges of a round.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
+        x: upper variable.
+        y: lower variable.
         lower_gradient: q, the mean ∇y g at (x, y).
         power: (I − θH̄)ⁿ ∇y f̄ after n products.
-        total: the sum of the powers so far.
-        products: how many powers count, where their number is drawn.
+        total: sum of the powers so far.
+        products: N′, the random number of powers, if `drawn_products` is set.
         number: n.
         hypergradient: h.
-        step: local steps taken on x.
-
-    Example:
-        >>> FedNestState(1.0, 2.0, 0.0, 0.0, 0.0, 0, 0, 0.0, step=3).step
-        3
+        step: number of local steps on x so far.
     """
 
     x: Upper
@@ -56,28 +52,28 @@ class FedNestState(NamedTuple):
 @register
 @dataclass(frozen=True)
 class FedNest:
-    """Many small exchanges a round: y with corrected steps, then H̄⁻¹, then x.
+    """Many small exchanges per round: corrected steps on y, then H̄⁻¹, then steps on x.
 
-    A round improves y `lower_rounds` times: the mean gradient q is exchanged, devices
+    A round updates y `lower_rounds` times: the mean gradient q is exchanged, devices
     make steps on ∇y g(y_k; ζ) − ∇y g(y; ζ) + q, and the y_k are averaged. It solves
-    r ≈ H̄⁻¹ ∇y f̄ by a series whose every product is averaged, exchanges the
+    r ≈ H̄⁻¹ ∇y f̄ by a series, averages every product of the series, exchanges the
     hypergradient h = mean(∇x f − J r), and makes steps on
-    h + ∇x f(x_k; ξ) − ∇x f(x; ξ). Since means are taken inside the inverse, it is right
-    on heterogeneous devices if all take part: the exchanges of a round share a cohort,
-    and a sampled cohort's own inverse is biased as a device's own is.
+    h + ∇x f(x_k; ξ) − ∇x f(x; ξ). The inverse is that of the mean Hessian, so it is
+    correct on heterogeneous devices with full participation. The exchanges of a round
+    share a cohort, and with sampled devices the inverse of the cohort's mean is biased.
 
     Attributes:
-        learning_rate: multiplies both rates; a number or a schedule.
+        learning_rate: factor of both rates; a number or a schedule.
         series: θ = 1/ℓ and the number of products, N − 1; each is an exchange.
-        upper_rate: of the steps on x.
-        lower_rate: of the steps on y.
-        lower_rounds: T, how often y is improved before x moves.
+        upper_rate: rate of the steps on x.
+        lower_rate: rate of the steps on y.
+        lower_rounds: T, the number of updates of y in a round.
         lower_steps: local steps on y between two averages.
         local_steps: local steps on x between two averages.
         batch_size: examples in every batch.
         drawn_products: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
-            r = N θ (I − θH̄)^N′ ∇y f̄ in place of the series, whose expectation it has.
-            The exchanges after N′ pass unused here, and are counted.
+            r = N θ (I − θH̄)^N′ ∇y f̄, which has the expectation of the series. The
+            exchanges after N′ have no effect but are counted.
 
     References:
         Tarzanagh, Li, Thrampoulidis and Oymak, FedNest: Federated Bilevel, Minimax, and
@@ -107,12 +103,12 @@ class FedNest:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[FedNestState, tuple[()]]:
-        """Return the first state; devices keep nothing."""
-        nothing, none = tree.scale(0.0, y), tree.scale(0.0, x)
-        return FedNestState(x, y, nothing, nothing, nothing, 0, 0, none, step=0), ()
+        """Return the initial state; devices have no private state."""
+        zero_y, zero_x = tree.scale(0.0, y), tree.scale(0.0, x)
+        return FedNestState(x, y, zero_y, zero_y, zero_y, 0, 0, zero_x, step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
@@ -156,13 +152,15 @@ class FedNest:
 
     def _lower_steps(self, problem: BilevelProblem) -> Phase:
         def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
-            mine, (x, y, q, t) = carry
+            local_y, (x, y, q, t) = carry
             (batch,) = data.lower.draw(key, self.batch_size, draws=1)
-            here = problem.lower_gradient(x, mine, batch)
-            there = problem.lower_gradient(x, y, batch)
-            direction = tree.add_scaled(tree.subtract(here, there), 1.0, q)
+            change = tree.subtract(
+                problem.lower_gradient(x, local_y, batch),
+                problem.lower_gradient(x, y, batch),
+            )
             rate = self.lower_rate * schedules.rate_at(self.learning_rate, t)
-            return tree.add_scaled(mine, -rate, direction), carry[1]
+            direction = tree.add_scaled(change, 1.0, q)
+            return tree.add_scaled(local_y, -rate, direction), carry[1]
 
         return Phase(
             name="lower steps",
@@ -177,13 +175,13 @@ class FedNest:
 
     def _upper_steps(self, problem: BilevelProblem) -> Phase:
         def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
-            mine, (x, y, h, t) = carry
+            local_x, (x, y, h, t) = carry
             (batch,) = data.upper.draw(key, self.batch_size, draws=1)
-            here, _ = problem.upper_gradients(mine, y, batch)
-            there, _ = problem.upper_gradients(x, y, batch)
-            direction = tree.add_scaled(tree.subtract(here, there), 1.0, h)
+            new, _ = problem.upper_gradients(local_x, y, batch)
+            old, _ = problem.upper_gradients(x, y, batch)
+            direction = tree.add_scaled(tree.subtract(new, old), 1.0, h)
             rate = self.upper_rate * schedules.rate_at(self.learning_rate, t)
-            return tree.add_scaled(mine, -rate, direction), carry[1]
+            return tree.add_scaled(local_x, -rate, direction), carry[1]
 
         return Phase(
             name="upper steps",
@@ -193,7 +191,7 @@ class FedNest:
             step=step,
             finish=lambda carry, downlink, key: (Upload((carry[0],)), (), {}),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
+                x=tree.keep_fixed(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
             reference=lambda downlink: (downlink[0],),
@@ -202,16 +200,16 @@ class FedNest:
     def _begin_series(
         self, server: FedNestState, mean: Lower, key: RandomKey
     ) -> FedNestState:
-        drawn = jax.random.randint(key, (), 0, self.series.terms + 1)
-        return server._replace(power=mean, total=mean, products=drawn, number=0)
+        products = jax.random.randint(key, (), 0, self.series.terms + 1)
+        return server._replace(power=mean, total=mean, products=products, number=0)
 
     def _next_power(
         self, server: FedNestState, mean: Lower, key: RandomKey
     ) -> FedNestState:
         number = server.number + 1
-        wanted = jnp.logical_or(not self.drawn_products, number <= server.products)
+        is_used = jnp.logical_or(not self.drawn_products, number <= server.products)
         power = jax.tree.map(
-            lambda new, old: jnp.where(wanted, new, old), mean, server.power
+            lambda new, old: jnp.where(is_used, new, old), mean, server.power
         )
         total = tree.add_scaled(server.total, 1.0, power)
         return server._replace(power=power, total=total, number=number)

@@ -1,4 +1,4 @@
-"""Guard rails of a run: when to step back, where to, and how much slower to go on."""
+"""Divergence guard: detect an exploding loss and return to the last good state."""
 
 from typing import NamedTuple
 
@@ -7,36 +7,32 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 FACTOR = 4.0
-"""How many times its scale above its latest values a loss is that has exploded."""
+"""A loss has exploded if it exceeds the moving average by this many times its scale."""
 FLOOR = 0.05
-"""Of the loss before x moved, in that scale: near 0, changes of scale mean nothing."""
+"""Fraction of the loss before x moved in that scale: near 0, relative changes of the
+loss are meaningless."""
 SMOOTHING = 0.1
-"""Of a new round in the average of the latest."""
+"""Weight of a new round in the moving average."""
 
 MOST_SETBACKS = 5
-"""Setbacks of a run, but for those that most devices ask for: what a few report may be
-wrong, and a device that reports the same in every round would stop the run for good."""
+"""Largest number of setbacks, except those caused by most devices: a few devices may
+report wrong values in every round, and must not stop the run."""
 RECOVERY = 1.05
-"""By how much the rates grow in a round after a setback, until they are as before."""
+"""Growth of the rates per round after a setback, up to their original values."""
 
 
 class Guard(NamedTuple):
-    """What is known of the loss, and where to step back to.
+    """Statistics of the loss, and the last good state.
 
     Attributes:
-        good: the last good state.
-        level: the largest loss before x moved at its full rate.
-        smooth: the average loss of the latest rounds.
-        lowest: the smallest of these averages.
-        noise: how far the loss of a round is from the average, on average.
-        shrinkage: multiplies all rates: 1, halved by a setback, and growing again.
-        setbacks: how often the run stepped back.
-        begun: whether any round has not diverged, so that there is a loss to judge by.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> float(new_guard((), jnp.zeros(())).shrinkage)
-        1.0
+        good: last good state.
+        level: largest loss before x moved at its full rate.
+        smooth: moving average of the loss.
+        lowest: smallest value of the moving average.
+        noise: moving average of the distance between a loss and its average.
+        shrinkage: factor of all rates: 1, halved by a setback, then growing.
+        setbacks: number of setbacks.
+        begun: True once a round has not diverged, so that a loss is known.
     """
 
     good: PyTree
@@ -50,19 +46,14 @@ class Guard(NamedTuple):
 
 
 def new_guard(state: PyTree, zero: Float[Array, ""]) -> Guard:
-    """Return a guard that knows nothing yet, and would step back to a state.
+    """Return a guard without statistics.
 
     Args:
-        state: where a run begins.
+        state: initial state of a run.
         zero: 0 in the precision of the loss.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> int(new_guard((), jnp.zeros(())).setbacks)
-        0
     """
-    no = jnp.asarray(False)
-    return Guard(state, zero, zero, zero, zero, zero + 1, jnp.asarray(0), no)
+    begun = jnp.asarray(False)
+    return Guard(state, zero, zero, zero, zero, zero + 1, jnp.asarray(0), begun)
 
 
 def judge(
@@ -74,25 +65,25 @@ def judge(
     broken: Bool[Array, ""],
     doubtful: Bool[Array, ""],
 ) -> tuple[Guard, Bool[Array, ""]]:
-    """Return what is known after a round, and whether to step back.
+    """Return the guard after a round, and whether to step back.
 
-    There are three reasons to step back. The round's steps diverged. Its loss is
-    further above the average of the latest rounds than four times the sum of that
-    average, of its noise, and of a twentieth of the level before x moved. Or the
-    average itself is above that level by four times its noise: the run is worse off
-    than without moving x. Before x moves at its full rate the loss may change as it
-    likes, for y comes from where it was put. Unless steps diverged on most devices, a
-    run steps back five times at most.
+    A run steps back for one of three reasons. The round's steps diverged. Its loss
+    exceeds the moving average by more than four times the sum of that average, its
+    noise, and a twentieth of the level before x moved. Or the moving average exceeds
+    that level by four times the sum of its noise and a twentieth of the level: the run
+    is worse than with x fixed. Before x moves at its full rate the loss is not checked,
+    because y is still moving to y*(x). Unless steps diverged on most devices, a run
+    steps back at most five times.
 
-    A state is good to return to if its loss is about as small as any before it.
+    A state is good if its loss is about as small as that of all states before it.
 
     Args:
-        guard: what was known before.
-        state: where the round began.
-        loss: there.
-        warm: whether x moves at its full rate.
-        broken: whether the round's steps diverged on most devices.
-        doubtful: whether they did on a few.
+        guard: guard before the round.
+        state: state before the round.
+        loss: loss at that state.
+        warm: True if x moves at its full rate.
+        broken: True if the round's steps diverged on most devices.
+        doubtful: True if the round's steps diverged on a few devices.
 
     Example:
         >>> import jax.numpy as jnp
@@ -111,20 +102,21 @@ def judge(
     warm = warm & guard.begun
     margin = guard.noise + FLOOR * guard.level
     above = loss - guard.smooth
-    jumped = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
+    jump = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
     worse = guard.smooth > guard.level + FACTOR * margin
-    heeded = guard.setbacks < MOST_SETBACKS
-    exploded = broken | (heeded & (doubtful | (warm & (jumped | worse))))
+    may_step_back = guard.setbacks < MOST_SETBACKS
+    exploded = broken | (may_step_back & (doubtful | (warm & (jump | worse))))
     calm = ~exploded & (~warm | (loss <= guard.lowest + margin))
     good = jax.tree.map(
         lambda old, new: jnp.where(calm, jnp.asarray(new, jnp.result_type(old)), old),
         guard.good,
         state,
     )
-    # Before x moves, the latest loss is all that counts: y is still on its way.
+    # Before x moves, the average is the latest loss, because y is still moving.
     smooth = jnp.where(warm, guard.smooth + SMOOTHING * above, loss)
-    # A jump counts as noise too, or devices that differ, sampled, would be taken for
-    # explosions for ever; but not all of it, or one explosion would hide the next.
+    # A jump counts as noise as well: otherwise samples of heterogeneous devices would
+    # count as explosions in every round. It is capped: otherwise one explosion would
+    # hide the next.
     most = 2 * FACTOR * (jnp.abs(guard.smooth) + margin)
     spread = jnp.where(jnp.isfinite(above), jnp.minimum(jnp.abs(above), most), most)
     noise = guard.noise + SMOOTHING * (spread - guard.noise)
@@ -139,7 +131,9 @@ def judge(
             guard.lowest,
             jnp.where(warm, jnp.minimum(guard.lowest, smooth), smooth),
         ),
-        noise=jnp.where(warm & ~(broken | (heeded & doubtful)), noise, guard.noise),
+        noise=jnp.where(
+            warm & ~(broken | (may_step_back & doubtful)), noise, guard.noise
+        ),
         shrinkage=jnp.where(
             exploded,
             0.5 * guard.shrinkage,

@@ -1,4 +1,4 @@
-"""LFedNest: FedNest with all estimates local, to save its small exchanges."""
+"""LFedNest: FedNest with local estimates and few exchanges."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,13 +17,9 @@ class LFedNestState(NamedTuple):
     """The server's state.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
-        step: local steps taken on x.
-
-    Example:
-        >>> LFedNestState(1.0, 2.0, step=0).y
-        2.0
+        x: upper variable.
+        y: lower variable.
+        step: number of local steps on x so far.
     """
 
     x: Upper
@@ -34,19 +30,19 @@ class LFedNestState(NamedTuple):
 @register
 @dataclass(frozen=True)
 class LFedNest:
-    """Local steps on y, an average; local steps on x along own hypergradients, another.
+    """Local steps on y, then on x along local hypergradients, each with an average.
 
     No gradient, inverse product or hypergradient is exchanged, so a round needs
-    `lower_rounds` + 1 exchanges where `FedNest` needs many. The price: like the paper's
-    two algorithms it follows the mean of the devices' own hypergradients, and settles
-    at a biased point where devices are heterogeneous.
+    `lower_rounds` + 1 exchanges, many fewer than `FedNest`. Like the paper's two
+    algorithms, it follows the mean of the local hypergradients, and converges to a
+    biased point if devices are heterogeneous.
 
     Attributes:
-        learning_rate: multiplies both rates; a number or a schedule.
-        hypergradient: each device's estimator.
-        upper_rate: of the steps on x.
-        lower_rate: of the steps on y.
-        lower_rounds: T, how often y is improved before x moves.
+        learning_rate: factor of both rates; a number or a schedule.
+        hypergradient: estimator of each device's hypergradient.
+        upper_rate: rate of the steps on x.
+        lower_rate: rate of the steps on y.
+        lower_rounds: T, the number of updates of y in a round.
         lower_steps: local steps on y between two averages.
         local_steps: local steps on x between two averages.
         batch_size: examples in every batch.
@@ -78,15 +74,15 @@ class LFedNest:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[LFedNestState, tuple[()]]:
-        """Return the first state; devices keep nothing."""
+        """Return the initial state; devices have no private state."""
         return LFedNestState(x, y, step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the exchanges for y and the one for x."""
+        """Return the exchanges for y and the exchange for x."""
 
         def lower_step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
             x, y, t = carry
@@ -121,7 +117,7 @@ class LFedNest:
             finish=lambda carry, downlink, key: (Upload((carry.x,)), (), {}),
             reference=lambda downlink: (downlink.x,),
             server=lambda server, mean, key: server._replace(
-                x=tree.moved(self.upper_rate, server.x, mean.update[0]),
+                x=tree.keep_fixed(self.upper_rate, server.x, mean.update[0]),
                 step=server.step + self.local_steps,
             ),
         )

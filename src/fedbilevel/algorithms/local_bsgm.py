@@ -34,15 +34,15 @@ from fedbilevel.mathematics.settings import (
 class LocalBSGM:
     """Algorithm 1 of the paper: moving averages of both stochastic gradients.
 
-    It follows the mean of the devices' own hypergradients. That is the hypergradient of
-    the federated problem only where devices are homogeneous, as the paper assumes
-    (Lemma 1); elsewhere it settles at a biased point.
+    It follows the mean of the local hypergradients. This equals the hypergradient of
+    the federated problem only if devices are homogeneous, as the paper assumes
+    (Lemma 1); otherwise it converges to a biased point.
 
     Attributes:
         learning_rate: η, a number or a schedule of the global step.
         hypergradient: the estimator; the paper's is `NeumannSeries`.
-        upper_rate: ρ_1, multiplies η for x.
-        lower_rate: ρ_2, multiplies η for y.
+        upper_rate: ρ_1, factor of η for x.
+        lower_rate: ρ_2, factor of η for y.
         upper_mixing: α; αη is the weight of a fresh hypergradient, at most 1.
         lower_mixing: β; βη is the weight of a fresh lower gradient, at most 1.
         local_steps: p, steps between two exchanges.
@@ -52,16 +52,6 @@ class LocalBSGM:
     References:
         Gao, On the Convergence of Momentum-Based Algorithms for Federated Bilevel
         Optimization Problems, Algorithm 1 and Theorem 1.
-
-    Example:
-        >>> from fedbilevel import LocalBSGM, NeumannSeries
-        >>> algorithm = LocalBSGM(
-        ...     learning_rate=0.1,
-        ...     hypergradient=NeumannSeries(terms=5, scale=0.5),
-        ...     local_steps=10,
-        ... )
-        >>> algorithm.upper_rate
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -80,11 +70,11 @@ class LocalBSGM:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[MomentumState, Private]:
-        """Return the first state; devices keep nothing."""
+        """Return the initial state; devices have no private state."""
         return initial_state(x, y), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round, in which each device makes its first estimates."""
+        """Return the first round, in which devices compute their first estimates."""
         (phase,) = self.phases(problem)
         first = opening_phase(
             phase, partial(estimate, problem, self.hypergradient), self._draw
@@ -92,7 +82,7 @@ class LocalBSGM:
         return (*(self.warm_start.phases(problem) if self.warm_start else ()), first)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return p local steps and one average."""
+        """Return the exchange: p local steps, then an average."""
 
         def step(
             state: MomentumState, data: DeviceData, key: RandomKey

@@ -31,38 +31,28 @@ from fedbilevel.mathematics.settings import (
 @register
 @dataclass(frozen=True)
 class LocalBSGVRM:
-    """Algorithm 2 of the paper: each estimate corrected by its own sample's past.
+    """Algorithm 2 of the paper: `LocalBSGM` with momentum-based variance reduction.
 
-    Every step evaluates its sample at two points, so it costs two gradients where
-    `LocalBSGM` pays one, and needs fewer steps. Like `LocalBSGM` it follows the mean of
-    the devices' own hypergradients, right where devices are homogeneous (Lemma 1).
+    Every step evaluates its sample at two points, so it needs twice the gradients of
+    `LocalBSGM` per step, and fewer steps. Like `LocalBSGM` it follows the mean of the
+    local hypergradients, which is correct if devices are homogeneous (Lemma 1).
 
     Attributes:
         learning_rate: η, a number or a schedule of the global step.
         hypergradient: the estimator; the paper's is `NeumannSeries`.
-        upper_rate: ρ_1, multiplies η for x.
-        lower_rate: ρ_2, multiplies η for y.
-        upper_mixing: α; αη² is the share of the past that is forgotten, at most 1.
-        lower_mixing: β; βη² is the share of the past that is forgotten, at most 1.
+        upper_rate: ρ_1, factor of η for x.
+        lower_rate: ρ_2, factor of η for y.
+        upper_mixing: α; αη² is the weight that the old estimate of x's direction loses,
+            at most 1.
+        lower_mixing: β; βη² is the same weight for y's direction, at most 1.
         local_steps: p, steps between two exchanges.
         batch_size: examples in each batch of a step; 1 in the paper.
-        opening_batch_size: B, examples in each batch of the very first estimate.
-        warm_start: steps on y alone before the first round; the paper begins at y*(x).
+        opening_batch_size: B, examples in each batch of the first estimate.
+        warm_start: steps on y alone before the first round; the paper starts at y*(x).
 
     References:
         Gao, On the Convergence of Momentum-Based Algorithms for Federated Bilevel
         Optimization Problems, Algorithm 2 and Theorems 2 and 3.
-
-    Example:
-        >>> from fedbilevel import LocalBSGVRM, NeumannSeries
-        >>> algorithm = LocalBSGVRM(
-        ...     learning_rate=0.1,
-        ...     hypergradient=NeumannSeries(terms=5, scale=0.5),
-        ...     local_steps=10,
-        ...     opening_batch_size=64,
-        ... )
-        >>> algorithm.batch_size
-        1
     """
 
     learning_rate: schedules.LearningRate
@@ -82,15 +72,15 @@ class LocalBSGVRM:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[MomentumState, Private]:
-        """Return the first state; devices keep nothing."""
+        """Return the initial state; devices have no private state."""
         return initial_state(x, y), ()
 
     def moved_by_server(self, state: MomentumState) -> MomentumState:
-        """Return a state that remembers which x its estimates belong to."""
+        """Return the state with `origin` set to the x of its estimates."""
         return state._replace(origin=state.x)
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round, opened with a batch of `opening_batch_size`."""
+        """Return the first round, with first estimates from `opening_batch_size`."""
         (phase,) = self.phases(problem)
         first = opening_phase(
             phase,
@@ -100,7 +90,7 @@ class LocalBSGVRM:
         return (*(self.warm_start.phases(problem) if self.warm_start else ()), first)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return p local steps and one average."""
+        """Return the exchange: p local steps, then an average."""
 
         def step(
             state: MomentumState, data: DeviceData, key: RandomKey
@@ -112,7 +102,7 @@ class LocalBSGVRM:
             samples = self._draw(data, key, batch_size=self.batch_size)
             at = partial(estimate, problem, self.hypergradient, samples=samples)
             new_hypergradient, new_gradient = at(new_x, new_y)
-            # Where the server has moved x, estimates still belong where it was.
+            # After a step of the server's optimiser, estimates belong to the old x.
             old_x = x if origin is None else origin
             old_hypergradient, old_gradient = at(old_x, y)
             forget = self.upper_mixing * eta * eta, self.lower_mixing * eta * eta

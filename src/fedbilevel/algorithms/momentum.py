@@ -1,4 +1,4 @@
-"""What the paper's two algorithms share: four variables, averaged every p steps."""
+"""Phases of LocalBSGM and LocalBSGVRM: four variables, averaged every p steps."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,17 +16,12 @@ class MomentumState(NamedTuple):
     """(x_t, y_t, u_t, v_t) and t: the server's state, and a device's between steps.
 
     Attributes:
-        x: the upper variable.
-        y: the lower variable.
+        x: upper variable.
+        y: lower variable.
         upper_direction: u, the estimate of the hypergradient.
         lower_direction: v, the estimate of the lower gradient.
-        step: t, the number of steps taken.
-        origin: the x that u and v were estimated at, if the server moves x since.
-
-    Example:
-        >>> state = MomentumState(1.0, 2.0, 0.0, 0.0, step=0)
-        >>> state.y
-        2.0
+        step: t, the number of steps so far.
+        origin: the x of the estimates u and v, if a server optimiser moves x later.
     """
 
     x: Upper
@@ -38,12 +33,7 @@ class MomentumState(NamedTuple):
 
 
 class MomentumUpdate(NamedTuple):
-    """What a device uploads after its p steps.
-
-    Example:
-        >>> MomentumUpdate(x=1.0, y=2.0, upper_direction=0.0, lower_direction=0.0).x
-        1.0
-    """
+    """The update that a device uploads after its p steps."""
 
     x: Upper
     y: Lower
@@ -52,12 +42,7 @@ class MomentumUpdate(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What a device needs to open: no estimate exists yet.
-
-    Example:
-        >>> Point(x=1.0, y=2.0, step=0).step
-        0
-    """
+    """The downlink of the first round, before any estimate exists."""
 
     x: Upper
     y: Lower
@@ -69,7 +54,7 @@ Estimate = Callable[[Upper, Lower, Samples], tuple[Upper, Lower]]
 
 
 def initial_state(x: Upper, y: Lower) -> MomentumState:
-    """Return the server's state before the first round, with no directions yet.
+    """Return the server's state before the first round, with zero directions.
 
     Example:
         >>> import jax.numpy as jnp
@@ -115,9 +100,9 @@ def estimate(
 def corrected(
     direction: PyTree, old: PyTree, forget: tree.Scalar, new: PyTree
 ) -> PyTree:
-    """Return new + (1 − forget)(direction − old): a sample corrects its own past.
+    """Return new + (1 − forget)(direction − old), the variance-reduced estimate.
 
-    `old` and `new` are one sample's estimates at the point left and the point reached.
+    `old` and `new` are one sample's estimates at the points before and after a step.
 
     Example:
         >>> import jax.numpy as jnp
@@ -132,15 +117,14 @@ def local_phase(
     step: Callable[[MomentumState, DeviceData, RandomKey], MomentumState],
     upper_rate: tree.Scalar = 1.0,
 ) -> Phase:
-    """Return p local steps from the averaged state, then the average of all four.
+    """Return an exchange: p local steps from the averaged state, then an average.
 
-    Devices keep nothing between rounds, which is what makes an absent or restarted
-    device harmless.
+    Devices have no private state, so a device may miss rounds or restart.
 
     Args:
         local_steps: p.
-        step: one local step.
-        upper_rate: ρ_1; at 0 the server's x stays as it is, to the bit.
+        step: function that makes one local step.
+        upper_rate: ρ_1; at 0 the server's x is unchanged to the last bit.
 
     Example:
         >>> local_phase(3, lambda state, data, key: state).steps
@@ -154,7 +138,7 @@ def local_phase(
 
     def server(server: MomentumState, mean: Upload, key: RandomKey) -> MomentumState:
         mean_x, y, u, v = mean.update
-        x = tree.moved(upper_rate, server.x, mean_x)
+        x = tree.keep_fixed(upper_rate, server.x, mean_x)
         origin = None if server.origin is None else x
         return MomentumState(x, y, u, v, server.step + local_steps, origin)
 
@@ -173,7 +157,7 @@ def local_phase(
 def opening_phase(
     phase: Phase, first: Estimate, draw: Callable[[DeviceData, RandomKey], Samples]
 ) -> Phase:
-    """Return the same phase for t = 0, begun with each device's own first estimates.
+    """Return the phase for t = 0, which starts with each device's first estimates.
 
     Example:
         >>> phase = local_phase(3, lambda state, data, key: state)
@@ -193,7 +177,7 @@ def opening_phase(
         return MomentumState(x, y, *first(x, y, draw(data, key)), step=step)
 
     def reference(downlink: Point) -> tuple[PyTree, ...]:
-        # The estimates are the first: they begin at 0.
+        # These are the first estimates, so their reference is 0.
         x, y, _ = downlink
         return x, y, tree.zeros_like(x), tree.zeros_like(y)
 

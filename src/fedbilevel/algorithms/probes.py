@@ -1,4 +1,4 @@
-"""The questions that a suggestion of settings asks, answered from a few batches."""
+"""Measurements for `suggest`, from a few batches of each device."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,51 +19,41 @@ from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Count, check_ranges, register
 
 EDGES = 2.0 ** np.arange(-100.0, 100.0, 0.125)
-"""Of the classes that curvatures are counted in, each a twelfth above the last."""
+"""Edges of the histogram of curvatures; each is 9 % above the one before."""
 LARGEST_REMAINDER = 1e30
-"""Remainders are cut off here: they grow without end where curvature is negative, and
-the answer of a device has to be finite in single precision."""
+"""Upper limit of remainders: they grow without limit if curvature is negative, but a
+device's answer must be finite in single precision."""
 ROUNDING = 1e-5
-"""Of the largest curvature: a curvature above minus this part of it may be zero."""
+"""A curvature above minus this fraction of the largest may be zero up to rounding."""
 
 
 class Probe(IntEnum):
-    """The phases of probes, by their place.
-
-    Example:
-        >>> Probe.SERIES.value
-        2
-    """
+    """Indices of the phases of `Probes`."""
 
     CURVATURE = 0
-    """How many batches are how curved."""
+    """Histogram of the curvatures of batches."""
     DESCENT = 1
     """Steps on y with x fixed."""
     SERIES = 2
-    """What is left of ∇y f after so many terms of a Neumann series."""
+    """Remainder of ∇y f after several terms of a Neumann series."""
     SMALLEST = 3
-    """How curved the mean lower loss is along what is left, the same for all."""
+    """Curvature of the mean lower loss along the mean remainder."""
 
 
 class ProbeState(NamedTuple):
-    """What the server asks about, and the latest answer to each question.
+    """The point of the measurements, and the latest results.
 
     Attributes:
-        x: where probes are made.
-        y: where probes are made; a descent moves it.
-        rate: of steps on y, and the scale of the series.
-        counts: the share of batches in each class of curvature.
-        device_counts: the share of devices in each class, each by the mean of its
-            batches.
-        remainders: ‖(I − θH)^q b‖ / ‖b‖ after 1, 2, 4, … products, the mean over
-            devices.
-        direction: of what is left after the last of them, the mean over devices.
-        downward: the share of devices on which curvature is negative along it.
+        x: upper variable of the measurements.
+        y: lower variable of the measurements; a descent moves it.
+        rate: rate of steps on y, and the scale of the series.
+        counts: share of batches in each bin of the histogram of curvatures.
+        device_counts: share of devices in each bin, by the mean over their batches.
+        remainders: mean over devices of ‖(I − θH)^q b‖ / ‖b‖ after q = 1, 2, 4, …
+            products.
+        direction: mean over devices of the direction of the last remainder.
+        downward: share of devices with negative curvature along the direction.
         smallest: vᵀH̄v / vᵀv, where v is `direction` and H̄ the mean Hessian.
-
-    Example:
-        >>> ProbeState(1.0, 2.0, 0.1, (), (), (), 0.0, 0.0, 0.0).rate
-        0.1
     """
 
     x: Upper
@@ -80,14 +70,14 @@ class ProbeState(NamedTuple):
 @register
 @dataclass(frozen=True)
 class Probes:
-    """Asks devices what a suggestion needs, from batches of the size of the run's.
+    """Measurements for `suggest`, from batches of the run's batch size.
 
     Attributes:
         batch_size: examples of each batch.
-        batches: of each device, in each measurement of a curvature.
-        products: of each device, in its measurement of a curvature.
-        doublings: the longest series has 2 to this power terms.
-        local_steps: on y, between two exchanges.
+        batches: batches of each device in each measurement of a curvature.
+        products: Hessian products for each batch in a measurement of a curvature.
+        doublings: base-2 logarithm of the number of terms of the longest series.
+        local_steps: steps on y between two exchanges.
 
     Example:
         >>> from fedbilevel import BilevelProblem
@@ -108,26 +98,26 @@ class Probes:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[ProbeState, tuple[()]]:
-        """Return the point, nothing known about it; devices keep nothing."""
-        none = jnp.zeros((), float)
+        """Return the point without results; devices have no private state."""
+        zero = jnp.zeros((), float)
         return ProbeState(
             x,
             y,
-            rate=none,
+            rate=zero,
             counts=jnp.zeros(len(EDGES) + 1, float),
             device_counts=jnp.zeros(len(EDGES) + 1, float),
             remainders=jnp.zeros(self.doublings + 1, float),
             direction=tree.scale(0.0, y),
-            downward=none,
-            smallest=none,
+            downward=zero,
+            smallest=zero,
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: probes have no first round."""
+        """Return no phases: probes have no first round."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return an exchange for each `Probe`, in their order."""
+        """Return one exchange for each `Probe`, in their order."""
         return (
             queries.ask(
                 "curvature",
@@ -167,18 +157,17 @@ class Probes:
         key: RandomKey,
     ) -> tuple[Float[Array, "classes"], Float[Array, "classes"]]:
         x, y = downlink
-        batches = _drawn(data.lower, key, self.batches, self.batch_size)
+        batches = _draw_batches(data.lower, key, self.batches, self.batch_size)
         probes = jax.random.split(jax.random.key(0), self.batches)
 
-        def measured(pair: tuple[Batch, RandomKey]) -> Float[Array, ""]:
+        def measure(pair: tuple[Batch, RandomKey]) -> Float[Array, ""]:
             product = partial(problem.hessian_product, x, y, pair[0])
-            found = curvature_of(product, y, pair[1], self.products)
-            return jnp.asarray(found, float)
+            return jnp.asarray(curvature_of(product, y, pair[1], self.products), float)
 
-        level = jax.lax.map(measured, (batches, probes))
-        # What is not finite stays so, and its device is named.
-        spoilt = 0.0 * jnp.sum(level)
-        return jnp.mean(_class(level), 0) + spoilt, _class(jnp.mean(level)) + spoilt
+        level = jax.lax.map(measure, (batches, probes))
+        # NaN for curvature that is not finite, so that the engine names the device.
+        invalid = 0.0 * jnp.sum(level)
+        return jnp.mean(_bin(level), 0) + invalid, _bin(jnp.mean(level)) + invalid
 
     def _descent(
         self,
@@ -188,7 +177,7 @@ class Probes:
         key: RandomKey,
     ) -> Lower:
         x, y, rate = downlink
-        batches = _drawn(data.lower, key, self.local_steps, self.batch_size)
+        batches = _draw_batches(data.lower, key, self.local_steps, self.batch_size)
 
         def step(y: Lower, batch: Batch) -> tuple[Lower, None]:
             return tree.add_scaled(y, -rate, problem.lower_gradient(x, y, batch)), None
@@ -210,29 +199,29 @@ class Probes:
         whole = _norm(right)
 
         longest = 2**self.doublings
-        batches = _drawn(data.lower, lower_key, longest + 1, self.batch_size)
+        batches = _draw_batches(data.lower, lower_key, longest + 1, self.batch_size)
 
-        # The direction and its length apart: powers of a Hessian with negative
-        # curvature exceed single precision.
-        def one_more(
-            left: tuple[Lower, Float[Array, ""]], batch: Batch
+        # The direction and its length are separate, because powers of a Hessian with
+        # negative curvature overflow single precision.
+        def multiply(
+            remainder: tuple[Lower, Float[Array, ""]], batch: Batch
         ) -> tuple[tuple[Lower, Float[Array, ""]], Float[Array, ""]]:
-            direction, size = left
+            direction, size = remainder
             product = problem.hessian_product(x, y, batch, direction)
-            moved = tree.add_scaled(direction, -scale, product)
-            length = _norm(moved)
-            # Where nothing is left, what was left last still shows a curvature.
+            power = tree.add_scaled(direction, -scale, product)
+            length = _norm(power)
+            # If the remainder vanishes, the last direction still shows a curvature.
             direction = jax.tree.map(
                 lambda before, after: jnp.where(length == 0, before, after),
                 direction,
-                tree.scale(1.0 / _unit(length), moved),
+                tree.scale(1.0 / _unit(length), power),
             )
             size = jnp.minimum(size * length, LARGEST_REMAINDER)
             return (direction, size), size
 
         first = jax.tree.map(lambda leaf: leaf[:longest], batches)
         start = tree.scale(1.0 / _unit(whole), right), jnp.asarray(whole > 0, float)
-        (direction, _), sizes = jax.lax.scan(one_more, start, first)
+        (direction, _), sizes = jax.lax.scan(multiply, start, first)
         last = jax.tree.map(lambda leaf: leaf[longest], batches)
         bend = tree.inner(direction, problem.hessian_product(x, y, last, direction))
         downward = jnp.asarray(scale * jnp.asarray(bend, float) < -ROUNDING, float)
@@ -246,9 +235,9 @@ class Probes:
         key: RandomKey,
     ) -> Float[Array, ""]:
         x, y, direction = downlink
-        batches = _drawn(data.lower, key, self.batches, self.batch_size)
+        batches = _draw_batches(data.lower, key, self.batches, self.batch_size)
         size = _norm(direction)
-        # Directions of devices may cancel. Any vector will do, if all have the same.
+        # The devices' directions may cancel; then all devices use a vector of ones.
         vector = jax.tree.map(
             lambda leaf: jnp.where(size == 0, jnp.ones_like(leaf), leaf),
             tree.scale(1.0 / _unit(size), direction),
@@ -258,13 +247,13 @@ class Probes:
             product = problem.hessian_product(x, y, batch, vector)
             return jnp.asarray(tree.inner(vector, product), float)
 
-        # All devices divide by the same vᵀv, so the mean of quotients is that of H̄.
+        # All devices divide by the same vᵀv, so the mean quotient is that of H̄.
         squared = jnp.asarray(tree.squared_norm(vector), float)
         return jnp.mean(jax.lax.map(bend, batches)) / squared
 
 
 def quantile(counts: Float[np.ndarray, "classes"], share: float) -> float:
-    """Return the curvature that so large a share of batches does not exceed.
+    """Return a quantile of the curvatures in a histogram.
 
     Example:
         >>> counts = np.zeros(len(EDGES) + 1)
@@ -272,12 +261,12 @@ def quantile(counts: Float[np.ndarray, "classes"], share: float) -> float:
         >>> 1.5 <= quantile(counts, 0.5) <= 1.5 * 2**0.125
         True
     """
-    place = int(np.searchsorted(np.cumsum(counts), share - 1e-9))
-    return float(EDGES[min(place, len(EDGES) - 1)])
+    index = int(np.searchsorted(np.cumsum(counts), share - 1e-9))
+    return float(EDGES[min(index, len(EDGES) - 1)])
 
 
 def largest(counts: Float[np.ndarray, "classes"]) -> float:
-    """Return the curvature that nothing counted exceeds.
+    """Return the largest curvature in a histogram.
 
     Example:
         >>> counts = np.zeros(len(EDGES) + 1)
@@ -285,13 +274,13 @@ def largest(counts: Float[np.ndarray, "classes"]) -> float:
         >>> 3.0 <= largest(counts) <= 3.0 * 2**0.125
         True
     """
-    place = int(np.flatnonzero(counts)[-1])
-    return float(EDGES[min(place, len(EDGES) - 1)])
+    index = int(np.flatnonzero(counts)[-1])
+    return float(EDGES[min(index, len(EDGES) - 1)])
 
 
-def _class(level: Float[Array, "*any"]) -> Float[Array, "*any classes"]:
-    place = jnp.searchsorted(jnp.asarray(EDGES, float), level)
-    return jax.nn.one_hot(place, len(EDGES) + 1, dtype=float)
+def _bin(level: Float[Array, "*any"]) -> Float[Array, "*any classes"]:
+    index = jnp.searchsorted(jnp.asarray(EDGES, float), level)
+    return jax.nn.one_hot(index, len(EDGES) + 1, dtype=float)
 
 
 def _norm(vector: Lower) -> Float[Array, ""]:
@@ -302,12 +291,12 @@ def _unit(size: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(size > 0, size, 1.0)
 
 
-def _drawn(examples: Examples, key: RandomKey, count: int, size: int) -> Batch:
+def _draw_batches(examples: Examples, key: RandomKey, count: int, size: int) -> Batch:
     """Return batches along a leading axis, for a loop over them.
 
-    They are drawn at once: a draw inside a loop would be counted as one.
+    They are drawn at once: the costs would count a draw inside a loop only once.
     """
-    (together,) = examples.draw(key, count * size, draws=1)
+    (rows,) = examples.draw(key, count * size, draws=1)
     return jax.tree.map(
-        lambda leaf: jnp.reshape(leaf, (count, size, *leaf.shape[1:])), together
+        lambda leaf: jnp.reshape(leaf, (count, size, *leaf.shape[1:])), rows
     )

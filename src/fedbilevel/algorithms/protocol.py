@@ -1,4 +1,4 @@
-"""What a federated algorithm is: rounds made of phases, a phase being one exchange."""
+"""The protocol of a federated algorithm: rounds of phases, each phase an exchange."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -12,9 +12,9 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 Server: TypeAlias = Any
 """The server's state; it has at least the fields `x` and `y`."""
 Private: TypeAlias = PyTree
-"""What stays on a device between the rounds it takes part in."""
+"""The state of a device between its rounds, never uploaded."""
 Downlink: TypeAlias = PyTree
-"""All that reaches a device in an exchange."""
+"""All data sent to a device in an exchange."""
 Carry: TypeAlias = PyTree
 """A device's working state between two local steps."""
 Info: TypeAlias = PyTree
@@ -22,15 +22,11 @@ Info: TypeAlias = PyTree
 
 
 class Upload(NamedTuple):
-    """All that leaves a device in an exchange.
+    """All data that a device sends in an exchange.
 
     Attributes:
-        update: the variables that the device has worked on, each a tree.
-        beside: other numbers, such as votes, counts and answers to questions.
-
-    Example:
-        >>> Upload(update=(1.0, 2.0)).beside
-        ()
+        update: updated variables, each a tree.
+        beside: other numbers, such as votes, counts and measurements.
     """
 
     update: tuple[PyTree, ...]
@@ -38,31 +34,33 @@ class Upload(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """One exchange: the server broadcasts, devices work alone, the server averages.
+    """One exchange: the server broadcasts, devices work locally, the server averages.
 
     Every function is pure. `start`, `step` and `finish` see one device and never
-    communicate; how devices and steps are looped over is the engine's affair.
+    communicate; the engine loops over devices and steps.
 
     Attributes:
-        name: of the phase; a round may have a phase several times, under one name.
-        steps: local steps in this exchange.
-        broadcast: what the server sends to every participating device.
-        start: a device's first working state, from what it received and kept.
-        step: one local step.
-        finish: what the device uploads, what it keeps, and what it reports.
-        server: the server's next state, from the weighted mean of the uploads; the key
-            is for draws of its own.
-        receive: what the server averages of one upload, from it and from what was sent
-            down; decodes what `finish` encoded. None where uploads are averaged as they
-            are.
-        reference: what a device that did nothing would send as its update. How far
-            devices go from it is compared, and one that goes too far is left out. None
-            where updates begin nowhere.
-        gauge: numbers of what an upload has beside its update, by which devices are
-            compared as well. None where honest devices may send any.
+        name: name of the phase; a round may repeat a phase under one name.
+        steps: number of local steps in this exchange.
+        broadcast: function from the server's state to the downlink of every
+            participant.
+        start: function from the downlink and the private state to a device's initial
+            working state.
+        step: function that makes one local step.
+        finish: function that returns the upload, the private state and the info.
+        server: function from the weighted mean of the uploads to the server's next
+            state; the key is for random choices of the server.
+        receive: function from an upload and the downlink to the upload that is
+            averaged; it decodes what `finish` encoded. None if uploads are averaged
+            unchanged.
+        reference: function from the downlink to the update of an idle device. Devices
+            are compared by their distance from it, and a device too far from it is
+            excluded. None if updates have no such reference.
+        gauge: function from `Upload.beside` to further numbers by which devices are
+            compared. None if honest devices may send any numbers.
 
     Example:
-        An exchange that averages one number of every device:
+        An exchange that averages one number from every device:
 
         >>> phase = Phase(
         ...     name="count",
@@ -90,42 +88,42 @@ class Phase(NamedTuple):
 
     @property
     def is_compared(self) -> bool:
-        """Whether what devices send is of about one size among honest ones."""
+        """True if the engine compares the sizes of the devices' uploads."""
         return self.reference is not None or self.gauge is not None
 
-    def received(self, upload: Upload, downlink: Downlink) -> Upload:
-        """Return what the server averages of an upload."""
+    def decode_upload(self, upload: Upload, downlink: Downlink) -> Upload:
+        """Return an upload as the server averages it."""
         return upload if self.receive is None else self.receive(upload, downlink)
 
-    def way(self, upload: Upload, downlink: Downlink) -> tuple[PyTree, ...]:
-        """Return how each variable of an upload differs from what an idle device sends.
+    def deviations(self, upload: Upload, downlink: Downlink) -> tuple[PyTree, ...]:
+        """Return the differences between an upload and that of an idle device.
 
-        And the numbers beside them by which devices are compared.
+        The numbers of `gauge` follow the differences.
         """
-        ways: tuple[PyTree, ...] = ()
+        trees: tuple[PyTree, ...] = ()
         if self.reference is not None:
-            ways = tuple(map(tree.subtract, upload.update, self.reference(downlink)))
+            trees = tuple(map(tree.subtract, upload.update, self.reference(downlink)))
         if self.gauge is not None:
-            ways += self.gauge(upload.beside, downlink)
-        return ways
+            trees += self.gauge(upload.beside, downlink)
+        return trees
 
 
 @runtime_checkable
 class FederatedAlgorithm(Protocol):
-    """Hyperparameters that know how to turn a problem into rounds.
+    """An algorithm: hyperparameters, and functions from a problem to phases.
 
-    An implementation is a frozen dataclass registered as a pytree: numbers are leaves,
-    so that changing them compiles nothing anew and a grid of them can be swept under
-    one `vmap`; whatever shapes the program (numbers of steps, batch sizes) is static.
+    An implementation is a frozen dataclass registered as a pytree. Numbers are leaves,
+    so changing them needs no compilation and a grid of them runs under one `vmap`;
+    fields that shape the program (numbers of steps, batch sizes) are static.
     """
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[Server, Private]:
-        """Return the server's first state and what each device keeps at first."""
+        """Return the initial states of the server and of each device."""
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the phases of the first round; none if it is like every other."""
+        """Return the phases of the first round; () if it is like all others."""
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of every later round."""

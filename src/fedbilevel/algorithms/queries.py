@@ -1,4 +1,4 @@
-"""Exchanges without local steps: a question to all devices, and their mean answer."""
+"""Queries: exchanges without local steps that return the devices' mean answer."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], PyTree]
-"""What one device answers, from the question and its own data."""
+"""A function from the query and a device's data to the device's answer."""
 
 
 def ask(
@@ -29,16 +29,16 @@ def ask(
     server: Callable[[Server, PyTree, RandomKey], Server],
     like: Callable[[Downlink], PyTree] | None = None,
 ) -> Phase:
-    """Return the exchange that asks every device and averages the answers.
+    """Return an exchange that averages the answers of all devices.
 
     Args:
-        name: of the exchange.
-        broadcast: the question.
-        answer: of one device.
-        server: what becomes of the mean answer.
-        like: a variable of the question whose shapes the answer has, where answers of
-            honest devices are of about one size, as gradients are, so that one of quite
-            another size is not to be trusted.
+        name: name of the exchange.
+        broadcast: function from the server's state to the query.
+        answer: function that computes one device's answer.
+        server: function from the mean answer to the server's next state.
+        like: function from the query to a variable with the shapes of the answer. Pass
+            it if answers of honest devices have similar sizes, as gradients have, so
+            that devices with another size are excluded.
 
     Example:
         >>> phase = ask(
@@ -59,14 +59,14 @@ def ask(
     def finish(
         carry: Any, downlink: Downlink, key: RandomKey
     ) -> tuple[Upload, Private, Info]:
-        answered, private = carry
-        upload = Upload((), answered) if like is None else Upload((answered,))
+        result, private = carry
+        upload = Upload((), result) if like is None else Upload((result,))
         return upload, private, {}
 
-    def told(state: Server, mean: Upload, key: RandomKey) -> Server:
+    def update_server(state: Server, mean: Upload, key: RandomKey) -> Server:
         return server(state, mean.beside if like is None else mean.update[0], key)
 
-    def nothing(downlink: Downlink) -> tuple[PyTree, ...]:
+    def zeros(downlink: Downlink) -> tuple[PyTree, ...]:
         assert like is not None
         return (tree.zeros_like(like(downlink)),)
 
@@ -77,19 +77,13 @@ def ask(
         start=start,
         step=lambda carry, data, key: carry,
         finish=finish,
-        server=told,
-        reference=None if like is None else nothing,
+        server=update_server,
+        reference=None if like is None else zeros,
     )
 
 
 def lower_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
-    """Return the answer ∇y g at (x, y).
-
-    Example:
-        >>> loss = lambda x, y, batch: y**2
-        >>> callable(lower_gradient(BilevelProblem(loss, loss), batch_size=4))
-        True
-    """
+    """Return the answer ∇y g at (x, y)."""
 
     def answer(
         downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
@@ -101,13 +95,7 @@ def lower_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
 
 
 def upper_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
-    """Return the answer ∇y f at (x, y).
-
-    Example:
-        >>> loss = lambda x, y, batch: y**2
-        >>> callable(upper_gradient(BilevelProblem(loss, loss), batch_size=4))
-        True
-    """
+    """Return the answer ∇y f at (x, y)."""
 
     def answer(
         downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
@@ -119,13 +107,7 @@ def upper_gradient(problem: BilevelProblem, batch_size: int) -> Answer:
 
 
 def next_power(problem: BilevelProblem, batch_size: int, scale: tree.Scalar) -> Answer:
-    """Return the answer (I − θH) v at (x, y, v): one more power of a Neumann series.
-
-    Example:
-        >>> loss = lambda x, y, batch: y**2
-        >>> callable(next_power(BilevelProblem(loss, loss), batch_size=4, scale=0.5))
-        True
-    """
+    """Return the answer (I − θH) v at (x, y, v): the next power of a Neumann series."""
 
     def answer(
         downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
@@ -139,13 +121,7 @@ def next_power(problem: BilevelProblem, batch_size: int, scale: tree.Scalar) -> 
 
 
 def hypergradient(problem: BilevelProblem, batch_size: int) -> Answer:
-    """Return the answer ∇x f − J r at (x, y, r), right where r = H̄⁻¹ ∇y f̄.
-
-    Example:
-        >>> loss = lambda x, y, batch: y**2
-        >>> callable(hypergradient(BilevelProblem(loss, loss), batch_size=4))
-        True
-    """
+    """Return the answer ∇x f − J r at (x, y, r), the hypergradient if r = H̄⁻¹ ∇y f̄."""
 
     def answer(
         downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey

@@ -1,4 +1,4 @@
-"""What a local step draws: independent batches, each for one oracle."""
+"""Draw the independent batches of a local step, one for each oracle."""
 
 import jax
 
@@ -11,7 +11,8 @@ def draw_samples(
 ) -> Samples:
     """Draw ξ for ∇f, ζ for ∇y g, ζ_0 for J and ζ_1 … ζ_Q for H, all independent.
 
-    Methods with an adjoint z need one Hessian product a step, those with a series Q.
+    Methods with an adjoint z need one Hessian product per step, methods with a Neumann
+    series need Q.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -37,7 +38,7 @@ def draw_samples(
 def draw_hypergradient_samples(
     data: DeviceData, key: RandomKey, batch_size: int, curvature_draws: int
 ) -> Samples:
-    """Draw ξ, ζ_0 and ζ_1 … ζ_Q, where no lower gradient is wanted.
+    """Draw ξ, ζ_0 and ζ_1 … ζ_Q, for a hypergradient without a lower gradient.
 
     Example:
         >>> import jax, jax.numpy as jnp

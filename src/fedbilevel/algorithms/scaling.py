@@ -1,4 +1,4 @@
-"""Settings carried over to another number of devices, and from and to plans."""
+"""Rescale an algorithm's settings to another number of devices or to a plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from fedbilevel.theory.scaling import (
 )
 
 Keeping: TypeAlias = Callable[[ScalingLaw, float], float]
-"""What ε is multiplied by when the number of devices is, by the second argument."""
+"""A function from a law and a factor of the number of devices to a factor of ε."""
 
 Algorithm = TypeVar("Algorithm", bound=FederatedAlgorithm)
 
@@ -52,13 +52,13 @@ def same_steps(law: ScalingLaw, devices: float) -> float:
 @register
 @dataclass(frozen=True)
 class RescaledSchedule:
-    """Another schedule, multiplied, run through faster or slower, and capped.
+    """A schedule with its rates multiplied, its steps rescaled, and an upper limit.
 
     Attributes:
-        schedule: the one that was tuned.
-        factor: multiplies its rates.
-        pace: how many of its steps one step stands for.
-        ceiling: the largest rate, at which a fresh sample's weight is 1.
+        schedule: the tuned schedule.
+        factor: factor of its rates.
+        pace: number of its steps per step.
+        ceiling: largest rate, at which a fresh sample's weight is 1.
 
     Example:
         >>> rate = RescaledSchedule(
@@ -75,8 +75,8 @@ class RescaledSchedule:
 
     def __call__(self, step: Step, /) -> tree.Scalar:
         """Return η_t."""
-        other = jnp.rint(jnp.asarray(step, float) * self.pace).astype(int)
-        return jnp.minimum(self.factor * self.schedule(other), self.ceiling)
+        inner_step = jnp.rint(jnp.asarray(step, float) * self.pace).astype(int)
+        return jnp.minimum(self.factor * self.schedule(inner_step), self.ceiling)
 
 
 def rescale(
@@ -86,34 +86,34 @@ def rescale(
     devices_to: int,
     keeping: Keeping = same_accuracy,
 ) -> Algorithm:
-    """Return the algorithm with its settings changed as the corollaries say.
+    """Return the algorithm with its settings rescaled by the corollaries.
 
-    With r = `devices_to` / `devices_from` and the accuracy kept, η is multiplied by r
-    and p by 1/r, and for `LocalBSGVRM` also B, α and β by 1/r. The run then takes 1/r
-    of the steps in the same number of rounds, or a few more where p was rounded down.
-    A schedule is multiplied like η and run through r times as fast. ρ_1, ρ_2, the batch
-    size and the series stay as they are.
+    With r = `devices_to` / `devices_from` and the same accuracy, η is multiplied by r
+    and p by 1/r, and for `LocalBSGVRM` also B, α and β by 1/r. The run then needs 1/r
+    of the steps in the same number of rounds, or a few more rounds if p was rounded
+    down. A schedule is multiplied like η and runs r times as fast. ρ_1, ρ_2, the batch
+    size and the series are unchanged.
 
     With `keeping=same_steps`, the powers are those for an unchanged number of steps;
-    the series should then be given more terms (`theory.plan_for_steps` says how many).
+    the series then needs more terms (`theory.plan_for_steps` computes them).
 
-    The corollaries hold up to constants, and for homogeneous devices. They are about
-    settings that noise decides: an η already near the largest that converges, times r,
-    diverges. On a noisy quadratic, from 4 to 16 devices, the average stationarity over
-    as many rounds of a quarter of the steps came to within a fifth of the old one, and
-    to more than twice the old one with p alone changed
+    The corollaries hold up to constants, for homogeneous devices, and for settings
+    limited by noise: if η is already near the largest rate that converges, r times η
+    diverges. On a noisy quadratic, from 4 to 16 devices, with the same rounds and a
+    quarter of the steps, the average stationarity was within 20 % of the old one; with
+    only p changed it was more than twice the old one
     (`tests/algorithms/test_rescale.py`).
 
     Args:
-        algorithm: a `LocalBSGM` or `LocalBSGVRM` that works.
-        devices_from: the number of devices that it was tuned with, in a round.
-        devices_to: the number of devices that it is to run with.
-        keeping: what stays: `same_accuracy` or `same_steps`.
+        algorithm: tuned `LocalBSGM` or `LocalBSGVRM`.
+        devices_from: number of participants of a round in the tuned run.
+        devices_to: number of participants of a round in the new run.
+        keeping: the constant quantity: `same_accuracy` or `same_steps`.
 
     Raises:
-        ValueError: if p would fall below 1 or a fresh sample's weight, αη or αη²,
-            exceed 1. A schedule whose largest rate is not known is capped there.
-        TypeError: if no corollary is about this algorithm.
+        ValueError: if p would be below 1, or a fresh sample's weight, αη or αη², above
+            1. A schedule with an unknown largest rate is limited to that weight.
+        TypeError: if no corollary covers this algorithm.
 
     Example:
         >>> from fedbilevel import LocalBSGVRM, NeumannSeries
@@ -129,7 +129,7 @@ def rescale(
     """
     for name, count in (("devices_from", devices_from), ("devices_to", devices_to)):
         if count < 1:
-            raise ValueError(f"rescale needs {name} at least 1, but it is {count}.")
+            raise ValueError(f"rescale: {name} is {count}, expected at least 1.")
     law, ratio = law_of(algorithm), devices_to / devices_from
     factors = law.factors(devices=ratio, accuracy=keeping(law, ratio))
     old: Any = algorithm
@@ -160,10 +160,10 @@ def rescale(
 
 
 def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
-    """Return the powers that the corollaries give to an algorithm's settings.
+    """Return the scaling law of an algorithm's settings, from the corollaries.
 
     Raises:
-        TypeError: if no corollary is about this algorithm.
+        TypeError: if no corollary covers this algorithm.
 
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
@@ -175,8 +175,8 @@ def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
     if isinstance(algorithm, LocalBSGVRM):
         return LOCAL_BSGVRM_LAW
     raise TypeError(
-        f"the corollaries are about LocalBSGM and LocalBSGVRM, not "
-        f"{type(algorithm).__name__}; scale its settings by hand."
+        f"The algorithm is {type(algorithm).__name__}, but the corollaries cover only "
+        "LocalBSGM and LocalBSGVRM. Scale its settings by hand."
     )
 
 
@@ -189,35 +189,35 @@ def _ceiling(mixing: tuple[tree.Scalar, tree.Scalar], power: int) -> tree.Scalar
 def plan_from(
     algorithm: Algorithm, *, devices: int, steps: int, accuracy: float
 ) -> Plan:
-    """Return what was run and what it reached, for the planner to start from.
+    """Return the plan of a finished run, the anchor of other plans.
 
     Args:
         algorithm: a `LocalBSGM` or `LocalBSGVRM` with a `NeumannSeries`.
-        devices: K, how many took part in a round.
-        steps: T, local steps: rounds times `local_steps`.
-        accuracy: ε, the mean over the run's steps of ‖∇Φ(x)‖² + L̃²‖y − y*(x)‖²: what
-            `total` of `metrics.stationarity` returns.
+        devices: K, the number of participants of a round.
+        steps: T, the number of local steps: rounds times `local_steps`.
+        accuracy: ε, the mean over the run's steps of ‖∇Φ(x)‖² + L̃²‖y − y*(x)‖², from
+            `total` of `metrics.stationarity`.
 
     Raises:
-        TypeError: if no corollary is about this algorithm.
-        ValueError: if none is about its schedule.
+        TypeError: if no corollary covers this algorithm.
+        ValueError: if no corollary covers its schedule.
 
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
         >>> from fedbilevel.theory import plan_for_accuracy
-        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
-        >>> anchor = plan_from(tried, devices=4, steps=1000, accuracy=0.02)
+        >>> tuned = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> anchor = plan_from(tuned, devices=4, steps=1000, accuracy=0.02)
         >>> plan = plan_for_accuracy(
         ...     anchor, devices=8, accuracy=0.02, contraction=0.8
         ... )
-        >>> with_plan(tried, plan).learning_rate, plan.rounds
+        >>> with_plan(tuned, plan).learning_rate, plan.rounds
         (0.2, 50)
     """
     rate = _settings(algorithm)["learning_rate"]
     if callable(rate) and not isinstance(rate, CubeRootDecay):
         raise ValueError(
-            "the corollaries are about a number or CubeRootDecay for learning_rate, "
-            "not about other schedules; plan from a run with one of these."
+            "learning_rate is a schedule that no corollary covers. Plan from a run "
+            "with a number or a CubeRootDecay for learning_rate."
         )
     return Plan(
         law_of(algorithm),
@@ -229,23 +229,24 @@ def plan_from(
 
 
 def with_plan(algorithm: Algorithm, plan: Plan) -> Algorithm:
-    """Return the algorithm with a plan's settings; its other settings stay.
+    """Return the algorithm with a plan's settings; its other settings are unchanged.
 
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
-        >>> tried = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
-        >>> with_plan(tried, plan_from(tried, devices=4, steps=9, accuracy=1.0)) == tried
+        >>> tuned = LocalBSGM(0.1, NeumannSeries(7, 0.5), local_steps=20)
+        >>> anchor = plan_from(tuned, devices=4, steps=9, accuracy=1.0)
+        >>> with_plan(tuned, anchor) == tuned
         True
     """
     old: Any = algorithm
     changes = {name: getattr(plan, name) for name in _settings(algorithm)}
     changes["hypergradient"] = replace(old.hypergradient, terms=changes.pop("terms"))
-    planned: Algorithm = replace(old, **changes)
-    return planned
+    new: Algorithm = replace(old, **changes)
+    return new
 
 
 def _settings(algorithm: Algorithm) -> dict[str, Any]:
-    """Return what a plan has of an algorithm, by the plan's names."""
+    """Return the settings of an algorithm that a plan has, by the plan's names."""
     names = ["local_steps", "batch_size", "learning_rate"]
     names += ["upper_mixing", "lower_mixing"]
     if law_of(algorithm).opening_batch_size:

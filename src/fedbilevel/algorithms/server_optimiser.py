@@ -1,4 +1,4 @@
-"""x moved on the server by an optax optimiser, around any algorithm."""
+"""A server optimiser: update x by an optax optimiser, with any algorithm."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,16 +24,11 @@ from fedbilevel.mathematics.settings import register
 
 
 class OptimisedState(NamedTuple):
-    """The state of the algorithm inside, and that of the optimiser.
+    """The states of the inner algorithm and of the optimiser.
 
     Attributes:
-        inner: the state of the algorithm inside.
-        optimiser: the state of the optimiser, such as Adam's two moments of x.
-
-    Example:
-        >>> from fedbilevel.algorithms.fedbio import FedBiOState
-        >>> OptimisedState(FedBiOState(1.0, 2.0, 0.0, step=0), ()).x
-        1.0
+        inner: state of the inner algorithm.
+        optimiser: state of the optimiser, such as Adam's two moments of x.
     """
 
     inner: Server
@@ -51,38 +46,31 @@ class OptimisedState(NamedTuple):
 
     @property
     def step(self) -> Any:
-        """The number of local steps so far, where the algorithm inside counts them."""
+        """The number of local steps so far, if the inner algorithm counts them."""
         return self.inner.step
 
 
 @register
 @dataclass(frozen=True)
 class ServerOptimised:
-    """An algorithm whose step on x is taken by an optimiser on the server.
+    """An algorithm with an optimiser on the server for x.
 
-    Devices do the same work as before. The server takes the step x − x̄ that the
-    algorithm would have made for a gradient, and the optimiser decides how far to go.
-    y and all other variables are averaged as the algorithm does. With `optax.sgd(1.0)`
-    x becomes x̄: the algorithm as it is.
+    Devices work as without it. The optimiser uses the step x − x̄ of the algorithm as a
+    gradient. The algorithm averages y and all other variables as before. With
+    `optax.sgd(1.0)`, x becomes x̄: the algorithm is unchanged.
 
-    Why it helps: an optimiser such as Adam divides each coordinate of x by its own
-    usual size, so one rate serves problems whose hypergradients differ by orders of
-    magnitude, and coordinates of x that differ as much.
+    An optimiser such as Adam divides each coordinate of the step by its usual size, so
+    one rate works for problems and coordinates whose hypergradients differ by orders of
+    magnitude.
 
     Attributes:
-        algorithm: the algorithm inside.
-        optimiser: the transformation of the step on x; make it with `optax_optimiser`
-            where runs are to be compared, written to a file or resumed.
+        algorithm: the inner algorithm.
+        optimiser: optimiser of x; create it with `optax_optimiser` for runs that are
+            compared, saved to a file or resumed.
 
     References:
         Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, Adaptive
         Federated Optimization, arXiv 2003.00295.
-
-    Example:
-        >>> import optax
-        >>> from fedbilevel import FedBiO, with_server_optimiser
-        >>> with_server_optimiser(FedBiO(0.1), optax.adam(0.01)).algorithm.local_steps
-        1
     """
 
     algorithm: Any
@@ -91,30 +79,30 @@ class ServerOptimised:
     def __post_init__(self) -> None:
         if isinstance(self.algorithm, AutoFedBiO):
             raise ValueError(
-                "AutoFedBiO moves x by an optimiser of its own; give "
-                "with_server_optimiser another algorithm, such as FedBiO."
+                "with_server_optimiser: AutoFedBiO already has a server optimiser. "
+                "Pass another algorithm, such as FedBiO."
             )
         object.__setattr__(self, "optimiser", as_tree(self.optimiser))
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[OptimisedState, Private]:
-        """Return the first state of the algorithm inside and of the optimiser."""
+        """Return the initial states of the inner algorithm and of the optimiser."""
         inner, private = self.algorithm.init(problem, x, y)
-        # Variance reduction corrects its estimates from one x to the next, and must
-        # know of a step that the server took.
+        # Variance reduction evaluates samples at the old and the new x, so its state
+        # must have the x before the step of the optimiser.
         inner = getattr(self.algorithm, "moved_by_server", lambda same: same)(inner)
         return OptimisedState(inner, self.optimiser.init(inner.x)), private
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round of the algorithm inside, x moved by the optimiser."""
-        return tuple(map(self._optimised, self.algorithm.opening(problem)))
+        """Return the first round of the inner algorithm, with the optimiser for x."""
+        return tuple(map(self._optimise, self.algorithm.opening(problem)))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the phases of the algorithm inside, x moved by the optimiser."""
-        return tuple(map(self._optimised, self.algorithm.phases(problem)))
+        """Return the phases of the inner algorithm, with the optimiser for x."""
+        return tuple(map(self._optimise, self.algorithm.phases(problem)))
 
-    def _optimised(self, phase: Phase) -> Phase:
+    def _optimise(self, phase: Phase) -> Phase:
         def broadcast(server: OptimisedState) -> Downlink:
             return phase.broadcast(server.inner)
 
@@ -122,10 +110,10 @@ class ServerOptimised:
             server: OptimisedState, mean: Upload, key: RandomKey
         ) -> OptimisedState:
             after, before = phase.server(server.inner, mean, key), server.inner.x
-            # An exchange about other variables hands x on as it is.
+            # An exchange of other variables leaves x unchanged.
             if after.x is before:
                 return server._replace(inner=after)
-            # A mean has at least single precision, which x may not have.
+            # A mean has at least single precision, but x may have half precision.
             before = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), before, after.x)
             x, state = self.optimiser.step(
                 tree.subtract(before, after.x), server.optimiser, before
@@ -136,7 +124,7 @@ class ServerOptimised:
 
 
 def _with_x(state: Any, x: Upper) -> Any:
-    if isinstance(state, OptimisedState):  # an optimiser around another
+    if isinstance(state, OptimisedState):  # nested optimisers
         return state._replace(inner=_with_x(state.inner, x))
     return state._replace(x=x)
 
@@ -144,14 +132,14 @@ def _with_x(state: Any, x: Upper) -> Any:
 def with_server_optimiser(
     algorithm: FederatedAlgorithm, optimiser: Any
 ) -> ServerOptimised:
-    """Return an algorithm with its step on x taken by an optimiser on the server.
+    """Return an algorithm with an optimiser on the server for x.
 
     Args:
-        algorithm: any algorithm. Its upper rate decides how far devices move x
-            between two exchanges, away from the x that the server goes on from: give a
-            small one, such as 0.01, since optimisers such as Adam make their own step
-            of whatever came; but not one below 1e-4, whose steps rounding swallows.
-        optimiser: a transformation of optax, or one named by `optax_optimiser`.
+        algorithm: any algorithm except `AutoFedBiO`. Its upper rate determines how far
+            devices move x between two exchanges. Use a small rate such as 0.01, since
+            the step of an optimiser such as Adam does not depend on it; but not below
+            1e-4, where steps vanish in rounding.
+        optimiser: an optax transformation, or the result of `optax_optimiser`.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, optax

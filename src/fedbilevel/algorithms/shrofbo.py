@@ -1,4 +1,4 @@
-"""ShroFBO: SimFBO without the bias of unequal local work."""
+"""ShroFBO: SimFBO without the bias of unequal numbers of local steps."""
 
 from dataclasses import dataclass, fields
 
@@ -22,37 +22,31 @@ from fedbilevel.mathematics.settings import (
 @register
 @dataclass(frozen=True)
 class ShroFBO:
-    """`SimFBO` with each upload divided by its device's own sum of step weights.
+    """`SimFBO` with each upload divided by the device's sum of step weights.
 
     A device uploads q_i / ‖a_i‖₁, the weighted mean of its directions, and ‖a_i‖₁; the
     server moves along (Σ_j p_j ‖a_j‖₁) · Σ_i p_i q_i / ‖a_i‖₁. To first order in the
-    rates q_i / ‖a_i‖₁ is the device's direction at the server's point, whatever its
-    number of steps, so the mean vanishes where Σ_i p_i of the directions does: at
-    ∇Φ = 0 of the problem with the weights p_i. The common factor keeps `SimFBO`'s step
-    length.
+    rates, q_i / ‖a_i‖₁ is the device's direction at the server's point for any number
+    of steps, so the mean vanishes at ∇Φ = 0 of the problem with the weights p_i. The
+    common factor keeps `SimFBO`'s step length.
 
     Attributes:
-        learning_rate: multiplies all three rates; a number or a schedule of the global
+        learning_rate: factor of all three rates; a number or a schedule of the global
             step, constant within a round.
-        upper_rate: of local steps on x.
-        lower_rate: of local steps on y.
-        adjoint_rate: of local steps on z.
-        server_rate: the server's rate divided by the local one.
-        discount: a_i^k = discount^k; 1 weighs all steps alike.
-        adjoint_radius: r, of the ball that the server keeps z in.
-        local_steps: the most local steps that a device makes.
+        upper_rate: rate of local steps on x.
+        lower_rate: rate of local steps on y.
+        adjoint_rate: rate of local steps on z.
+        server_rate: the server's rate divided by the local rate.
+        discount: a_i^k = discount^k; with 1 all steps have equal weight.
+        adjoint_radius: r, radius of the ball for the server's z.
+        local_steps: largest number of local steps of a device.
         batch_size: examples in each of the four batches of a step.
-        examples_per_step: if given, a device with n lower examples makes only
-            ⌈n / examples_per_step⌉ local steps, if those are fewer.
+        examples_per_step: if given, a device with n lower examples makes
+            min(local_steps, ⌈n / examples_per_step⌉) local steps.
 
     References:
         Yang, Xiao and Ji, SimFBO: Towards Simple, Flexible and Communication-efficient
         Federated Bilevel Learning, arXiv 2305.19442.
-
-    Example:
-        >>> from fedbilevel import ShroFBO
-        >>> ShroFBO(0.1, local_steps=5, examples_per_step=32).server_rate
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -72,14 +66,14 @@ class ShroFBO:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[SimFBOState, Private]:
-        """Return (x, y, 0); devices keep nothing."""
+        """Return (x, y, 0); devices have no private state."""
         return SimFBOState(*initial_point(x, y), step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the local steps and the server's step."""
+        """Return the exchange: local steps, then the server's step."""
         shared = SimFBO(**{f.name: getattr(self, f.name) for f in fields(SimFBO)})
         return (accumulation_phase(shared, problem, normalised=True),)

@@ -1,4 +1,4 @@
-"""SimFBO: one exchange a round, the server stepping along accumulated directions."""
+"""SimFBO: one exchange per round, with a server step along accumulated directions."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -37,12 +37,7 @@ from fedbilevel.mathematics.settings import (
 
 
 class SimFBOState(NamedTuple):
-    """The server's (x, y, z) and the most steps that a device may have made.
-
-    Example:
-        >>> SimFBOState(1.0, 2.0, 0.0, step=0).adjoint
-        0.0
-    """
+    """The server's (x, y, z) and the largest possible number of steps of a device."""
 
     x: Upper
     y: Lower
@@ -54,50 +49,46 @@ class _Work(NamedTuple):
     point: AdjointPoint
     accumulated: AdjointPoint  # q = Σ_k a^k · direction
     weight: Float[Array, "*devices"]  # ‖a‖₁ so far
-    done: Float[Array, "*devices"]  # k
-    wanted: Float[Array, "*devices"]  # τ_i
+    number: Float[Array, "*devices"]  # k
+    limit: Float[Array, "*devices"]  # τ_i
     step: schedules.Step
 
 
 @register
 @dataclass(frozen=True)
 class SimFBO:
-    """Local steps on x, y and z; the server moves by what devices accumulated.
+    """Local steps on x, y and z; the server moves along the accumulated directions.
 
     Device i makes τ_i local steps along the directions of `FedBiO`, weighs step k by
     a_i^k, and uploads q_i = Σ_k a_i^k · direction; the server moves each variable by
-    −γ Σ_i p_i q_i and projects z. With one local step an exchange the server's
-    direction is the mean of `FedBiO`'s, so it rests where ∇Φ = 0, on heterogeneous
-    devices too.
+    −γ Σ_i p_i q_i and projects z. With one local step per exchange the server's
+    direction is the mean of `FedBiO`'s directions, so its fixed points have ∇Φ = 0,
+    even on heterogeneous devices.
 
-    Where devices make unequal numbers of steps, a device that makes more counts for
-    more: the server then minimises Σ_i p_i ‖a_i‖₁ f_i with Σ_i p_i ‖a_i‖₁ g_i below it,
-    another problem. `ShroFBO` divides that weight out. Directions enter the server's
-    step linearly, so a uniform sample of devices of equal weight gives it without bias.
+    If devices make unequal numbers of steps, a device with more steps has more weight:
+    the server then minimises Σ_i p_i ‖a_i‖₁ f_i with the lower loss Σ_i p_i ‖a_i‖₁ g_i,
+    another problem. `ShroFBO` removes this weight. Directions enter the server's step
+    linearly, so the step of a uniform sample of equally weighted devices is unbiased.
 
     Attributes:
-        learning_rate: multiplies all three rates; a number or a schedule of the global
+        learning_rate: factor of all three rates; a number or a schedule of the global
             step, constant within a round.
-        upper_rate: of local steps on x.
-        lower_rate: of local steps on y.
-        adjoint_rate: of local steps on z.
-        server_rate: γ divided by the local rate; 1 moves the server to the mean device.
-        discount: a_i^k = discount^k; 1 weighs all steps alike.
-        adjoint_radius: r, of the ball that the server keeps z in.
-        local_steps: the most local steps that a device makes.
+        upper_rate: rate of local steps on x.
+        lower_rate: rate of local steps on y.
+        adjoint_rate: rate of local steps on z.
+        server_rate: γ divided by the local rate; with 1 the server moves to the mean of
+            the devices.
+        discount: a_i^k = discount^k; with 1 all steps have equal weight.
+        adjoint_radius: r, radius of the ball for the server's z.
+        local_steps: largest number of local steps of a device.
         batch_size: examples in each of the four batches of a step.
-        examples_per_step: if given, a device with n lower examples makes only
-            ⌈n / examples_per_step⌉ local steps, if those are fewer. Samples are counted
-            as if all devices made the most.
+        examples_per_step: if given, a device with n lower examples makes
+            min(local_steps, ⌈n / examples_per_step⌉) local steps. The sample counts
+            assume `local_steps` on every device.
 
     References:
         Yang, Xiao and Ji, SimFBO: Towards Simple, Flexible and Communication-efficient
         Federated Bilevel Learning, arXiv 2305.19442.
-
-    Example:
-        >>> from fedbilevel import SimFBO
-        >>> SimFBO(learning_rate=0.1, server_rate=2.0, local_steps=5).discount
-        1.0
     """
 
     learning_rate: schedules.LearningRate
@@ -117,22 +108,22 @@ class SimFBO:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[SimFBOState, Private]:
-        """Return (x, y, 0); devices keep nothing."""
+        """Return (x, y, 0); devices have no private state."""
         return SimFBOState(*initial_point(x, y), step=0), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return nothing: the first round is like any other."""
+        """Return no phases: the first round is like all others."""
         return ()
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the local steps and the server's step."""
+        """Return the exchange: local steps, then the server's step."""
         return (accumulation_phase(self, problem, normalised=False),)
 
 
 def accumulation_phase(
     settings: SimFBO, problem: BilevelProblem, normalised: bool
 ) -> Phase:
-    """Return the exchange of `SimFBO`, or of `ShroFBO` where it is normalised.
+    """Return the exchange of `SimFBO`, or of `ShroFBO` if `normalised` is True.
 
     Example:
         >>> from fedbilevel import BilevelProblem, SimFBO
@@ -151,17 +142,17 @@ def accumulation_phase(
         downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
     ) -> _Work:
         point = AdjointPoint(*downlink[:3])
-        nothing = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
+        zeros = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
         zero = jnp.zeros(())
-        wanted = zero + settings.local_steps
+        limit = zero + settings.local_steps
         if settings.examples_per_step is not None:
-            size = jnp.asarray(data.lower.size, wanted.dtype)
-            wanted = jnp.minimum(wanted, jnp.ceil(size / settings.examples_per_step))
-        return _Work(point, nothing, zero, zero, wanted, downlink.step)
+            size = jnp.asarray(data.lower.size, limit.dtype)
+            limit = jnp.minimum(limit, jnp.ceil(size / settings.examples_per_step))
+        return _Work(point, zeros, zero, zero, limit, downlink.step)
 
     def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
-        point, accumulated, total, done, wanted, t = work
-        weight = jnp.where(done < wanted, settings.discount**done, 0.0)  # a_i^k
+        point, accumulated, total, number, limit, t = work
+        weight = jnp.where(number < limit, settings.discount**number, 0.0)  # a_i^k
         samples = draw_samples(data, key, settings.batch_size)
         along = directions(problem, point, samples)
         lengths = AdjointPoint(*(weight * rate for rate in rates(t)))
@@ -174,15 +165,15 @@ def accumulation_phase(
                 )
             ),
             total + weight,
-            done + 1,
-            wanted,
+            number + 1,
+            limit,
             t,
         )
 
     def finish(
         work: _Work, downlink: Downlink, key: RandomKey
     ) -> tuple[Upload, Private, Info]:
-        info = {"local_steps": work.wanted}
+        info = {"local_steps": work.limit}
         if normalised:
             share = tree.scale(1 / work.weight, work.accumulated)
             return Upload(share, work.weight), (), info
@@ -204,20 +195,20 @@ def accumulation_phase(
         step=step,
         finish=finish,
         server=server,
-        receive=partial(_bounded, settings) if normalised else None,
-        # Directions begin at 0. The weight beside them is bounded by itself.
+        receive=partial(_bound_weight, settings) if normalised else None,
+        # The reference of directions is 0. `receive` bounds the weight beside them.
         reference=lambda downlink: tuple(map(tree.zeros_like, downlink[:3])),
     )
 
 
-def _bounded(settings: SimFBO, upload: Upload, downlink: Downlink) -> Upload:
-    """Return an upload whose ‖a‖₁ is that of the most steps, if it claims more.
+def _bound_weight(settings: SimFBO, upload: Upload, downlink: Downlink) -> Upload:
+    """Return an upload with ‖a‖₁ limited to that of `local_steps` steps.
 
-    The server's step is multiplied by it, so that one device could decide all.
+    It is a factor of the server's step, so one device could otherwise dominate.
     """
     weight = upload.beside
     steps = jnp.arange(settings.local_steps, dtype=weight.dtype)
-    # Not below what honest devices add up, in another order.
+    # The margin allows for the rounding error of devices, which sum in another order.
     most = 1.000001 * jnp.sum(jnp.asarray(settings.discount, weight.dtype) ** steps)
-    kept = jnp.clip(weight, 0.0, most)
-    return upload._replace(beside=jnp.where(jnp.isfinite(weight), kept, weight))
+    bounded = jnp.clip(weight, 0.0, most)
+    return upload._replace(beside=jnp.where(jnp.isfinite(weight), bounded, weight))

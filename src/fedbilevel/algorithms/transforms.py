@@ -1,4 +1,4 @@
-"""What becomes of an update before it leaves a device: clipped, or sent in few bits."""
+"""Transforms of updates before they leave a device: clipping and quantisation."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -27,26 +27,26 @@ from fedbilevel.mathematics.settings import Rate, check_ranges, register
 
 @runtime_checkable
 class Transform(Protocol):
-    """Changes an update before it leaves a device; pure functions of trees."""
+    """A transform of an update before it leaves a device; pure functions of trees."""
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
-        """Return what is sent, in place of what the device has changed."""
+        """Return the code that the device sends for an update."""
 
     def decode(self, code: PyTree) -> PyTree:
-        """Return what the server takes it for."""
+        """Return the update that the server reads from a code."""
 
 
 @register
 @dataclass(frozen=True)
 class Clip:
-    """Shortens an update of all variables together to a largest Euclidean norm.
+    """Clip the Euclidean norm of an update of all variables.
 
-    The server shortens it again: what transforms in between have lengthened, as
-    rounding at random does, and what a device has not clipped. Norms are right to the
-    rounding of the arrays' types.
+    The server clips again, because later transforms such as `Quantise` may lengthen an
+    update, and a device may not have clipped it. Norms are exact up to the rounding of
+    the arrays' dtypes.
 
     Attributes:
-        norm: the largest.
+        norm: largest norm.
 
     Example:
         >>> clip = Clip(norm=1.0)
@@ -60,43 +60,38 @@ class Clip:
         check_ranges(self)
 
     def encode(self, update: PyTree, key: RandomKey) -> PyTree:
-        """Return the update, no longer than the norm."""
-        return self._clipped(update)
+        """Return the clipped update."""
+        return self._clip(update)
 
     def decode(self, code: PyTree) -> PyTree:
-        """Return it, no longer than the norm."""
-        return self._clipped(code)
+        """Return the clipped update."""
+        return self._clip(code)
 
-    def _clipped(self, update: PyTree) -> PyTree:
+    def _clip(self, update: PyTree) -> PyTree:
         _require_floats("Clip", update)
         leaves, structure = jax.tree.flatten(update)
         if not leaves:
             return update
         widest = np.result_type(np.float32, *(leaf.dtype for leaf in leaves))
         wide = [leaf.astype(widest) for leaf in leaves]
-        # In units of the largest entry: squares of tiny numbers would vanish, and those
-        # of huge ones be infinite.
-        scale = jnp.max(jnp.stack([jnp.max(jnp.abs(one), initial=0) for one in wide]))
+        # Entries are divided by the largest, because squares of tiny numbers underflow
+        # and squares of huge numbers overflow.
+        scale = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in wide]))
         unit = jnp.where(scale > 0, scale, 1)
-        parts = [one / unit for one in wide]
+        parts = [leaf / unit for leaf in wide]
         root = jnp.sqrt(tree.squared_norm(parts))
         longest = jnp.asarray(self.norm, widest)
-        # What is not finite compares as false, stays, and is left out by the engine.
+        # NaN compares as false and is not clipped, so the engine excludes the upload.
         is_longer = root > longest / unit
-        shortened = [
+        clipped = [
             jnp.where(is_longer, (part * (longest / root)).astype(leaf.dtype), leaf)
             for part, leaf in zip(parts, leaves, strict=True)
         ]
-        return jax.tree.unflatten(structure, shortened)
+        return jax.tree.unflatten(structure, clipped)
 
 
 class Quantised(NamedTuple):
-    """An array as whole numbers from −127 to 127, and the length of one of them.
-
-    Example:
-        >>> Quantised(jnp.array([127], jnp.int8), jnp.array(0.1)).unit.shape
-        ()
-    """
+    """An array as integers from −127 to 127 and the size of their unit."""
 
     levels: Int8[Array, "*shape"]
     unit: Float[Array, ""]
@@ -105,9 +100,9 @@ class Quantised(NamedTuple):
 @register
 @dataclass(frozen=True)
 class Quantise:
-    """Sends each number in 8 bits, rounded up or down at random so that the mean stays.
+    """Quantise each number to 8 bits by unbiased stochastic rounding.
 
-    Each array has its own unit, a 127th of its largest entry.
+    The unit of an array is its largest entry divided by 127.
 
     Example:
         >>> update = (jnp.array([1.0, -0.5]),)
@@ -122,21 +117,21 @@ class Quantise:
         leaves, structure = jax.tree.flatten(update)
         keys = jax.random.split(key, max(1, len(leaves)))
 
-        def rounded(leaf: Array, key: RandomKey) -> Quantised:
+        def quantise(leaf: Array, key: RandomKey) -> Quantised:
             unit = jnp.max(jnp.abs(leaf), initial=0) / 127
-            # Of an array of zeros any unit will do.
+            # This avoids 0 / 0 for an array of zeros.
             parts = leaf / jnp.where(unit > 0, unit, 1)
             shift = jax.random.uniform(key, leaf.shape, leaf.dtype)
             levels = jnp.clip(jnp.floor(parts + shift), -127, 127)
             return Quantised(levels.astype(jnp.int8), unit)
 
-        coded = [rounded(*pair) for pair in zip(leaves, keys, strict=False)]
-        return jax.tree.unflatten(structure, coded)
+        code = [quantise(*pair) for pair in zip(leaves, keys, strict=False)]
+        return jax.tree.unflatten(structure, code)
 
     def decode(self, code: PyTree) -> PyTree:
         """Return levels times units."""
         return jax.tree.map(
-            lambda one: one.levels.astype(one.unit.dtype) * one.unit,
+            lambda leaf: leaf.levels.astype(leaf.unit.dtype) * leaf.unit,
             code,
             is_leaf=lambda node: isinstance(node, Quantised),
         )
@@ -146,28 +141,24 @@ def _require_floats(name: str, update: PyTree) -> None:
     for leaf in jax.tree.leaves(update):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise TypeError(
-                f"{name} takes arrays of floating-point numbers, but was given "
-                f"{jnp.result_type(leaf)}; put it before the transform that makes "
-                "whole numbers."
+                f"{name}: an array has dtype {jnp.result_type(leaf)}, expected "
+                "floating point. In with_transforms, put it before the transform that "
+                "returns integers."
             )
 
 
 @register
 @dataclass(frozen=True)
 class Transformed:
-    """An algorithm whose devices change their updates before they leave.
+    """An algorithm whose devices transform their updates.
 
-    An update is what a device sends less what it would send if it had done nothing
-    (`Phase.reference`). What it sends beside is left alone.
+    The transforms apply to the difference between an update and that of an idle device
+    (`Phase.reference`). `Upload.beside` is unchanged.
 
     Attributes:
-        algorithm: the algorithm inside.
-        transforms: applied in this order by devices, undone in the other by the server.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> with_transforms(FedBiO(0.1), Clip(1.0), Quantise()).algorithm.batch_size
-        1
+        algorithm: the inner algorithm.
+        transforms: transforms; devices encode in this order, the server decodes in
+            reverse order.
     """
 
     algorithm: Any
@@ -176,19 +167,19 @@ class Transformed:
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[Server, Private]:
-        """Return the first state of the algorithm inside."""
+        """Return the initial state of the inner algorithm."""
         state: tuple[Server, Private] = self.algorithm.init(problem, x, y)
         return state
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round of the algorithm inside, its updates transformed."""
-        return tuple(map(self._transformed, self.algorithm.opening(problem)))
+        """Return the first round of the inner algorithm, with transformed updates."""
+        return tuple(map(self._transform, self.algorithm.opening(problem)))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the phases of the algorithm inside, their updates transformed."""
-        return tuple(map(self._transformed, self.algorithm.phases(problem)))
+        """Return the phases of the inner algorithm, with transformed updates."""
+        return tuple(map(self._transform, self.algorithm.phases(problem)))
 
-    def _transformed(self, phase: Phase) -> Phase:
+    def _transform(self, phase: Phase) -> Phase:
         reference = phase.reference
         if reference is None:
             return _without_update(phase)
@@ -196,16 +187,16 @@ class Transformed:
         def finish(
             carry: Carry, downlink: Downlink, key: RandomKey
         ) -> tuple[Upload, Private, Info]:
-            own, other = jax.random.split(key)
-            upload, kept, info = phase.finish(carry, downlink, own)
-            # Trees of one type, whatever tuples the algorithm has made them of.
+            inner_key, transform_key = jax.random.split(key)
+            upload, private, info = phase.finish(carry, downlink, inner_key)
+            # A plain tuple, so that the code does not depend on the algorithm's types.
             code: PyTree = tuple(map(tree.subtract, upload.update, reference(downlink)))
             for number, transform in enumerate(self.transforms):
-                code = transform.encode(code, jax.random.fold_in(other, number))
-            return upload._replace(update=code), kept, info
+                code = transform.encode(code, jax.random.fold_in(transform_key, number))
+            return upload._replace(update=code), private, info
 
         def receive(upload: Upload, downlink: Downlink) -> Upload:
-            here = reference(downlink)
+            idle = reference(downlink)
             update = reduce(
                 lambda code, transform: transform.decode(code),
                 reversed(self.transforms),
@@ -213,30 +204,29 @@ class Transformed:
             )
             sums = (
                 jax.tree.map(lambda a, b: a + b.astype(a.dtype), *pair)
-                for pair in zip(here, update, strict=True)
+                for pair in zip(idle, update, strict=True)
             )
-            # A tuple with names, where the algorithm's is one.
-            whole = type(here)._make(sums) if hasattr(here, "_make") else tuple(sums)
-            return phase.received(upload._replace(update=whole), downlink)
+            # A named tuple if the algorithm uses one.
+            whole = type(idle)._make(sums) if hasattr(idle, "_make") else tuple(sums)
+            return phase.decode_upload(upload._replace(update=whole), downlink)
 
         return phase._replace(finish=finish, receive=receive)
 
 
 def _without_update(phase: Phase) -> Phase:
-    """Return a phase that may send no update, as nothing says what would be one."""
+    """Return a phase that raises an error if it sends an update without a reference."""
 
     def finish(
         carry: Carry, downlink: Downlink, key: RandomKey
     ) -> tuple[Upload, Private, Info]:
-        upload, kept, info = phase.finish(carry, downlink, key)
+        upload, private, info = phase.finish(carry, downlink, key)
         if jax.tree.leaves(upload.update):
             raise ValueError(
-                f"transforms cannot be applied to the phase {phase.name!r}: it sends "
-                "an update, but has no reference that says what an idle device would "
-                "send. Give Phase(..., reference=...); zeros where devices send "
-                "gradients."
+                f"with_transforms: phase {phase.name!r} sends an update but has no "
+                "reference. Pass Phase(..., reference=...), which returns the update "
+                "of an idle device: zeros if devices send gradients."
             )
-        return upload, kept, info
+        return upload, private, info
 
     return phase._replace(finish=finish)
 
@@ -248,7 +238,8 @@ def with_transforms(
 
     Args:
         algorithm: any algorithm.
-        transforms: such as `Clip(1.0)` and `Quantise()`, in the order of their use.
+        transforms: transforms such as `Clip(1.0)` and `Quantise()`, in the order in
+            which devices apply them.
 
     Example:
         >>> import numpy as np
@@ -260,9 +251,9 @@ def with_transforms(
         >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
         >>> algorithm = with_transforms(FedBiO(0.1), Clip(0.01))
         >>> problem = BilevelProblem(loss, loss)
-        >>> (done,) = run(problem, algorithm, devices, 3.0, 0.0, rounds=1)
-        >>> way = np.array([done.x - 3.0, done.y, done.server.adjoint])
-        >>> round(float(np.linalg.norm(way)), 4)
+        >>> (last,) = run(problem, algorithm, devices, 3.0, 0.0, rounds=1)
+        >>> update = np.array([last.x - 3.0, last.y, last.server.adjoint])
+        >>> round(float(np.linalg.norm(update)), 4)
         0.01
     """
     return Transformed(algorithm, transforms)

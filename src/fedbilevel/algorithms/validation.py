@@ -1,4 +1,4 @@
-"""Checks of an algorithm's settings, at the moment a user writes them."""
+"""Validation of an algorithm's settings on construction."""
 
 from typing import Any
 
@@ -7,31 +7,31 @@ from fedbilevel.mathematics.settings import (
     FreshWeight,
     SettingError,
     check_ranges,
-    declared,
+    declarations,
     is_number,
 )
 
 
 def check_settings(algorithm: Any) -> None:
-    """Refuse impossible settings and make the learning rate a pytree.
+    """Raise an error for invalid settings, and make the learning rate a pytree.
 
-    What a setting may be is said by its type, as `fedbilevel.mathematics.settings` has
-    them. Only concrete numbers are judged.
+    The types of `fedbilevel.mathematics.settings` define the valid range of a setting.
+    Only concrete numbers are checked.
 
     Args:
-        algorithm: a dataclass under construction.
+        algorithm: dataclass under construction.
 
     Raises:
-        ValueError: if a setting lies outside its limits.
-        TypeError: if a setting is of a kind that cannot serve.
+        ValueError: if a setting is outside its range.
+        TypeError: if a setting has the wrong type.
 
     Example:
         >>> from fedbilevel import LocalBSGM, NeumannSeries
         >>> LocalBSGM(learning_rate=2.0, hypergradient=NeumannSeries(5, 0.5))
         Traceback (most recent call last):
         ...
-        fedbilevel.mathematics.settings.SettingError: LocalBSGM needs upper_mixing ·
-        learning_rate at most 1, but it is 2; lower either.
+        fedbilevel.mathematics.settings.SettingError: LocalBSGM: upper_mixing ·
+        learning_rate is 2, expected at most 1; lower upper_mixing or learning_rate.
     """
     check_ranges(algorithm)
     if hasattr(algorithm, "hypergradient"):
@@ -44,32 +44,30 @@ def check_settings(algorithm: Any) -> None:
 def _check_estimator(algorithm: str, estimator: Any) -> None:
     if isinstance(estimator, type):
         raise TypeError(
-            f"{algorithm} was given the class {estimator.__name__} for its "
-            "hypergradient; give it an object of that class."
+            f"{algorithm}: hypergradient is the class {estimator.__name__}, expected "
+            f"an object. Pass {estimator.__name__}(...)."
         )
     if not hasattr(estimator, "curvature_draws"):
         raise TypeError(
-            f"{algorithm} was given {estimator!r} for its hypergradient; give it an "
-            "estimator such as NeumannSeries(terms=10, scale=0.5)."
+            f"{algorithm}: hypergradient is {estimator!r}, expected an estimator. "
+            "Pass, for example, NeumannSeries(terms=10, scale=0.5)."
         )
 
 
 def _check_fresh_weights(algorithm: Any) -> None:
     eta = algorithm.learning_rate
     if isinstance(eta, schedules.CubeRootDecay) and is_number(eta.scale):
-        eta = eta(0)  # its largest
-    for name, one in declared(type(algorithm)).items():
-        mark = one.find(FreshWeight)
+        eta = eta(0)  # the largest rate
+    for name, declaration in declarations(type(algorithm)).items():
+        mark = declaration.find(FreshWeight)
         weight = getattr(algorithm, name)
         if mark is None or not (is_number(eta) and is_number(weight)):
             continue
         fresh = weight * eta**mark.power
         if fresh > 1:
-            raised = f"^{mark.power}" if mark.power > 1 else ""
-            product = f"{name} · learning_rate{raised}"
-            raise SettingError(
-                name,
-                f"{product} is {fresh:.3g}, and may be at most 1; lower either.",
-                f"{type(algorithm).__name__} needs {product} at most 1, but it is "
-                f"{fresh:.3g}; lower either.",
+            power = f"^{mark.power}" if mark.power > 1 else ""
+            cure = (
+                f"{name} · learning_rate{power} is {fresh:.3g}, expected at most 1; "
+                f"lower {name} or learning_rate."
             )
+            raise SettingError(name, cure, f"{type(algorithm).__name__}: {cure}")

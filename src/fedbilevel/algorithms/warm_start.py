@@ -1,4 +1,4 @@
-"""Federated steps on the lower problem alone, before an algorithm begins."""
+"""Warm start: federated steps on the lower problem before an algorithm starts."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,12 +16,12 @@ _Work: TypeAlias = tuple[Upper, Lower, schedules.Step | None]
 @register
 @dataclass(frozen=True)
 class WarmStart:
-    """Brings y near y*(x) at the first x, as Algorithm 2 asks of its start.
+    """Federated steps on y that approach y*(x) at the initial x, as for Algorithm 2.
 
     Attributes:
-        learning_rate: of the local gradient steps on g; a number, or a schedule of the
-            steps of the warm start, which the algorithm's own steps do not continue.
-        exchanges: how often devices average.
+        learning_rate: rate of the local gradient steps on g; a number, or a schedule of
+            the steps of the warm start. The algorithm counts its steps from 0 again.
+        exchanges: number of averages.
         local_steps: steps between two averages.
         batch_size: examples in a step's batch.
 
@@ -42,7 +42,7 @@ class WarmStart:
         check_settings(self)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return one phase an exchange; the server needs fields x, y and step."""
+        """Return one phase per exchange; the server needs fields x, y and step."""
         rate = self.learning_rate
         counts = callable(rate)
 
@@ -64,7 +64,7 @@ class WarmStart:
         phase = Phase(
             name="warm start",
             steps=self.local_steps,
-            # Only a schedule asks which step it is.
+            # Only a schedule needs the step.
             broadcast=lambda server: (
                 server.x,
                 server.y,
@@ -78,7 +78,7 @@ class WarmStart:
         )
         if not counts:
             return (phase,) * self.exchanges
-        # The algorithm counts its own steps from 0.
+        # The algorithm counts its steps from 0.
         last = phase._replace(
             name="end of the warm start",
             server=lambda server, mean, key: server._replace(

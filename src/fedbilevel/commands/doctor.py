@@ -10,7 +10,7 @@ from fedbilevel.commands.formatting import aligned
 from fedbilevel.datasets.adult import ADULT
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS
-from fedbilevel.datasets.sources import found_in
+from fedbilevel.datasets.sources import find_directory
 
 PACKAGES = {
     "fedbilevel": "everything",
@@ -77,6 +77,6 @@ def _data(with_scikit_learn: bool) -> dict[str, str | None]:
         "digits": "scikit-learn" if with_scikit_learn else None
     }
     for source in (MNIST, FASHION_MNIST, ADULT, NEWSGROUPS):
-        place = found_in(source)
+        place = find_directory(source)
         found[source.name] = None if place is None else str(place)
     return found

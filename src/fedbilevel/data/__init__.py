@@ -1,5 +1,5 @@
-"""Devices and their examples, and how examples are split among devices."""
+"""Devices, their examples, and the partition of a table among devices."""
 
-from fedbilevel.data.partitions import nobody_without, partition, take
+from fedbilevel.data.partitions import fill_empty_parts, partition, take
 
-__all__ = ["nobody_without", "partition", "take"]
+__all__ = ["fill_empty_parts", "partition", "take"]

@@ -1,4 +1,4 @@
-"""Where devices' data comes from: arrays in memory, or a loader asked by device id."""
+"""Devices' data: arrays in memory, or a loader called with the device number."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,23 +23,18 @@ class Devices(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether a cohort needs no loading."""
+        """True if a cohort needs no loading."""
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the data of some devices, offsets and sizes along a leading axis."""
 
 
 class LocalExamples(NamedTuple):
-    """What one device holds, as plain arrays.
+    """The examples of one device, as plain arrays.
 
     Attributes:
-        upper: a tree of arrays with one row an example of the upper loss.
-        lower: a tree of arrays with one row an example of the lower loss.
-
-    Example:
-        >>> import numpy as np
-        >>> LocalExamples(upper=np.ones((5, 2)), lower=np.ones((20, 2))).upper.shape
-        (5, 2)
+        upper: tree of arrays with one row per example of the upper loss.
+        lower: tree of arrays with one row per example of the lower loss.
     """
 
     upper: Batch
@@ -47,7 +42,7 @@ class LocalExamples(NamedTuple):
 
 
 class InMemoryDevices:
-    """All devices' examples, kept one after another in shared arrays.
+    """All devices' examples, concatenated in shared arrays.
 
     Example:
         >>> import numpy as np
@@ -64,7 +59,7 @@ class InMemoryDevices:
 
     def __init__(self, devices: Sequence[LocalExamples]) -> None:
         if not devices:
-            raise ValueError("no device was given; a federation needs at least one.")
+            raise ValueError("devices is empty. Pass at least one LocalExamples.")
         for number, device in enumerate(devices):
             _require_local(number, device)
         self._upper = _concatenate("upper", [device.upper for device in devices])
@@ -96,7 +91,7 @@ class InMemoryDevices:
 
     @property
     def in_memory(self) -> bool:
-        """Yes: a cohort needs no loading."""
+        """True: a cohort needs no loading."""
         return True
 
     @property
@@ -111,7 +106,7 @@ class InMemoryDevices:
 
     @property
     def pooled(self) -> LocalExamples:
-        """All devices' examples, as one device would hold them.
+        """All devices' examples as those of one device.
 
         Example:
             >>> import numpy as np
@@ -122,7 +117,7 @@ class InMemoryDevices:
         return LocalExamples(self._upper.arrays, self._lower.arrays)
 
     def local(self, device: int) -> LocalExamples:
-        """Return what one device holds.
+        """Return the examples of one device.
 
         Example:
             >>> import numpy as np
@@ -131,38 +126,38 @@ class InMemoryDevices:
             (8, 2)
         """
 
-        def held(stored: _Stored) -> Batch:
+        def rows(stored: _Stored) -> Batch:
             first, size = stored.offsets[device], stored.sizes[device]
             return jax.tree.map(
                 lambda leaf: np.asarray(leaf[first : first + size]), stored.arrays
             )
 
-        return LocalExamples(held(self._upper), held(self._lower))
+        return LocalExamples(rows(self._upper), rows(self._lower))
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
-        """Return the shared arrays, and where each of these devices stands in them."""
+        """Return the shared arrays, with the offset and size of each of the devices."""
         return StoredData(self._upper.of(devices), self._lower.of(devices))
 
 
 @dataclass(frozen=True)
 class OnDemandDevices:
-    """Devices whose examples are loaded when they take part, and dropped after.
+    """Devices whose examples are loaded for each round they participate in.
 
     A chunk's examples are padded to the capacities, so that one compiled program serves
     every chunk; the padding is never drawn.
 
     Attributes:
-        device_count: the number of enrolled devices, K.
-        load: returns what a device holds, given its number; called on the host.
-        upper_capacity: the most upper examples that any device has.
-        lower_capacity: the most lower examples that any device has.
+        device_count: number of enrolled devices, K.
+        load: function from a device number to its examples; called on the host.
+        upper_capacity: largest number of upper examples of any device.
+        lower_capacity: largest number of lower examples of any device.
 
     Example:
         >>> import numpy as np
         >>> from fedbilevel import LocalExamples, OnDemandDevices
         >>> def load(device):
-        ...     mine = np.random.default_rng(device).normal(size=(8, 2))
-        ...     return LocalExamples(upper=mine[:3], lower=mine[3:])
+        ...     rows = np.random.default_rng(device).normal(size=(8, 2))
+        ...     return LocalExamples(upper=rows[:3], lower=rows[3:])
         >>> devices = OnDemandDevices(
         ...     1_000_000, load, upper_capacity=3, lower_capacity=5
         ... )
@@ -179,13 +174,13 @@ class OnDemandDevices:
         _check_count(self.device_count)
         if not callable(self.load):
             raise TypeError(
-                f"load is {self.load!r}; give a function of a device's number that "
-                "returns LocalExamples."
+                f"load is {self.load!r}, expected a function. Pass a function from a "
+                "device number to LocalExamples."
             )
 
     @property
     def in_memory(self) -> bool:
-        """No: a cohort is loaded whenever it is asked for."""
+        """False: every call of `cohort` loads the examples."""
         return False
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
@@ -202,7 +197,7 @@ class OnDemandDevices:
         try:
             loaded = self.load(device)
         except Exception as error:
-            error.add_note(f"while the examples of device {device} were loaded")
+            error.add_note(f"This error was raised by load({device}).")
             raise
         _require_local(device, loaded)
         return loaded
@@ -211,15 +206,15 @@ class OnDemandDevices:
 def _check_count(device_count: int) -> None:
     if not isinstance(device_count, int | np.integer) or device_count < 1:
         raise ValueError(
-            f"device_count is {device_count!r}; give a whole number, at least 1."
+            f"device_count is {device_count!r}, expected an integer of at least 1."
         )
 
 
-def _require_local(number: int, held: Any) -> None:
-    if not isinstance(held, LocalExamples):
+def _require_local(number: int, examples: Any) -> None:
+    if not isinstance(examples, LocalExamples):
         raise TypeError(
-            f"device {number} is a {type(held).__name__}; wrap what it holds: "
-            "LocalExamples(upper=..., lower=...)."
+            f"Device {number}: the examples are a {type(examples).__name__}, expected "
+            "LocalExamples. Wrap them: LocalExamples(upper=..., lower=...)."
         )
 
 
@@ -256,8 +251,8 @@ def _stack(
     for device, count in zip(devices, counts, strict=True):
         if count > capacity:
             raise ValueError(
-                f"device {device} has {count} {level} examples, more than "
-                f"{level}_capacity={capacity}; raise the capacity."
+                f"Device {device} has {count} {level} examples, more than "
+                f"{level}_capacity={capacity}. Raise {level}_capacity."
             )
 
     def fill(*leaves: np.ndarray) -> np.ndarray:
@@ -280,33 +275,32 @@ def _require_alike(
         return str(jax.tree.map(lambda leaf: (np.shape(leaf)[1:], _dtype(leaf)), batch))
 
     forms = [form(batch) for batch in batches]
-    for device, mine in zip(devices, forms, strict=True):
-        if mine != forms[0]:
+    for device, device_form in zip(devices, forms, strict=True):
+        if device_form != forms[0]:
             raise ValueError(
-                f"an example of the {level} set of device {device} has the form {mine}"
-                f", but of device {devices[0]} {forms[0]}; give all devices the same "
-                "arrays, shapes and dtypes."
+                f"Device {device}: {level} examples have shapes and dtypes "
+                f"{device_form}, but those of device {devices[0]} have {forms[0]}. Use "
+                "the same arrays, shapes and dtypes on all devices."
             )
 
 
 def _require_in_range(
     level: str, devices: Sequence[int] | np.ndarray, batches: Sequence[Batch]
 ) -> None:
-    """Refuse whole numbers that would wrap to others where JAX has 32 bits."""
+    """Raise an error for integers that would overflow where JAX uses 32 bits."""
     for device, batch in zip(devices, batches, strict=True):
         for leaf in jax.tree.leaves(batch):
             array = np.asarray(leaf)
-            kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
-            if array.dtype.kind not in "iu" or kept == array.dtype or not array.size:
+            dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+            if array.dtype.kind not in "iu" or dtype == array.dtype or not array.size:
                 continue
-            limits = np.iinfo(kept)
-            for wrong in (array.min(), array.max()):
-                if not limits.min <= int(wrong) <= limits.max:
+            limits = np.iinfo(dtype)
+            for value in (array.min(), array.max()):
+                if not limits.min <= int(value) <= limits.max:
                     raise ValueError(
-                        f"the {level} examples of device {device} hold the whole "
-                        f"number {wrong}, which {kept} has not; number them from 0, or "
-                        'let JAX have 64 bits: jax.config.update("jax_enable_x64", '
-                        "True)."
+                        f"Device {device}: {level} examples have the integer {value}, "
+                        f"which overflows {dtype}. Number the values from 0, or enable "
+                        '64 bits: jax.config.update("jax_enable_x64", True).'
                     )
 
 
@@ -318,35 +312,35 @@ def _count(level: str, device: int, batch: Batch) -> int:
     leaves = jax.tree.leaves(batch)
     if not leaves:
         raise ValueError(
-            f"the {level} examples of device {device} hold no array; give NumPy arrays "
-            "with one row an example."
+            f"Device {device}: {level} examples have no array. Pass NumPy arrays with "
+            "one row per example."
         )
     if not all(np.ndim(leaf) for leaf in leaves):
         raise ValueError(
-            f"the {level} examples of device {device} hold single numbers where arrays "
-            "are wanted; give NumPy arrays with one row an example."
+            f"Device {device}: {level} examples have a scalar, expected arrays. Pass "
+            "NumPy arrays with one row per example."
         )
     for leaf in leaves:
         if np.asarray(leaf).dtype.kind not in "fiubV":
             raise ValueError(
-                f"the {level} examples of device {device} hold {_dtype(leaf)}; losses "
-                "are made of real numbers: give words a number each, such as 0 and 1."
+                f"Device {device}: {level} examples have dtype {_dtype(leaf)}, "
+                "expected real numbers. Encode strings as numbers, such as 0 and 1."
             )
         if isinstance(leaf, np.ma.MaskedArray):
             raise ValueError(
-                f"the {level} examples of device {device} are masked, and losses would "
-                "not notice; fill in what is missing, by .filled(...), or leave it out."
+                f"Device {device}: {level} examples are a masked array, whose mask "
+                "losses ignore. Fill masked values by .filled(...) or drop their rows."
             )
     lengths = {len(leaf) for leaf in leaves}
     if len(lengths) != 1:
         raise ValueError(
-            f"the {level} examples of device {device} have arrays of {sorted(lengths)} "
-            "rows; give every array one row an example."
+            f"Device {device}: {level} examples have arrays of {sorted(lengths)} rows. "
+            "Pass arrays with one row per example."
         )
     (length,) = lengths
     if length == 0:
         raise ValueError(
-            f"device {device} has no {level} examples; leave it out of the federation "
-            "or give it at least one."
+            f"Device {device} has no {level} examples. Remove the device, or assign it "
+            "at least one example."
         )
     return length

@@ -1,4 +1,4 @@
-"""What one device sees of its data: two sets of examples to draw batches from."""
+"""The data of one device: two sets of examples to draw batches from."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -25,12 +25,17 @@ class Examples(Protocol):
         """Return `draws` independent batches of `batch_size` examples each."""
 
     def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
-        """Return the mean over all examples of what is a mean over a batch's."""
+        """Return the mean of a function over all examples.
+
+        Args:
+            function: function of a batch that returns the mean over its examples.
+            batch_size: number of examples evaluated at once.
+        """
 
 
 @runtime_checkable
 class DeviceData(Protocol):
-    """What one device sees of its own data, and all that an algorithm sees of it."""
+    """The data of one device, as an algorithm sees it."""
 
     @property
     def upper(self) -> Examples:
@@ -44,13 +49,13 @@ class DeviceData(Protocol):
 class StoredExamples(NamedTuple):
     """Rows `offset` to `offset + size` of arrays that devices may share.
 
-    Devices of any size stand one after another in the same arrays, so ragged devices
-    need no padding, and drawing for many devices at once is a single flat gather.
+    Devices of any size are concatenated in the same arrays, so ragged devices need no
+    padding, and drawing for many devices at once is a single flat gather.
 
     Attributes:
-        arrays: a tree of arrays with the same leading axis.
-        offset: where the device's rows begin.
-        size: how many rows it has.
+        arrays: tree of arrays with the same leading axis.
+        offset: first row of the device.
+        size: number of rows of the device.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -68,7 +73,7 @@ class StoredExamples(NamedTuple):
         shape = draws, batch_size
         numbers = jax.random.randint(key, shape, 0, self.size, self.offset.dtype)
         rows = jnp.asarray(self.offset) + numbers
-        # One gather a batch: a batch cut out of a larger gather is copied once more.
+        # One gather per batch: slicing a batch out of a larger gather copies it again.
         return tuple(
             jax.tree.map(lambda array, i=i: _rows(array, rows[i]), self.arrays)
             for i in range(draws)
@@ -78,8 +83,9 @@ class StoredExamples(NamedTuple):
         """Return the mean over all examples, `batch_size` of them at a time.
 
         Args:
-            function: of a batch, and the mean over its examples: a loss or an oracle.
-            batch_size: examples evaluated at once; memory grows with it.
+            function: function of a batch that returns the mean over its examples, such
+                as a loss or an oracle.
+            batch_size: number of examples evaluated at once; memory grows with it.
 
         Example:
             >>> import jax.numpy as jnp
@@ -88,31 +94,34 @@ class StoredExamples(NamedTuple):
             6.0
         """
         size = jnp.asarray(self.size)
-        places = jnp.arange(batch_size, dtype=size.dtype)
+        positions = jnp.arange(batch_size, dtype=size.dtype)
 
         def rows(first: Array) -> Batch:
-            # What lies beyond the end repeats the last example and is not counted: an
-            # invented example might have no finite loss.
-            chosen = jnp.asarray(self.offset) + jnp.minimum(first + places, size - 1)
-            return jax.tree.map(lambda array: _rows(array, chosen), self.arrays)
+            # Rows beyond the end repeat the last example and are not counted: zeros
+            # might have no finite loss.
+            indices = jnp.asarray(self.offset) + jnp.minimum(
+                first + positions, size - 1
+            )
+            return jax.tree.map(lambda array: _rows(array, indices), self.arrays)
 
         def add_batch(number: Array, total: PyTree) -> PyTree:
             batch = function(rows(number * batch_size))
             return jax.tree.map(lambda a, b: a + batch_size * b, total, batch)
 
-        def alone(row: Batch) -> PyTree:
+        def single(row: Batch) -> PyTree:
             return function(jax.tree.map(lambda leaf: leaf[None], row))
 
         full = size // batch_size
-        # The last batch is not full, and only single examples have means that add up.
+        # The last batch is not full, so its examples are evaluated one by one: the
+        # mean over a padded batch would count the padding.
         last = rows(full * batch_size)
-        counted = full * batch_size + places < size
+        counted = full * batch_size + positions < size
 
-        def summed(leaf: Array) -> Array:
+        def add_rows(leaf: Array) -> Array:
             shape = batch_size, *(1,) * (leaf.ndim - 1)
             return jnp.sum(jnp.where(counted.reshape(shape), leaf, 0), axis=0)
 
-        rest = jax.tree.map(summed, jax.vmap(alone)(last))
+        rest = jax.tree.map(add_rows, jax.vmap(single)(last))
         total = jax.lax.fori_loop(0, full, add_batch, rest)
         return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), total)
 
@@ -121,14 +130,8 @@ class StoredData(NamedTuple):
     """The stored examples of one device, or of a cohort along a leading axis.
 
     Attributes:
-        upper: the examples of the upper loss.
-        lower: the examples of the lower loss.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> rows = StoredExamples(jnp.arange(6.0), jnp.array([0, 4]), jnp.array([4, 2]))
-        >>> StoredData(upper=rows, lower=rows).lower.size
-        Array([4, 2], dtype=int32)
+        upper: examples of the upper loss.
+        lower: examples of the lower loss.
     """
 
     upper: StoredExamples
@@ -149,16 +152,16 @@ def one_device(cohort: StoredData, index: int | Int[Array, ""] = 0) -> StoredDat
         2
     """
 
-    def only(examples: StoredExamples) -> StoredExamples:
+    def select(examples: StoredExamples) -> StoredExamples:
         return StoredExamples(
             jax.tree.map(jnp.asarray, examples.arrays),
             jnp.asarray(examples.offset)[index],
             jnp.asarray(examples.size)[index],
         )
 
-    return StoredData(only(cohort.upper), only(cohort.lower))
+    return StoredData(select(cohort.upper), select(cohort.lower))
 
 
 _AXES: Any = StoredExamples(arrays=None, offset=0, size=0)  # type: ignore[arg-type]
 COHORT_AXES = StoredData(upper=_AXES, lower=_AXES)
-"""The axes of a cohort's data: shared arrays, an offset and a size a device."""
+"""The `vmap` axes of a cohort: shared arrays, one offset and size per device."""

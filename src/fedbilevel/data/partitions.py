@@ -1,4 +1,4 @@
-"""Dealing one table of examples to devices with Flower's partitioners."""
+"""Partition a table of examples among devices with Flower's partitioners."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,19 @@ _ROW = "fedbilevel_row"
 def partition(
     partitioner: "Partitioner", *, seed: int = 0, **columns: Sequence[Any] | np.ndarray
 ) -> list[Int[np.ndarray, "rows"]]:
-    """Return the rows of each device, as one of flwr-datasets' partitioners deals them.
+    """Return the rows of each device, split by a partitioner of flwr-datasets.
 
-    Rows are shuffled first, since some of those partitioners (the IID one too) cut the
-    table in the order it comes.
+    Rows are shuffled first, since some partitioners (`IidPartitioner` too) split the
+    table in its order.
 
     Args:
-        partitioner: `IidPartitioner`, `DirichletPartitioner`, `NaturalIdPartitioner` or
-            another of `flwr_datasets.partitioner`, made for this call.
-        seed: of the shuffle.
-        **columns: the columns that the partitioner looks at, by the names it was given.
+        partitioner: new `IidPartitioner`, `DirichletPartitioner`,
+            `NaturalIdPartitioner` or other object of `flwr_datasets.partitioner`.
+        seed: seed of the shuffle.
+        **columns: columns that the partitioner uses, by name.
 
     Returns:
-        One array of row numbers a device.
+        One array of row numbers per device.
 
     Example:
         >>> from flwr_datasets.partitioner import NaturalIdPartitioner
@@ -43,13 +43,14 @@ def partition(
         from datasets import Dataset
     except ImportError as error:
         raise ImportError(
-            "partitions are dealt by flwr-datasets, which is not installed; "
-            "run: pip install 'fedbilevel[partition]'"
+            "Partitions need flwr-datasets, which is not installed. "
+            "Run: pip install 'fedbilevel[partition]'"
         ) from error
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(
-            f"partition needs columns of one length, but they have {lengths}."
+            f"Columns have the lengths {lengths}. Pass partition at least one column, "
+            "and columns of equal length."
         )
     rows = np.random.default_rng(seed).permutation(next(iter(lengths.values())))
     shuffled = {name: np.asarray(column)[rows] for name, column in columns.items()}
@@ -61,7 +62,7 @@ def partition(
 
 
 def take(examples: Batch, rows: Int[np.ndarray, "rows"]) -> Batch:
-    """Return the given rows of every array.
+    """Return some rows of every array of a tree.
 
     Example:
         >>> import numpy as np
@@ -71,17 +72,17 @@ def take(examples: Batch, rows: Int[np.ndarray, "rows"]) -> Batch:
     return jax.tree.map(lambda array: array[rows], examples)
 
 
-def nobody_without(
+def fill_empty_parts(
     parts: Sequence[Int[np.ndarray, "_"]],
 ) -> list[Int[np.ndarray, "_"]]:
-    """Let devices without a row have one of the device that has most.
+    """Return parts without empty ones: each takes a row from the largest part.
 
     Example:
-        >>> nobody_without([np.array([4, 5, 6]), np.array([], int)])
+        >>> fill_empty_parts([np.array([4, 5, 6]), np.array([], int)])
         [array([5, 6]), array([4])]
     """
-    dealt = list(parts)
-    for device in [k for k, part in enumerate(dealt) if not len(part)]:
-        richest = int(np.argmax([len(part) for part in dealt]))
-        dealt[device], dealt[richest] = dealt[richest][:1], dealt[richest][1:]
-    return dealt
+    filled = list(parts)
+    for device in [k for k, part in enumerate(filled) if not len(part)]:
+        largest = int(np.argmax([len(part) for part in filled]))
+        filled[device], filled[largest] = filled[largest][:1], filled[largest][1:]
+    return filled

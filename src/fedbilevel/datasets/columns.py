@@ -1,4 +1,4 @@
-"""Columns of a data set of the hub, as arrays of numbers."""
+"""Columns of a Hugging Face data set as arrays of numbers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,26 +7,26 @@ import numpy as np
 from jaxtyping import Float32
 
 
-def feature_columns(kinds: Mapping[str, Any], label: str) -> list[str]:
-    """Return the columns of images, or else those of numbers, except the label.
+def feature_columns(types: Mapping[str, Any], label: str) -> list[str]:
+    """Return the image columns, or if there are none the numeric columns.
 
     Args:
-        kinds: of the columns, by name, as the library `datasets` tells them.
-        label: the column that is none.
+        types: type of each column by name, as in `Dataset.features` of `datasets`.
+        label: name of the label column, which is excluded.
 
     Example:
         >>> from datasets import Value
-        >>> kinds = {"age": Value("int64"), "name": Value("string")}
-        >>> feature_columns(kinds, label="name")
+        >>> types = {"age": Value("int64"), "name": Value("string")}
+        >>> feature_columns(types, label="name")
         ['age']
     """
-    others = {name: kind for name, kind in kinds.items() if name != label}
-    images = [name for name, kind in others.items() if _is_image(kind)]
-    return images or [name for name, kind in others.items() if _is_number(kind)]
+    others = {name: type_ for name, type_ in types.items() if name != label}
+    images = [name for name, type_ in others.items() if _is_image(type_)]
+    return images or [name for name, type_ in others.items() if _is_number(type_)]
 
 
 def values_of(name: str, rows: Any) -> np.ndarray:
-    """Return a column as it is.
+    """Return the values of a column, unchanged.
 
     Example:
         >>> from datasets import Dataset
@@ -40,15 +40,16 @@ def values_of(name: str, rows: Any) -> np.ndarray:
 def numbers_of(
     path: str, name: str, rows: Any
 ) -> Float32[np.ndarray, "examples numbers"]:
-    """Return a column of images or numbers, one row an example.
+    """Return a column of images or numbers as an array with one row per example.
 
     Args:
-        path: of the set, for the error message.
-        name: of the column.
-        rows: a split.
+        path: path of the data set, for the error message.
+        name: name of the column.
+        rows: split of the data set.
 
     Raises:
-        ValueError: if the column is neither, or examples differ in size.
+        ValueError: if the column has another type, missing values, or examples of
+            different sizes.
 
     Example:
         >>> from datasets import Dataset
@@ -56,49 +57,49 @@ def numbers_of(
         array([[20.],
                [41.]], dtype=float32)
     """
-    kind = rows.features[name]
-    if not (_is_image(kind) or _is_number(kind)):
+    type_ = rows.features[name]
+    if not (_is_image(type_) or _is_number(type_)):
         raise ValueError(
-            f"the column {name!r} of {path} holds neither images nor numbers but "
-            f"{kind}; choose other features, or make numbers of it and give arrays."
+            f"{path}: column {name!r} has type {type_}, expected images or numbers. "
+            "Choose other features, or convert the column and pass arrays."
         )
-    if _is_image(kind):
+    if _is_image(type_):
         values = [_pixels(image) for image in rows[name]]
     else:
         values = list(values_of(name, rows))
     shapes = sorted({np.shape(value) for value in values})
     if len(shapes) > 1:
         raise ValueError(
-            f"the column {name!r} of {path} holds examples of different sizes, "
-            f"{shapes[0]} and {shapes[1]}; make them equal and give arrays."
+            f"{path}: column {name!r} has examples of different sizes, {shapes[0]} "
+            f"and {shapes[1]}. Resize the examples and pass arrays."
         )
     numbers = np.asarray(values, np.float32).reshape(len(values), -1)
     missing = int(np.isnan(numbers).any(axis=1).sum())
     if missing:
         raise ValueError(
-            f"the column {name!r} of {path} has no value in {missing} examples; leave "
-            "it out of features, or fill it and give arrays."
+            f"{path}: column {name!r} has missing values in {missing} examples. Remove "
+            "it from features, or fill the values and pass arrays."
         )
     return numbers
 
 
 def _pixels(image: Any) -> np.ndarray:
-    # The numbers of a palette are no colours.
+    # Pixels of mode "P" are indices into a palette, not colours.
     pixels = np.asarray(image.convert("RGB") if image.mode == "P" else image)
-    if pixels.dtype.kind != "u":  # black and white, or numbers in no known range
+    if pixels.dtype.kind != "u":  # booleans, or numbers of unknown range
         return pixels.astype(np.float32)
     return pixels.astype(np.float32) / np.iinfo(pixels.dtype).max
 
 
-def _is_image(kind: Any) -> bool:
-    return type(kind).__name__ == "Image"
+def _is_image(type_: Any) -> bool:
+    return type(type_).__name__ == "Image"
 
 
-def _is_number(kind: Any) -> bool:
-    """Whether a column holds numbers, or lists of them."""
-    while hasattr(kind, "feature"):
-        kind = kind.feature
-    if hasattr(kind, "names"):  # classes, whose numbers are no quantities
+def _is_number(type_: Any) -> bool:
+    """Return whether a column holds numbers or lists of numbers."""
+    while hasattr(type_, "feature"):
+        type_ = type_.feature
+    if hasattr(type_, "names"):  # class numbers are not quantities
         return False
-    words = str(getattr(kind, "dtype", ""))
-    return words.startswith(("int", "uint", "float", "bool"))
+    dtype = str(getattr(type_, "dtype", ""))
+    return dtype.startswith(("int", "uint", "float", "bool"))

@@ -1,20 +1,20 @@
-"""Handwritten digits of 8 × 8 pixels, which come with scikit-learn."""
+"""Handwritten digits of 8 × 8 pixels, bundled with scikit-learn."""
 
 import numpy as np
 
 from fedbilevel.datasets.table import DataSet, Labelled
 
-_TRAINING = 1437  # four fifths
+_TRAINING = 1437  # 80 % of the examples
 
 
 def digits() -> DataSet:
     """Return the 1,797 digits of scikit-learn: 64 pixels in [0, 1], 10 classes.
 
-    They come in one table; the split is four fifths to one fifth of its rows in a
-    shuffled order that is always the same.
+    scikit-learn has no test split: 80 % of the rows, shuffled with a fixed seed, are
+    for training and 20 % for test.
 
     Returns:
-        The set: 1,437 examples to train on and 360 for test.
+        The set: 1,437 training examples and 360 test examples.
 
     Raises:
         ImportError: scikit-learn is not installed.
@@ -31,11 +31,11 @@ def digits() -> DataSet:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError(
-            "the digits come with scikit-learn, which is not installed; "
-            "run: pip install scikit-learn"
+            "Data set digits needs scikit-learn, which is not installed. "
+            "Run: pip install scikit-learn"
         ) from error
     pixels, labels = load_digits(return_X_y=True)
-    # Drawn by the legacy generator, whose stream NumPy has promised not to change.
+    # NumPy guarantees the stream of the legacy generator across versions.
     order = np.random.RandomState(0).permutation(len(labels))
     features = (pixels[order] / 16).astype(np.float32)
     labels = labels[order].astype(np.int32)

@@ -1,4 +1,4 @@
-"""Any data set of images or numbers in the layout of the Hugging Face hub."""
+"""Load any data set of images or numbers from the Hugging Face hub."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,27 +18,27 @@ def hub(
     label: str = "label",
     splits: tuple[str, str] = ("train", "test"),
 ) -> DataSet:
-    """Return a data set of the hub, or a copy of one in a directory, as arrays.
+    """Return a data set of the Hugging Face hub, or its copy in a directory, as arrays.
 
-    Images become one row each, scaled to [0, 1]; numbers stay as they are; lists of
-    numbers are laid side by side. Labels become classes from 0: as the set numbers
-    them, or, where it does not, in the order of their values.
+    Images are flattened to one row each and scaled to [0, 1]; numbers are unchanged;
+    lists of numbers are concatenated. Labels become classes from 0: with the numbers
+    of the data set if it has class names, otherwise in the order of their values.
 
     Args:
-        path: the name of a set on the hub, or a directory in the hub's layout.
-        features: columns that are images or numbers; by default the images if there
-            are any, or else all numbers except the label.
-        label: the column with the class of each example.
-        splits: of training and of test, in the words of the library `datasets`: of a
-            set without a test split, `("train[:80%]", "train[80%:]")`.
+        path: name of a data set on the hub, or a directory in the hub's layout.
+        features: columns of images or numbers; by default all image columns, or if
+            there are none all numeric columns except the label.
+        label: column with the class of each example.
+        splits: training and test split, in the syntax of the library `datasets`. For a
+            data set without a test split: `("train[:80%]", "train[80%:]")`.
 
     Returns:
         The set.
 
     Raises:
         ImportError: if the library `datasets` is not installed.
-        FileNotFoundError: if there is no such set, or the hub cannot be reached.
-        ValueError: if a column is not there, or cannot become numbers.
+        FileNotFoundError: if the data set does not exist or the hub is unreachable.
+        ValueError: if a column is missing or cannot be converted to numbers.
 
     Example:
         >>> import os, tempfile
@@ -53,25 +53,25 @@ def hub(
                  labels=array([0, 1], dtype=int32))
     """
     parts = _parts(path, list(splits))
-    kinds = parts[0].features
+    types = parts[0].features
     for name in (label, *(features or ())):
-        if name not in kinds:
-            raise ValueError(f"{path} has no column {name!r}; {nearest(name, kinds)}")
-    chosen = tuple(features or feature_columns(kinds, label))
-    if not chosen:
+        if name not in types:
+            raise ValueError(f"{path} has no column {name!r}; {nearest(name, types)}")
+    columns = tuple(features or feature_columns(types, label))
+    if not columns:
         raise ValueError(
-            f"{path} has no column of images or numbers besides {label!r}; it has "
-            f"{', '.join(kinds)}."
+            f"{path} has no column of images or numbers except the label {label!r}; "
+            f"its columns are {', '.join(types)}. Pass features=[...] or another label."
         )
     labels, classes = _classes(path, label, parts)
     train, test = (
-        Labelled(_features(path, chosen, part), numbered)
-        for part, numbered in zip(parts, labels, strict=True)
+        Labelled(_features(path, columns, part), part_labels)
+        for part, part_labels in zip(parts, labels, strict=True)
     )
     if train.features.shape[1] != test.features.shape[1]:
         raise ValueError(
-            f"{path} has {train.features.shape[1]} numbers an example in {splits[0]}, "
-            f"but {test.features.shape[1]} in {splits[1]}; choose other columns."
+            f"{path}: examples have {train.features.shape[1]} numbers in {splits[0]}, "
+            f"but {test.features.shape[1]} in {splits[1]}. Choose other features."
         )
     return DataSet(train, test, classes)
 
@@ -81,19 +81,21 @@ def _parts(path: str, splits: list[str]) -> list[Any]:
         from datasets import load_dataset
     except ImportError as error:
         raise ImportError(
-            "data sets of the hub need the library `datasets`; run: "
-            "pip install 'fedbilevel[partition]'"
+            "Data sets of the Hugging Face hub need the library `datasets`, which is "
+            "not installed. Run: pip install 'fedbilevel[partition]'"
         ) from error
     try:
         parts: list[Any] = load_dataset(path, split=splits)
     except Exception as error:
         if isinstance(error, ValueError) and "split" in str(error):
-            raise ValueError(f"{path} does not have these splits: {error}") from error
-        # Whatever else is wrong, a copy in a directory is the way around it.
+            raise ValueError(
+                f"{path} has no splits {splits} ({error}). Pass other splits=(...)."
+            ) from error
+        # A copy in a directory works around all other errors.
         raise FileNotFoundError(
-            f"{path} cannot be loaded ({type(error).__name__}: {error}); where the hub "
-            f"can be reached, run `hf download {path} --repo-type dataset --local-dir "
-            "DIRECTORY`, and give that directory for the path."
+            f"{path} cannot be loaded ({type(error).__name__}: {error}). On a machine "
+            f"with access to the hub, run `hf download {path} --repo-type dataset "
+            "--local-dir DIRECTORY` and pass that directory as the path."
         ) from error
     return parts
 
@@ -108,20 +110,21 @@ def _features(
 def _classes(
     path: str, label: str, parts: Sequence[Any]
 ) -> tuple[list[Int32[np.ndarray, "_"]], int]:
-    """Return the class of each example of each part, and how many there are."""
-    kind = parts[0].features[label]
+    """Return the class of each example of each part, and the number of classes."""
+    type_ = parts[0].features[label]
     values = [values_of(label, rows) for rows in parts]
-    names = getattr(kind, "names", None)
+    names = getattr(type_, "names", None)
     known: Any = np.arange(len(names)) if names else np.unique(np.concatenate(values))
     if known.dtype.kind == "f" or values[0].ndim > 1:
         raise ValueError(
-            f"the column {label!r} of {path} has no classes but {kind}; choose a label "
-            "of classes, words or whole numbers."
+            f"{path}: label column {label!r} has type {type_}, expected classes, "
+            "strings or integers. Choose another label."
         )
-    wrong = [one for one in np.unique(np.concatenate(values)) if one not in known]
-    if wrong:
+    unknown = sorted(set(np.unique(np.concatenate(values))) - set(known))
+    if unknown:
         raise ValueError(
-            f"the column {label!r} of {path} has the class {wrong[0]}, which has no "
-            "name: examples without a label; choose splits that have labels."
+            f"{path}: label column {label!r} has the class {unknown[0]}, which has no "
+            "name: these examples have no label. Choose splits with labels."
         )
-    return [np.searchsorted(known, one).astype(np.int32) for one in values], len(known)
+    labels = [np.searchsorted(known, part).astype(np.int32) for part in values]
+    return labels, len(known)

@@ -16,14 +16,14 @@ def parse_idx(name: str, content: bytes) -> UInt8[np.ndarray, "*shape"]:
     length of each axis follows in four bytes, the most significant first.
 
     Args:
-        name: of the file, for the error message.
-        content: of the file.
+        name: file name, for the error message.
+        content: content of the file.
 
     Returns:
-        The array that it holds, read-only.
+        The array, read-only.
 
     Raises:
-        ValueError: the content is not such a file.
+        ValueError: the content is not an IDX file of unsigned bytes.
 
     Example:
         >>> parse_idx("labels", bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 1, 9]))
@@ -32,18 +32,18 @@ def parse_idx(name: str, content: bytes) -> UInt8[np.ndarray, "*shape"]:
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTES]):
         raise ValueError(
             f"{name} is not an IDX file of unsigned bytes: it begins with "
-            f"{content[:4].hex(' ') or 'nothing'} instead of 00 00 08; give such a "
-            "file, unzipped."
+            f"{content[:4].hex(' ') or 'nothing'}, expected 00 00 08. Replace the "
+            "file, or decompress it."
         )
     axes = content[3]
     start = 4 + 4 * axes
     if len(content) < start:
-        raise ValueError(f"{name} ends within its header; replace the file.")
+        raise ValueError(f"{name} ends within its header. Replace the file.")
     shape = struct.unpack(f">{axes}I", content[4:start])
     if len(content) - start != prod(shape):
         raise ValueError(
-            f"{name} holds {len(content) - start} bytes after its header, but its "
-            f"shape {shape} needs {prod(shape)}; replace the file."
+            f"{name} has {len(content) - start} bytes after its header, but its shape "
+            f"{shape} needs {prod(shape)}. Replace the file."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

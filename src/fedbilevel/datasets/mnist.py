@@ -14,6 +14,7 @@ from fedbilevel.datasets.table import DataSet, Labelled
 
 _CLASSES = 10
 _SIDE = 28
+_CURE = "Download the published files and pass their directory=..."
 _NAMES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -61,52 +62,52 @@ def mnist(directory: Path | str | None = None) -> DataSet:
     """Return MNIST, handwritten digits: 784 pixels in [0, 1], 10 classes.
 
     Args:
-        directory: where the four IDX files are, gzipped or not. If none is given, they
-            are looked for in `$FEDBILEVEL_DATA/mnist` and `.data/mnist`; then, if the
-            library `datasets` is installed, the images on the Hugging Face hub.
+        directory: directory of the four IDX files, gzipped or not. By default
+            `$FEDBILEVEL_DATA/mnist` and `.data/mnist` are searched and then, if the
+            library `datasets` is installed, the Hugging Face hub.
 
     Returns:
-        The set: 60,000 examples to train on and 10,000 for test.
+        The set: 60,000 training examples and 10,000 test examples.
 
     Raises:
-        FileNotFoundError: the set is in none of these places.
-        ValueError: a file is not the published one.
+        FileNotFoundError: the set is in none of these directories, nor on the hub.
+        ValueError: a file differs from the published file.
 
     Example:
         >>> from fedbilevel.datasets import mnist
         >>> mnist("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        FileNotFoundError: the data set mnist was not found.
+        FileNotFoundError: Data set mnist not found.
         - my/directory: no such directory
-        Its files are train-images-idx3-ubyte, train-labels-idx1-ubyte, ...
+        Get train-images-idx3-ubyte, train-labels-idx1-ubyte, ...
     """
     hub = Hub("ylecun/mnist", partial(_from_hub, "ylecun/mnist", MNIST))
     return load(MNIST, _from_files, directory=directory, hub=hub)
 
 
 def fashion_mnist(directory: Path | str | None = None) -> DataSet:
-    """Return Fashion-MNIST, pictures of clothes: 784 pixels in [0, 1], 10 classes.
+    """Return Fashion-MNIST, images of clothes: 784 pixels in [0, 1], 10 classes.
 
     Args:
-        directory: where the four IDX files are, gzipped or not. If none is given, they
-            are looked for in `$FEDBILEVEL_DATA/fashion_mnist`, `.data/fashion_mnist`
-            and the directory of Debian's package; then, if the library `datasets` is
-            installed, the images on the Hugging Face hub.
+        directory: directory of the four IDX files, gzipped or not. By default
+            `$FEDBILEVEL_DATA/fashion_mnist`, `.data/fashion_mnist` and the directory of
+            Debian's package are searched and then, if the library `datasets` is
+            installed, the Hugging Face hub.
 
     Returns:
-        The set: 60,000 examples to train on and 10,000 for test.
+        The set: 60,000 training examples and 10,000 test examples.
 
     Raises:
-        FileNotFoundError: the set is in none of these places.
-        ValueError: a file is not the published one.
+        FileNotFoundError: the set is in none of these directories, nor on the hub.
+        ValueError: a file differs from the published file.
 
     Example:
         >>> from fedbilevel.datasets import fashion_mnist
         >>> fashion_mnist("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        FileNotFoundError: the data set fashion_mnist was not found.
+        FileNotFoundError: Data set fashion_mnist not found.
         - my/directory: no such directory
-        Its files are ... from the Debian package dataset-fashion-mnist: ...
+        Get ... from the Debian package dataset-fashion-mnist ...
     """
     repository = "zalando-datasets/fashion_mnist"
     hub = Hub(repository, partial(_from_hub, repository, FASHION_MNIST))
@@ -134,23 +135,22 @@ def _from_hub(repository: str, source: Source, splits: Any) -> DataSet:
 def examples_from_rows(
     name: str, rows: Any, examples: int, files: Sequence[File]
 ) -> Labelled:
-    """Return the examples of a split on the hub.
+    """Return the examples of a split on the hub, after a check of their digests.
 
-    Its columns are `image` and `label`. Whoever owns a repository can change it, so the
-    files that the rows come from are made of them, and held to their digests: that
-    also holds them to one revision.
+    The columns are `image` and `label`. The owner of a repository can change it, so the
+    IDX files are rebuilt from the rows and compared with the published digests.
 
     Args:
-        name: of the split, for the error message.
+        name: name of the split, for the error message.
         rows: the split.
-        examples: how many there must be.
-        files: the published ones of images and of labels.
+        examples: expected number of examples.
+        files: published files of the images and of the labels.
 
     Returns:
         The examples.
 
     Raises:
-        ValueError: the rows are not the data set's.
+        ValueError: the rows differ from the published files.
 
     Example:
         >>> rows = {"image": [np.full((28, 28), 255, np.uint8)], "label": [3]}
@@ -161,19 +161,19 @@ def examples_from_rows(
     """
     images = np.stack([np.asarray(image) for image in rows["image"]])
     labels = np.asarray(rows["label"])
-    wanted = (examples, _SIDE, _SIDE)
-    if images.shape != wanted or images.dtype != np.uint8:
+    expected = (examples, _SIDE, _SIDE)
+    if images.shape != expected or images.dtype != np.uint8:
         raise ValueError(
-            f"the images of {name} are {images.dtype} of shape {images.shape} instead "
-            f"of uint8 of shape {wanted}; get the files and name their directory."
+            f"{name}: images are {images.dtype} of shape {images.shape}, expected "
+            f"uint8 of shape {expected}. {_CURE}."
         )
     if not np.isin(labels, np.arange(_CLASSES)).all():
         raise ValueError(
-            f"the labels of {name} run from {labels.min()} to {labels.max()} instead "
-            f"of 0 to {_CLASSES - 1}; get the files and name their directory."
+            f"{name}: labels range from {labels.min()} to {labels.max()}, expected "
+            f"0 to {_CLASSES - 1}. {_CURE}."
         )
     for file, array in zip(files, (images, labels.astype(np.uint8)), strict=True):
-        check(name, format_idx(array), file, "get the files and name their directory")
+        check(name, format_idx(array), file, _CURE)
     return _labelled(images, labels)
 
 

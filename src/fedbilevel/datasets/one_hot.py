@@ -1,4 +1,4 @@
-"""Columns of a table as binary features: one an interval, or one a word."""
+"""One-hot encoding of the columns of a table: one feature per interval or category."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float32, Int, Int32
 
 
 class Number(NamedTuple):
-    """A numeric column, which becomes one feature an interval.
+    """A numeric column, encoded as one feature per interval.
 
     Attributes:
-        name: of the column.
-        cuts: where each interval but the first begins.
+        name: name of the column.
+        cuts: lower bound of each interval except the first.
 
     Example:
         >>> Number("age", (26, 33)).encode(["25", "26"])
@@ -28,11 +28,11 @@ class Number(NamedTuple):
 
 
 class Category(NamedTuple):
-    """A column of words, which becomes one feature a word; "?" has none.
+    """A categorical column, encoded as one feature per category; "?" has none.
 
     Attributes:
-        name: of the column.
-        words: what it may hold, in the order of the features.
+        name: name of the column.
+        categories: allowed values, in the order of the features.
 
     Example:
         >>> Category("sex", ("Female", "Male")).encode(["Male", "?"])
@@ -40,21 +40,21 @@ class Category(NamedTuple):
     """
 
     name: str
-    words: tuple[str, ...]
+    categories: tuple[str, ...]
 
     def numbers(self, values: list[str]) -> Int32[np.ndarray, "rows"]:
-        """Return each value's number among the words; "?" comes after the last."""
-        number = {word: i for i, word in enumerate((*self.words, "?"))}
+        """Return each value's number among the categories; "?" follows the last."""
+        number = {value: i for i, value in enumerate((*self.categories, "?"))}
         if unknown := sorted(set(values) - set(number)):
             raise ValueError(
-                f"the column {self.name} has {unknown}, which the published table "
-                "does not; replace the file."
+                f"Column {self.name} has the values {unknown}, which the published "
+                "table does not have. Replace the file."
             )
         return np.array([number[value] for value in values], np.int32)
 
     def encode(self, values: list[str]) -> Float32[np.ndarray, "rows features"]:
-        """Return a 1 in the column of each value's word."""
-        return _one_hot(self.numbers(values), len(self.words))
+        """Return a 1 in the column of each value's category."""
+        return _one_hot(self.numbers(values), len(self.categories))
 
 
 def _one_hot(

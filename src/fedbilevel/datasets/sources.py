@@ -1,4 +1,4 @@
-"""Where the files of a data set are looked for, and how they are checked."""
+"""Find the files of a data set and check their digests."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 Contents: TypeAlias = Mapping[str, bytes]
-Loaded = TypeVar("Loaded")
+Result = TypeVar("Result")
 
 VARIABLE = "FEDBILEVEL_DATA"
 CACHE = Path(".data")
@@ -19,13 +19,8 @@ class File(NamedTuple):
     """A file of a data set.
 
     Attributes:
-        name: its name; it may also lie there gzipped, with `.gz` after the name.
-        sha256: the SHA-256 of its content, uncompressed.
-
-    Example:
-        >>> import hashlib
-        >>> File("greeting.txt", hashlib.sha256(b"hello").hexdigest()).sha256[:8]
-        '2cf24dba'
+        name: file name; a gzipped copy, `name.gz`, is accepted as well.
+        sha256: SHA-256 of the uncompressed content.
     """
 
     name: str
@@ -33,17 +28,13 @@ class File(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A data set's files and the places where they may be.
+    """A data set's files and the directories to search.
 
     Attributes:
-        name: of the set, and of its directory in the cache.
-        files: all that is needed.
-        package: a published package that holds the files, for the error message.
-        system_directories: where an operating system's package puts them.
-
-    Example:
-        >>> Source("tiny", (File("a.txt", "00"),), "the npm package tiny").files[0].name
-        'a.txt'
+        name: name of the set, and of its directory in the cache.
+        files: all files of the set.
+        package: published package with the files, for the error message.
+        system_directories: directories of an operating system's package.
     """
 
     name: str
@@ -53,15 +44,11 @@ class Source(NamedTuple):
 
 
 class Hub(NamedTuple):
-    """A data set on the Hugging Face hub, whose rows are those of the files.
+    """A data set on the Hugging Face hub with the same rows as the files.
 
     Attributes:
-        repository: its name there.
-        convert: makes the result from the splits that `datasets.load_dataset` returns.
-
-    Example:
-        >>> Hub("ylecun/mnist", convert=len).convert({"train": [], "test": []})
-        2
+        repository: name of the data set on the hub.
+        convert: function from the splits of `datasets.load_dataset` to the result.
     """
 
     repository: str
@@ -70,29 +57,29 @@ class Hub(NamedTuple):
 
 def load(
     source: Source,
-    parse: Callable[[Contents], Loaded],
+    parse: Callable[[Contents], Result],
     *,
     directory: Path | str | None = None,
     hub: Hub | None = None,
-) -> Loaded:
-    """Return a data set from the first place that has it.
+) -> Result:
+    """Return a data set from the first location that has all its files.
 
-    The places are `$FEDBILEVEL_DATA/<name>`, `.data/<name>` under the current
-    directory, the system's directories, and the hub. If `directory` is given, it is the only
-    place: another copy would hide a mistake in its name.
+    The locations are `$FEDBILEVEL_DATA/<name>`, `.data/<name>` under the current
+    directory, the system's directories, and the hub. If `directory` is given, only it
+    is searched: another copy would hide a mistake in its name.
 
     Args:
-        source: the files, and where a system keeps them.
-        parse: makes the result from the files' contents by name, uncompressed.
-        directory: where the files are.
-        hub: where the same rows are on the Hugging Face hub.
+        source: the files and their system directories.
+        parse: function from the files' uncompressed contents by name to the result.
+        directory: directory of the files.
+        hub: the same rows on the Hugging Face hub.
 
     Returns:
-        What `parse` or `hub.convert` makes of it.
+        The result of `parse` or `hub.convert`.
 
     Raises:
-        FileNotFoundError: no place has the files; says why of each.
-        ValueError: a file is not the published one, or is damaged.
+        FileNotFoundError: no location has the files; the message lists the reasons.
+        ValueError: a file is damaged or differs from the published file.
 
     Example:
         >>> import hashlib, tempfile
@@ -105,22 +92,22 @@ def load(
     """
     failures: list[str] = []
     cause: Exception | None = None
-    for label, place in _places(source, directory):
-        if place is None:
+    for label, location in _locations(source, directory):
+        if location is None:
             failures.append(f"{label}: the variable is not set")
-        elif not place.is_dir():
+        elif not location.is_dir():
             failures.append(f"{label}: no such directory")
         else:
-            paths = {file: _path(place, file) for file in source.files}
-            lacking = [file.name for file, path in paths.items() if not path]
-            if not lacking:
+            paths = {file: _path(location, file) for file in source.files}
+            missing = [file.name for file, path in paths.items() if not path]
+            if not missing:
                 return parse({f.name: _content(p, f) for f, p in paths.items() if p})
-            failures.append(f"{label}: lacks {', '.join(lacking)}")
+            failures.append(f"{label}: {', '.join(missing)} missing")
     if hub is not None and directory is None:
         try:
             rows = _rows(hub.repository)
         except Exception as error:
-            # Whatever the download raises is the reason why this place failed too.
+            # A download may raise any error; it becomes the reason for this location.
             cause = error
             failures.append(
                 f"{hub.repository} on the Hugging Face hub: "
@@ -131,19 +118,19 @@ def load(
     raise FileNotFoundError(_message(source, failures)) from cause
 
 
-def found_in(source: Source) -> Path | None:
-    """Return the directory that has all files of a data set; nothing is read or fetched.
+def find_directory(source: Source) -> Path | None:
+    """Return the directory with all files of a data set, without reading them.
 
     Example:
-        >>> found_in(Source("tiny", (File("a.txt", ""),), "the npm package tiny"))
+        >>> find_directory(Source("tiny", (File("a.txt", ""),), "the npm package tiny"))
     """
-    for _, place in _places(source, None):
-        if place is not None and all(_path(place, file) for file in source.files):
-            return place
+    for _, location in _locations(source, None):
+        if location is not None and all(_path(location, file) for file in source.files):
+            return location
     return None
 
 
-def _places(
+def _locations(
     source: Source, directory: Path | str | None
 ) -> Iterator[tuple[str, Path | None]]:
     if directory is not None:
@@ -151,8 +138,8 @@ def _places(
         return
     root = os.environ.get(VARIABLE)
     yield f"${VARIABLE}/{source.name}", Path(root) / source.name if root else None
-    for place in (CACHE / source.name, *source.system_directories):
-        yield str(place), place
+    for location in (CACHE / source.name, *source.system_directories):
+        yield str(location), location
 
 
 def _path(directory: Path, file: File) -> Path | None:
@@ -167,33 +154,33 @@ def _content(path: Path, file: File) -> bytes:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{path} is damaged: it cannot be unzipped ({error}); replace it."
+                f"{path} is damaged and cannot be decompressed ({error}). Replace it."
             ) from error
-    check(str(path), content, file, "replace or remove the file")
+    check(str(path), content, file, "Replace or remove the file")
     return content
 
 
 def check(name: str, content: bytes, file: File, cure: str) -> None:
-    """Refuse content that is not that of a published file.
+    """Raise an error if content differs from a published file.
 
     Args:
-        name: where the content is from, for the message.
-        content: uncompressed.
-        file: as it was published.
-        cure: what to do, for the message.
+        name: origin of the content, for the message.
+        content: uncompressed content.
+        file: the published file.
+        cure: instruction for the user, for the message.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if the digests differ.
 
     Example:
         >>> digest = hashlib.sha256(b"hello").hexdigest()
-        >>> check("here", b"hello", File("greeting.txt", digest), "replace it")
+        >>> check("a.txt", b"hello", File("greeting.txt", digest), "Replace it")
     """
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
         raise ValueError(
-            f"{name} is not the published {file.name}: the SHA-256 of its content is "
-            f"{found} instead of {file.sha256}; {cure}."
+            f"{name} differs from the published {file.name}: its SHA-256 is {digest}, "
+            f"expected {file.sha256}. {cure}."
         )
 
 
@@ -202,7 +189,7 @@ def _rows(repository: str) -> Any:
         from datasets import load_dataset
     except ImportError as error:
         raise ImportError(
-            "the library `datasets` is not installed; run: pip install datasets"
+            "the library `datasets` is not installed. Run: pip install datasets"
         ) from error
     return load_dataset(repository)
 
@@ -211,10 +198,10 @@ def _message(source: Source, failures: Sequence[str]) -> str:
     names = ", ".join(file.name for file in source.files)
     return "\n".join(
         [
-            f"the data set {source.name} was not found.",
+            f"Data set {source.name} not found.",
             *(f"- {failure}" for failure in failures),
-            f"Its files are {names}, from {source.package}: name their directory with "
-            f"`directory`, or put them, gzipped or not, into {CACHE / source.name}, which "
-            f"`python -m benchmarks.fetch_data {source.name}` does in a checkout.",
+            f"Get {names} from {source.package} and copy them, gzipped or not, to "
+            f"{CACHE / source.name}, or pass their directory=... In a checkout, "
+            f"`python -m benchmarks.fetch_data {source.name}` downloads them.",
         ]
     )

@@ -1,4 +1,4 @@
-"""What a loader returns: arrays of features and labels, for training and for test."""
+"""Data sets as arrays of features and labels, for training and for test."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,8 @@ class Labelled(NamedTuple):
     """Examples and their classes.
 
     Attributes:
-        features: one row an example, in single precision.
-        labels: the class of each example, from 0.
-
-    Example:
-        >>> import numpy as np
-        >>> Labelled(np.zeros((5, 2), np.float32), np.zeros(5, np.int32)).labels.shape
-        (5,)
+        features: features in single precision, one row per example.
+        labels: class of each example, from 0.
     """
 
     features: Float32[np.ndarray, "examples features"]
@@ -24,12 +19,12 @@ class Labelled(NamedTuple):
 
 
 class DataSet(NamedTuple):
-    """A set with the split into training and test that it is published with.
+    """A data set with its published split into training and test examples.
 
     Attributes:
-        train: the examples to train and validate on.
-        test: the examples to measure the result on.
-        classes: the number of classes.
+        train: examples for training and validation.
+        test: examples for the final evaluation.
+        classes: number of classes.
 
     Example:
         >>> from fedbilevel.datasets import digits
@@ -44,15 +39,15 @@ class DataSet(NamedTuple):
 
 
 class GroupedDataSet(NamedTuple):
-    """A set whose examples belong to groups that are a natural choice of devices.
+    """A data set whose examples belong to groups, a natural choice of devices.
 
     Attributes:
-        train: the examples to train and validate on.
-        test: the examples to measure the result on.
-        classes: the number of classes.
-        train_groups: the group of each training example, from 0.
-        test_groups: the group of each test example, from 0.
-        group_names: what each group is called.
+        train: examples for training and validation.
+        test: examples for the final evaluation.
+        classes: number of classes.
+        train_groups: group of each training example, from 0.
+        test_groups: group of each test example, from 0.
+        group_names: name of each group.
 
     Example:
         >>> import numpy as np

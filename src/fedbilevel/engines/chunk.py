@@ -181,13 +181,13 @@ def _uploads(
     result = jax.vmap(partial(run_device, phase, downlink), (0, COHORT_AXES, 0))(
         private, data, keys
     )
-    received = jax.vmap(phase.received, (0, None))(result.upload, downlink)
+    received = jax.vmap(phase.decode_upload, (0, None))(result.upload, downlink)
     return _Uploads(phase, downlink, received, result.private, result.info)
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:
     """Return the distances of uploads in each variable."""
-    ways = jax.vmap(uploads.phase.way, in_axes=(0, None))(
+    ways = jax.vmap(uploads.phase.deviations, in_axes=(0, None))(
         uploads.received, uploads.downlink
     )
     return distances(jnp, ways, allowed)

@@ -95,14 +95,14 @@ class DebugSimulation:
                 )
                 received, infos = jax.tree.map(
                     lambda leaf: jnp.asarray(leaf)[None],
-                    (phase.received(upload, downlink), info),
+                    (phase.decode_upload(upload, downlink), info),
                 )
                 (allowed,) = acceptable(received, infos, jnp.array([True]), job.limits)
                 counted[index] = allowed
                 replies.append(_Reply(index, received, infos, after))
             if phase.is_compared and job.limits.distance is not None:
                 ways = [
-                    jax.vmap(phase.way, in_axes=(0, None))(reply.received, downlink)
+                    jax.vmap(phase.deviations, in_axes=(0, None))(reply.received, downlink)
                     for reply in replies
                 ]
                 indices = [reply.row for reply in replies]

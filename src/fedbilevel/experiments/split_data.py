@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel import datasets
-from fedbilevel.data.partitions import nobody_without, partition, take
+from fedbilevel.data.partitions import fill_empty_parts, partition, take
 from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
 from fedbilevel.experiments.schema.data import HUB_FIELDS, Data, Partition
 from fedbilevel.problems.imbalance import long_tail
@@ -58,7 +58,7 @@ def split_data(data: Data, held: Partition) -> SplitData:
     upper = take(table, np.arange(training, training + validation))
     if groups is None:
         both = np.concatenate([lower.labels, upper.labels])
-        rows = nobody_without(_deal(both, held))
+        rows = fill_empty_parts(_deal(both, held))
     else:
         chosen = groups[np.concatenate([kept, np.arange(training, len(table.labels))])]
         rows = [np.flatnonzero(chosen == group) for group in np.unique(chosen)]
@@ -68,8 +68,8 @@ def split_data(data: Data, held: Partition) -> SplitData:
             lower,
             upper,
             source.test,
-            nobody_without([part[part < count] for part in rows]),
-            nobody_without([part[part >= count] - count for part in rows]),
+            fill_empty_parts([part[part < count] for part in rows]),
+            fill_empty_parts([part[part >= count] - count for part in rows]),
             source.classes,
         ),
         wrong,

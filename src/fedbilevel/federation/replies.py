@@ -154,7 +154,7 @@ class ReplyCollector:
             self._add(device, received, info)
             return
         # How far is too far is known when all have answered.
-        way = self._phase.way(received, self._downlink)
+        way = self._phase.deviations(received, self._downlink)
         stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], way)
         (gone,) = distances(np, stacked, np.array([True])).T
         self._held[device] = _Held(received, info, gone)

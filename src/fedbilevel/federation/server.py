@@ -320,7 +320,7 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
         problem=job.problem,
         reference=reference,
     )
-    received = jax.eval_shape(phase.received, upload, downlink)
+    received = jax.eval_shape(phase.decode_upload, upload, downlink)
     return Form(upload, info, received)
 
 

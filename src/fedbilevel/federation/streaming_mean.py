@@ -98,4 +98,4 @@ def received_by_server(
         >>> received_by_server.__name__
         'received_by_server'
     """
-    return reference.of(algorithm, problem).received(upload, downlink)
+    return reference.of(algorithm, problem).decode_upload(upload, downlink)

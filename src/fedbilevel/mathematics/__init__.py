@@ -1,1 +1,1 @@
-"""Problems, hypergradients, tree arithmetic and what settings may be."""
+"""Problems, hypergradients, tree arithmetic and the types of settings."""

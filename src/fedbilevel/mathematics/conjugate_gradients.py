@@ -1,8 +1,8 @@
-"""Conjugate gradients in single iterations, for products from anywhere.
+"""Conjugate gradients in single iterations, for traced or federated products.
 
 `jax.scipy.sparse.linalg.cg` needs a traced product and returns the solution alone. Here
-each product may be an exchange with all devices, and the iteration also measures what
-its error bound and its failure depend on: the curvature that it has met.
+each product may be an exchange with all devices, and the iteration also measures the
+curvature along its directions, for an error bound and for a convexity check.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from fedbilevel.mathematics import tree
 
 FLAT = 1e-14
-"""The part of the largest curvature below which rounding hides the sign of another."""
+"""Curvature below this fraction of the largest has no sign, because of rounding."""
 
 
 class Solve(NamedTuple):
@@ -23,16 +23,16 @@ class Solve(NamedTuple):
 
     Attributes:
         solution: z.
-        residual: b − Hz by the recursion, which drifts from the true one.
-        direction: the vector that the next product is wanted of.
-        squared: the squared norm of the residual.
-        goal: the squared norm at which the solve is done.
-        inverse_bound: the sum of ‖p‖² / pᵀHp over the directions p so far: the trace of
+        residual: b − Hz by the recursion, which drifts from the true residual.
+        direction: vector for the next product.
+        squared: squared norm of the residual.
+        goal: squared norm of the residual at which the solve has converged.
+        inverse_bound: sum of ‖p‖² / pᵀHp over the directions p so far: the trace of
             the inverse of Lanczos' matrix, which is at least the largest eigenvalue of
-            H⁻¹ on the subspace that the solve has seen.
-        lowest: the smallest curvature pᵀHp / ‖p‖² so far.
-        highest: the largest curvature so far.
-        products: how many products were used.
+            H⁻¹ on the subspace of these directions.
+        lowest: smallest curvature pᵀHp / ‖p‖² so far.
+        highest: largest curvature so far.
+        products: number of products so far.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,12 +52,12 @@ class Solve(NamedTuple):
 
     @property
     def convex(self) -> Array:
-        """Whether all curvature so far was above zero, rounding apart."""
+        """True if all curvature so far was above zero, up to rounding."""
         return self.lowest > FLAT * self.highest
 
     @property
-    def done(self) -> Array:
-        """Whether the residual is as small as was asked for."""
+    def converged(self) -> Array:
+        """True if the residual is within the tolerance."""
         return self.squared <= self.goal
 
 
@@ -66,7 +66,7 @@ def begin(right: PyTree, tolerance: tree.Scalar) -> Solve:
 
     Args:
         right: b.
-        tolerance: the residual at which the solve is done, relative to b.
+        tolerance: residual at which the solve has converged, relative to b.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,10 +91,10 @@ def begin(right: PyTree, tolerance: tree.Scalar) -> Solve:
 def advance(state: Solve, product: PyTree) -> Solve:
     """Return the state after one iteration of Hestenes and Stiefel's method.
 
-    Where the direction has no curvature above zero, the solution stays as it is.
+    If the curvature along the direction is not above zero, the solution is unchanged.
 
     Args:
-        state: before the iteration.
+        state: state before the iteration.
         product: H times `state.direction`.
 
     Example:
@@ -104,11 +104,11 @@ def advance(state: Solve, product: PyTree) -> Solve:
         0.5
     """
     length = tree.squared_norm(state.direction)
-    curved = tree.inner(state.direction, product)
-    curvature = curved / length
+    energy = tree.inner(state.direction, product)
+    curvature = energy / length
     highest = jnp.maximum(state.highest, curvature)
     convex = curvature > FLAT * highest
-    alpha = jnp.where(convex, state.squared / jnp.where(convex, curved, 1), 0)
+    alpha = jnp.where(convex, state.squared / jnp.where(convex, energy, 1), 0)
     residual = tree.add_scaled(state.residual, -alpha, product)
     squared = tree.squared_norm(residual)
     beta = jnp.where(convex, squared / state.squared, 0)
@@ -132,35 +132,35 @@ def solve(
     tolerance: tree.Scalar,
     limit: int | Int[Array, ""],
 ) -> Solve:
-    """Solve H z = b where the product can be traced.
+    """Solve H z = b with a traceable product.
 
     Args:
-        product: of H and a vector.
+        product: function from a vector to H times the vector.
         right: b.
-        tolerance: stop when the residual is this small relative to b.
-        limit: the most products to use.
+        tolerance: residual at which the solve stops, relative to b.
+        limit: largest number of products.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> found = solve(lambda v: jnp.array([1.0, 4.0]) * v, jnp.ones(2), 1e-6, 9)
-        >>> found.solution, int(found.products)
+        >>> state = solve(lambda v: jnp.array([1.0, 4.0]) * v, jnp.ones(2), 1e-6, 9)
+        >>> state.solution, int(state.products)
         (Array([1.  , 0.25], dtype=float32), 2)
     """
     return jax.lax.while_loop(
-        lambda state: ~state.done & (state.products < limit) & state.convex,
+        lambda state: ~state.converged & (state.products < limit) & state.convex,
         lambda state: advance(state, product(state.direction)),
         begin(right, tolerance),
     )
 
 
 def products_needed(state: Solve) -> Float[Array, ""]:
-    """Return about how many products a solve takes in all, from one cut short.
+    """Return an estimate of all products that an unfinished solve needs.
 
-    The residual falls from where it is at the rate that conjugate gradients have at
-    least for the condition number seen so far: 2 exp(−2n / √κ) after n products.
+    It assumes the guaranteed rate of conjugate gradients for the condition number κ
+    measured so far: n products multiply the residual by at most 2 exp(−2n / √κ).
 
     Args:
-        state: of the solve that was cut short.
+        state: state of the unfinished solve.
 
     Example:
         >>> import jax.numpy as jnp
@@ -171,7 +171,7 @@ def products_needed(state: Solve) -> Float[Array, ""]:
         96
     """
     condition = jnp.maximum(1.0, state.highest * state.inverse_bound)
-    left = jnp.sqrt(state.squared / jnp.where(state.goal > 0, state.goal, 1))
-    reduction = jnp.log(jnp.maximum(1.0, 2 * left))
+    ratio = jnp.sqrt(state.squared / jnp.where(state.goal > 0, state.goal, 1))
+    reduction = jnp.log(jnp.maximum(1.0, 2 * ratio))
     more = jnp.ceil(0.5 * jnp.sqrt(condition) * reduction)
     return state.products.astype(more.dtype) + more

@@ -1,9 +1,9 @@
 """Estimators of the hypergradient ∇Φ(x) = ∇x f − ∇²xy g [∇²yy g]⁻¹ ∇y f (Lemma 1).
 
-Each is a small frozen dataclass, called as `estimator(problem, x, y, samples)`. They
-differ in how they apply the inverse Hessian. On one device's samples, each follows that
-device's own hypergradient: its mean over devices is the global hypergradient only where
-the devices are homogeneous, as the paper assumes.
+An estimator is a frozen dataclass, called as `estimator(problem, x, y, samples)`.
+Estimators differ in how they apply the inverse Hessian. On one device's samples, they
+estimate the local hypergradient of that device. The mean over devices is the global
+hypergradient only if the devices are homogeneous, as the paper assumes.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,13 @@ from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
 
 
 class Samples(NamedTuple):
-    """What one step draws: ξ̂ = {ξ, ζ_0, ζ_1 … ζ_Q}, and ζ for the lower gradient.
+    """The batches of one step: ξ̂ = {ξ, ζ_0, ζ_1 … ζ_Q}, and ζ for the lower gradient.
 
     Attributes:
         upper: ξ, for both gradients of the upper loss.
         lower: ζ, for the gradient of the lower loss.
         cross: ζ_0, for the mixed second derivative.
         curvature: ζ_1 … ζ_Q, independent batches for the Hessians.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> batch = jnp.ones(4)
-        >>> Samples(batch, batch, batch, (batch, batch)).curvature[1].shape
-        (4,)
     """
 
     upper: Batch
@@ -54,7 +48,7 @@ class Hypergradient(Protocol):
 
     @property
     def curvature_draws(self) -> int:
-        """The number of independent batches that `samples.curvature` must hold."""
+        """The required number of independent batches in `samples.curvature`."""
 
     def __call__(
         self, problem: BilevelProblem, x: Upper, y: Lower, samples: Samples, /
@@ -67,13 +61,13 @@ class Hypergradient(Protocol):
 class NeumannSeries:
     """The paper's estimator: a truncated Neumann series with independent samples.
 
-    Ĥ = θ Σ_{q=−1}^{Q−1} Π_{j=Q−q}^{Q} (I − θ ∇²yy g(x, y; ζ_j)) stands for the inverse
-    Hessian: Q + 1 terms, Q Hessian products, ζ_Q applied first. Its bias is at most
-    Δ_Q = (1 − θμ)^{Q+1} L_0 L_1 / μ when θ < 1 / L_1.
+    Ĥ = θ Σ_{q=−1}^{Q−1} Π_{j=Q−q}^{Q} (I − θ ∇²yy g(x, y; ζ_j)) approximates the
+    inverse Hessian: Q + 1 terms, Q Hessian products, ζ_Q applied first. Its bias is at
+    most Δ_Q = (1 − θμ)^{Q+1} L_0 L_1 / μ if θ < 1 / L_1.
 
     Attributes:
         terms: Q, the number of Hessian products.
-        scale: θ, below 1 / L_1 where L_1 bounds the lower Hessian.
+        scale: θ, below 1 / L_1, where L_1 bounds the lower Hessian.
 
     Example:
         >>> import jax.numpy as jnp
@@ -96,8 +90,8 @@ class NeumannSeries:
         tree.Scalar,
         Range(
             above=0.0,
-            remark="take it a little below 1 / L_1, the inverse of the largest "
-            "curvature of the lower loss",
+            remark="slightly below 1 / L_1, the inverse of the largest curvature of "
+            "the lower loss",
         ),
     ]
 
@@ -106,7 +100,7 @@ class NeumannSeries:
 
     @property
     def curvature_draws(self) -> int:
-        """Q independent batches, one a Hessian product."""
+        """Q independent batches, one for each Hessian product."""
         return self.terms
 
     def __call__(
@@ -114,9 +108,9 @@ class NeumannSeries:
     ) -> Upper:
         """Return ∇x f(ξ) − ∇²xy g(ζ_0) Ĥ ∇y f(ξ)."""
         gradient_x, gradient_y = problem.upper_gradients(x, y, samples.upper)
-        # power = Π_{j=Q−q}^{Q} (I − θ∇²yy g(ζ_j)) ∇y f, begun at q = −1 where the
-        # product is empty. The loop is unrolled: on a CPU this ran 1.3 to 1.5 times as
-        # fast as a scan, which would gather all Q batches before it used the first.
+        # power = Π_{j=Q−q}^{Q} (I − θ∇²yy g(ζ_j)) ∇y f, starting at q = −1 with an
+        # empty product. The loop is unrolled: on a CPU it ran 1.3 to 1.5 times as fast
+        # as a scan, which gathers all Q batches before it uses the first.
         power = total = gradient_y
         for batch in reversed(samples.curvature):
             product = _product(problem.hessian_product, x, y, batch, power)
@@ -128,8 +122,9 @@ class NeumannSeries:
         )
 
 
-# Traced once for a series and not Q times; the compiled program is the same. The oracle
-# is an argument, since JAX would want a weak reference to a function of its own.
+# The jit makes JAX trace the product once per series instead of Q times; the compiled
+# program is the same. The oracle is a static argument, because `jax.jit(oracle)` needs
+# a weak reference to the oracle, which not every callable supports.
 @partial(jax.jit, static_argnums=0, inline=True)
 def _product(
     oracle: HessianProduct, x: Upper, y: Lower, batch: Batch, vector: Lower
@@ -142,13 +137,13 @@ def _product(
 class ConjugateGradient:
     """The inverse Hessian of one batch, applied by conjugate gradients.
 
-    Exact up to its tolerance on that batch, but biased for the expected Hessian, since
-    the inverse of a sample is not a sample of the inverse: use it with large or full
-    batches, and `NeumannSeries` with small ones.
+    It is exact on that batch up to its tolerance, but biased for the expected Hessian:
+    the inverse of a sampled Hessian is not unbiased. Use it with large or full batches,
+    and `NeumannSeries` with small batches.
 
     Attributes:
-        iterations: the most Hessian products to spend.
-        tolerance: stop when the residual is this small relative to ∇y f.
+        iterations: largest number of Hessian products.
+        tolerance: residual at which the solve stops, relative to ∇y f.
 
     Example:
         >>> import jax.numpy as jnp
@@ -174,7 +169,7 @@ class ConjugateGradient:
 
     @property
     def curvature_draws(self) -> int:
-        """One batch: every product must be with the same Hessian."""
+        """One batch: all products need the same Hessian."""
         return 1
 
     def __call__(
@@ -183,7 +178,7 @@ class ConjugateGradient:
         """Return ∇x f(ξ) − ∇²xy g(ζ_0) [∇²yy g(ζ_1)]⁻¹ ∇y f(ξ)."""
         gradient_x, gradient_y = problem.upper_gradients(x, y, samples.upper)
         (batch,) = samples.curvature
-        # Flat, because the solver wants one dtype where y may have several.
+        # The solver needs a single dtype, but the leaves of y may have several.
         right, unravel = ravel_pytree(gradient_y)
 
         def hessian(vector: Float[Array, "y"]) -> Float[Array, "y"]:

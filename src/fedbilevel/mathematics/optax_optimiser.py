@@ -1,4 +1,4 @@
-"""An optax optimiser whose numbers are leaves, so that they can be swept."""
+"""An optax optimiser with numeric arguments as pytree leaves, for `sweep`."""
 
 import inspect
 import types
@@ -18,26 +18,22 @@ from fedbilevel.nearest import nearest
 from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
 
 GROUP = "fedbilevel.server_optimisers"
-"""The entry points of plug-ins: functions that return what those of optax do."""
+"""Entry-point group of plug-ins: functions that return an optax transformation."""
 
 
 @register
 @dataclass(frozen=True)
 class OptaxOptimiser:
-    """An optimiser of optax by its name and arguments; make it with `optax_optimiser`.
+    """An optax optimiser by name and arguments; created with `optax_optimiser`.
 
-    Unlike what optax itself returns, two of the same name and arguments are equal, so
-    that the second compiles nothing anew and a run can be resumed with it. Numbers are
-    leaves: a grid of learning rates runs in one `sweep`.
+    Unlike transformations of optax, two optimisers with the same name and arguments are
+    equal, so the second needs no compilation and a run can be resumed with it. Numbers
+    are leaves: a grid of learning rates runs in one `sweep`.
 
     Attributes:
-        name: of a function of optax, or of one that a plug-in brings.
-        numbers: arguments that are fractions.
+        name: name of a function of optax or of a plug-in.
+        numbers: floating-point arguments.
         choices: all other arguments.
-
-    Example:
-        >>> optax_optimiser("adam", learning_rate=0.01).numbers
-        {'learning_rate': 0.01}
     """
 
     name: str = field(metadata={"static": True})
@@ -45,42 +41,42 @@ class OptaxOptimiser:
     choices: tuple[tuple[str, Any], ...] = field(metadata={"static": True})
 
     def init(self, parameters: PyTree) -> PyTree:
-        """Return the first state."""
-        return self._made().init(parameters)
+        """Return the initial state."""
+        return self._transformation().init(parameters)
 
     def step(
         self, gradient: PyTree, state: PyTree, parameters: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Return the parameters after a step, and the next state."""
-        return _step(self._made(), gradient, state, parameters)
+        return _step(self._transformation(), gradient, state, parameters)
 
     @property
     def table(self) -> dict[str, Any]:
-        """Name and arguments as a file has them."""
-        held = {**self.numbers, **dict(self.choices)}
+        """Name and arguments as a table of an experiment file."""
+        arguments = {**self.numbers, **dict(self.choices)}
         plain = {
-            key: {"schedule": one.name, **one.table}
-            if isinstance(one, OptaxSchedule)
-            else one
-            for key, one in sorted(held.items())
+            key: {"schedule": value.name, **value.table}
+            if isinstance(value, OptaxSchedule)
+            else value
+            for key, value in sorted(arguments.items())
         }
         return {"name": self.name, **plain}
 
-    def _made(self) -> Any:
+    def _transformation(self) -> Any:
         return _factory(self.name)(**self.numbers, **dict(self.choices))
 
 
 @register
 @dataclass(frozen=True)
-class GivenOptimiser:
-    """A transformation of optax that was made elsewhere, and cannot be looked into.
+class TransformationOptimiser:
+    """An optimiser made from any optax transformation, with unknown arguments.
 
     Attributes:
-        transformation: the pair of functions that optax returns.
+        transformation: pair of functions that optax returns.
 
     Example:
         >>> import optax
-        >>> optimiser = GivenOptimiser(optax.sgd(0.5))
+        >>> optimiser = TransformationOptimiser(optax.sgd(0.5))
         >>> float(optimiser.step(2.0, optimiser.init(1.0), 1.0)[0])
         0.0
     """
@@ -88,7 +84,7 @@ class GivenOptimiser:
     transformation: Any = field(metadata={"static": True})
 
     def init(self, parameters: PyTree) -> PyTree:
-        """Return the first state."""
+        """Return the initial state."""
         return self.transformation.init(parameters)
 
     def step(
@@ -99,17 +95,18 @@ class GivenOptimiser:
 
 
 def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
-    """Return an optimiser of optax that is equal to another of the same arguments.
+    """Return an optax optimiser that is equal to others with the same arguments.
 
     Args:
-        name: of a function of optax that returns an optimiser; of one that a plug-in
-            brings, by an entry point of the group `fedbilevel.server_optimisers`; or
-            its place, such as `package.module:function`.
-        arguments: of that function: numbers, true or false, words. A learning rate may
-            be a schedule, by `optax_schedule` or as a table with a `schedule` in it.
+        name: name of an optax function that returns an optimiser, of a plug-in's entry
+            point in the group `fedbilevel.server_optimisers`, or an import path such as
+            `package.module:function`.
+        arguments: arguments of that function: numbers, booleans, strings. A learning
+            rate may be a schedule: the result of `optax_schedule`, or a table with the
+            key `schedule`.
 
     Raises:
-        ValueError: if there is no such optimiser, or not with such arguments.
+        ValueError: if the optimiser is unknown or rejects the arguments.
 
     Example:
         >>> optax_optimiser("adam", learning_rat=0.01)
@@ -119,93 +116,100 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
         learning_rate?
     """
     parameters = _parameters(name, arguments)
-    given = {
-        key: _converted(one, key, parameters[key].default)
-        for key, one in sorted(arguments.items())
+    values = {
+        key: _convert(value, key, parameters[key].default)
+        for key, value in sorted(arguments.items())
     }
-    numbers = {key: one for key, one in given.items() if _is_rate(one)}
-    choices = tuple((key, one) for key, one in given.items() if key not in numbers)
-    made = OptaxOptimiser(name, numbers, choices)
-    # Not on a scalar: sm3 takes vectors and matrices only.
-    tried = {"vector": jnp.zeros(2), "matrix": jnp.zeros((2, 2))}
+    numbers = {key: value for key, value in values.items() if _is_rate(value)}
+    choices = tuple((key, v) for key, v in values.items() if key not in numbers)
+    optimiser = OptaxOptimiser(name, numbers, choices)
+    # The trial has no scalar, because sm3 takes only vectors and matrices.
+    trial = {"vector": jnp.zeros(2), "matrix": jnp.zeros((2, 2))}
     try:
-        made.step(tried, made.init(tried), tried)
+        optimiser.step(trial, optimiser.init(trial), trial)
     except Exception as error:
-        # Factories check little: what is wrong may show as any error.
-        raise ValueError(f"{_called(name)} refuses its arguments: {error}") from error
-    return made
+        # Factories check little: a wrong argument may raise any error.
+        raise ValueError(
+            f"{_full_name(name)} rejects its arguments {dict(arguments)}: {error}"
+        ) from error
+    return optimiser
 
 
 def optimiser_of(table: Mapping[str, Any]) -> OptaxOptimiser:
-    """Return the optimiser that a table of a file stands for.
+    """Return the optimiser that a table of an experiment file specifies.
 
     Example:
         >>> optimiser_of({"name": "sgd", "learning_rate": 1.0}).name
         'sgd'
     """
-    given = dict(table)
-    name = given.pop("name", None)
+    arguments = dict(table)
+    name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError(f"the name of an optax optimiser is needed, not {name!r}.")
-    return optax_optimiser(name, **given)
+        raise ValueError(
+            f"name is {name!r}, expected the name of an optax optimiser, such as "
+            '"adam".'
+        )
+    return optax_optimiser(name, **arguments)
 
 
 def as_tree(optimiser: Any) -> Any:
-    """Return an optimiser as a pytree; a transformation of optax becomes one.
+    """Return an optimiser as a pytree; an optax transformation is wrapped.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if it is not an optimiser.
 
     Example:
         >>> as_tree(0.1)
         Traceback (most recent call last):
         ...
-        TypeError: a float was given for the server's optimiser; give one of optax, such
-        as optax.adam(0.01).
+        TypeError: The server's optimiser is 0.1, expected an optimiser of optax. Pass,
+        for example, optax.adam(0.01).
     """
-    # Within a transformation of JAX a tree may hold anything in place of its leaves.
+    # Within a JAX transformation, a tree may have any object in place of its leaves.
     if not callable(getattr(optimiser, "init", None)):
         if optimiser is None or isinstance(optimiser, float | int | str | type):
             raise TypeError(
-                f"a {type(optimiser).__name__} was given for the server's optimiser; "
-                "give one of optax, such as optax.adam(0.01)."
+                f"The server's optimiser is {optimiser!r}, expected an optimiser of "
+                "optax. Pass, for example, optax.adam(0.01)."
             )
         return optimiser
-    return optimiser if hasattr(optimiser, "step") else GivenOptimiser(optimiser)
+    if hasattr(optimiser, "step"):
+        return optimiser
+    return TransformationOptimiser(optimiser)
 
 
 @cache
 def factories() -> dict[str, Callable[..., Any]]:
-    """Return the functions of optax and of plug-ins that make an optimiser, by name.
+    """Return the functions of optax and of plug-ins that return optimisers, by name.
 
     Example:
         >>> "adam" in factories(), "chain" in factories()
         (True, False)
     """
-    import optax  # a tenth of a second, which few programs need
+    import optax  # imported here: it takes 0.1 s, and few programs need it
 
-    found: dict[str, Callable[..., Any]] = {
-        name: one
-        for name, one in vars(optax).items()
-        if isinstance(one, types.FunctionType)
-        and "learning_rate" in inspect.signature(one).parameters
-        and "GradientTransformation" in str(inspect.signature(one).return_annotation)
+    functions: dict[str, Callable[..., Any]] = {
+        name: function
+        for name, function in vars(optax).items()
+        if isinstance(function, types.FunctionType)
+        and "learning_rate" in (signature := inspect.signature(function)).parameters
+        and "GradientTransformation" in str(signature.return_annotation)
     }
     for point, factory in plugged_in(GROUP):
         if not callable(factory):
-            leave_out(point, "it is no function.")
-        elif point.name in found:
+            leave_out(point, "it is not a function.")
+        elif point.name in functions:
             leave_out_taken(point, "server optimiser")
         else:
-            found[point.name] = factory
-    return found
+            functions[point.name] = factory
+    return functions
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """Return the function of a name, or at a place.
+    """Return the function with a name or an import path.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if it does not exist.
     """
     known = factories()
     if name in known:
@@ -214,24 +218,27 @@ def _factory(name: str) -> Callable[..., Any]:
         raise ValueError(f"optax has no optimiser {name!r}; {nearest(name, known)}")
     factory = at_place(name)
     if not callable(factory):
-        raise ValueError(f"{name} is no function that would make an optimiser.")
-    made: Callable[..., Any] = factory
-    return made
+        raise ValueError(
+            f"{name} is a {type(factory).__name__}, expected a function that returns "
+            "an optax optimiser."
+        )
+    function: Callable[..., Any] = factory
+    return function
 
 
 def _step(
     transformation: Any, gradient: PyTree, state: PyTree, parameters: PyTree
 ) -> tuple[PyTree, PyTree]:
-    # Optax mixes its counts and rates of any precision with what it is given.
+    # Optax mixes counts and rates of any precision with the parameters.
     with jax.numpy_dtype_promotion("standard"):
-        updates, following = transformation.update(gradient, state, parameters)
-    following = jax.tree.map(
-        lambda old, new: jnp.asarray(new, jnp.result_type(old)), state, following
+        updates, next_state = transformation.update(gradient, state, parameters)
+    next_state = jax.tree.map(
+        lambda old, new: jnp.asarray(new, jnp.result_type(old)), state, next_state
     )
-    moved = jax.tree.map(
+    next_parameters = jax.tree.map(
         lambda a, b: a + jnp.asarray(b, jnp.result_type(a)), parameters, updates
     )
-    return moved, following
+    return next_parameters, next_state
 
 
 def _parameters(
@@ -241,25 +248,25 @@ def _parameters(
     for key in arguments:
         if key not in parameters:
             raise ValueError(
-                f"{_called(name)} has no argument {key}; {nearest(key, parameters)}"
+                f"{_full_name(name)} has no argument {key}; {nearest(key, parameters)}"
             )
-    for key, one in parameters.items():
-        if one.default is inspect.Parameter.empty and key not in arguments:
-            raise ValueError(f"{_called(name)} needs the argument {key}.")
+    for key, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and key not in arguments:
+            raise ValueError(f"{_full_name(name)} needs the argument {key}.")
     return parameters
 
 
-def _called(name: str) -> str:
+def _full_name(name: str) -> str:
     module = getattr(_factory(name), "__module__", None) or ""
     return f"{name} of optax" if module.partition(".")[0] == "optax" else name
 
 
-def _converted(value: Any, key: str, default: Any) -> Any:
+def _convert(value: Any, key: str, default: Any) -> Any:
     if isinstance(value, Mapping) and "schedule" in value:
         return schedule_of(value)
-    # A file may say 1 where 1.0 is meant.
-    meant = key == "learning_rate" or isinstance(default, float)
-    return float(value) if meant and type(value) is int else value
+    # In a file, a user may write 1 for 1.0.
+    is_float = key == "learning_rate" or isinstance(default, float)
+    return float(value) if is_float and type(value) is int else value
 
 
 def _is_rate(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""An optax schedule that can be named in a file, compared and written down."""
+"""An optax schedule that can be named in a file, compared and saved."""
 
 import inspect
 import types
@@ -16,12 +16,7 @@ from fedbilevel.nearest import nearest
 
 
 class Entry(NamedTuple):
-    """A name and its value; a tuple of entries is a table that can be hashed.
-
-    Example:
-        >>> Entry("init_value", 0.1).value
-        0.1
-    """
+    """A name and its value; a tuple of entries is a hashable table."""
 
     name: str | int
     value: Hashable
@@ -30,17 +25,17 @@ class Entry(NamedTuple):
 @register
 @dataclass(frozen=True)
 class OptaxSchedule:
-    """A schedule of optax by the name of its factory and the factory's arguments.
+    """An optax schedule by name and arguments; created with `optax_schedule`.
 
-    Unlike what the factory itself returns, two of the same name and arguments are
-    equal, so the second compiles nothing anew. Make it with `optax_schedule`.
+    Unlike schedules of optax, two schedules with the same name and arguments are equal,
+    so the second needs no compilation.
 
     Attributes:
-        name: of a function of `optax.schedules`.
-        arguments: of that function, in the order of their names.
+        name: name of a function of `optax.schedules`.
+        arguments: arguments of that function, sorted by name.
 
     Raises:
-        ValueError: if there is no such schedule, or not with such arguments.
+        ValueError: if the schedule is unknown or rejects the arguments.
 
     Example:
         >>> from fedbilevel import optax_schedule
@@ -56,26 +51,26 @@ class OptaxSchedule:
     arguments: tuple[Entry, ...] = field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        _made(self)
+        _build(self)
 
     def __call__(self, step: int | Int[Array, ""], /) -> tree.Scalar:
         """Return η_t."""
-        rate: tree.Scalar = _made(self)(step)
+        rate: tree.Scalar = _build(self)(step)
         return rate
 
     @property
     def table(self) -> dict[str, Any]:
-        """The arguments as a table of plain values, as a file has them."""
-        return {str(one.name): _plain(one.value) for one in self.arguments}
+        """The arguments as a table of an experiment file."""
+        return {str(entry.name): _plain(entry.value) for entry in self.arguments}
 
 
 def optax_schedule(name: str, /, **arguments: Any) -> OptaxSchedule:
-    """Return an optax schedule that is equal to another of the same arguments.
+    """Return an optax schedule that is equal to others with the same arguments.
 
     Args:
-        name: of a function of `optax.schedules`.
-        arguments: of that function: numbers, words, lists and tables of these. A table
-            with a `schedule` in it is a schedule itself, as `join_schedules` wants.
+        name: name of a function of `optax.schedules`.
+        arguments: arguments of that function: numbers, strings, lists and tables. A
+            table with the key `schedule` is a schedule, for `join_schedules`.
 
     Example:
         >>> rate = optax_schedule("cosine_decay_schedule", init_value=0.2,
@@ -87,104 +82,107 @@ def optax_schedule(name: str, /, **arguments: Any) -> OptaxSchedule:
 
 
 def schedule_of(table: Mapping[str, Any]) -> OptaxSchedule:
-    """Return the schedule that a table of a file stands for.
+    """Return the schedule that a table of an experiment file specifies.
 
     Example:
         >>> table = {"schedule": "constant_schedule", "value": 0.2}
         >>> schedule_of(table) == optax_schedule("constant_schedule", value=0.2)
         True
     """
-    given = dict(table)
-    name = given.pop("schedule")
+    arguments = dict(table)
+    name = arguments.pop("schedule")
     if not isinstance(name, str):
-        raise ValueError(f"the name of an optax schedule is needed, not {name!r}.")
-    return optax_schedule(name, **given)
+        raise ValueError(
+            f"schedule is {name!r}, expected the name of an optax schedule, such as "
+            '"cosine_decay_schedule".'
+        )
+    return optax_schedule(name, **arguments)
 
 
 @cache
 def factories() -> dict[str, Callable[..., Schedule]]:
-    """Return the functions of optax that make a schedule, by name.
+    """Return the functions of optax that return a schedule, by name.
 
     Example:
         >>> "exponential_decay" in factories()
         True
     """
-    import optax  # a tenth of a second, which few programs need
+    import optax  # imported here: it takes 0.1 s, and few programs need it
 
     return {
-        name: one
-        for name, one in vars(optax.schedules).items()
-        if isinstance(one, types.FunctionType)
-        and inspect.signature(one).return_annotation == optax.Schedule
+        name: function
+        for name, function in vars(optax.schedules).items()
+        if isinstance(function, types.FunctionType)
+        and inspect.signature(function).return_annotation == optax.Schedule
     }
 
 
 @cache
-def _made(asked: OptaxSchedule) -> Schedule:
+def _build(settings: OptaxSchedule) -> Schedule:
     known = factories()
-    if asked.name not in known:
+    if settings.name not in known:
         raise ValueError(
-            f"optax has no schedule {asked.name!r}; {nearest(asked.name, known)}"
+            f"optax has no schedule {settings.name!r}; {nearest(settings.name, known)}"
         )
-    make = known[asked.name]
-    parameters = inspect.signature(make).parameters
-    arguments = {str(one.name): _thawed(one.value) for one in asked.arguments}
+    factory = known[settings.name]
+    parameters = inspect.signature(factory).parameters
+    arguments = {str(entry.name): _thaw(entry.value) for entry in settings.arguments}
     for name in arguments:
         if name not in parameters:
             raise ValueError(
-                f"{asked.name} of optax has no argument {name}; "
+                f"{settings.name} of optax has no argument {name}; "
                 f"{nearest(name, parameters)}"
             )
-    for name, one in parameters.items():
-        if one.default is inspect.Parameter.empty and name not in arguments:
-            raise ValueError(f"{asked.name} of optax needs the argument {name}.")
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in arguments:
+            raise ValueError(f"{settings.name} of optax needs the argument {name}.")
     try:
-        made = make(**arguments)
-        float(made(0))
+        schedule = factory(**arguments)
+        float(schedule(0))
     except Exception as error:
-        # Factories check little: what is wrong may show as any error.
+        # Factories check little: a wrong argument may raise any error.
         raise ValueError(
-            f"{asked.name} of optax refuses its arguments: {error}"
+            f"{settings.name} of optax rejects its arguments {arguments}: {error}"
         ) from error
-    return made
+    return schedule
 
 
 def _entries(table: Mapping[Any, Any]) -> tuple[Entry, ...]:
-    return tuple(Entry(name, _frozen(table[name])) for name in sorted(table, key=str))
+    return tuple(Entry(name, _freeze(table[name])) for name in sorted(table, key=str))
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "schedule" in value:
             return schedule_of(value)
-        # Keys of files are words, and those of optax's tables are steps.
-        return _entries({_number_if(key): one for key, one in value.items()})
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+        # Keys of a file are strings, but optax's tables have steps as keys.
+        return _entries({_parse_key(key): item for key, item in value.items()})
+    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
 
 
-def _number_if(key: Any) -> Any:
+def _parse_key(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
-def _thawed(value: Any) -> Any:
-    """Return what optax takes: tables and lists, schedules as they are."""
+def _thaw(value: Any) -> Any:
+    """Return a value for optax: tables and lists, and schedules unchanged."""
     if not isinstance(value, tuple):
         return value
     if _is_table(value):
-        return {one.name: _thawed(one.value) for one in value}
-    return [_thawed(one) for one in value]
+        return {entry.name: _thaw(entry.value) for entry in value}
+    return [_thaw(item) for item in value]
 
 
 def _plain(value: Any) -> Any:
-    """Return what a file takes: tables with words for keys, and lists."""
+    """Return a value for a file: tables with strings as keys, and lists."""
     if isinstance(value, OptaxSchedule):
         return {"schedule": value.name, **value.table}
     if not isinstance(value, tuple):
         return value
     if _is_table(value):
-        return {str(one.name): _plain(one.value) for one in value}
-    return [_plain(one) for one in value]
+        return {str(entry.name): _plain(entry.value) for entry in value}
+    return [_plain(item) for item in value]
 
 
 def _is_table(value: tuple[Any, ...]) -> bool:
-    return bool(value) and all(isinstance(one, Entry) for one in value)
+    return bool(value) and all(isinstance(item, Entry) for item in value)

@@ -7,9 +7,9 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 Upper: TypeAlias = PyTree
-"""The outer variable x, or anything of its structure."""
+"""The upper variable x, or a tree of the same structure."""
 Lower: TypeAlias = PyTree
-"""The inner variable y, or anything of its structure."""
+"""The lower variable y, or a tree of the same structure."""
 Batch: TypeAlias = PyTree
 """Examples: a pytree whose leaves share their leading axis."""
 
@@ -66,18 +66,18 @@ class CrossProduct(Protocol):
 class BilevelProblem:
     """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1.1).
 
-    A user states the two losses as functions of (x, y, batch), where a batch has the
+    A user defines the two losses as functions of (x, y, batch), where a batch has the
     structure of a device's upper or lower examples. Automatic differentiation supplies
-    the five oracles, none of which forms a matrix. Estimators and algorithms use the
-    oracles only, so any of them may be replaced by a closed form.
+    the five oracles without forming a matrix. Estimators and algorithms use only the
+    oracles, so any oracle can be replaced by a closed form.
 
     Attributes:
         upper_loss: f, the mean over a batch.
         lower_loss: g, the mean over a batch, strongly convex in y.
         upper_gradients: ∇x f and ∇y f.
         lower_gradient: ∇y g.
-        lower_gradient_x: ∇x g, which first-order methods use in place of second
-            derivatives.
+        lower_gradient_x: ∇x g, which replaces second derivatives in first-order
+            methods.
         hessian_product: ∇²yy g · vector.
         cross_product: ∇²xy g · vector.
 
@@ -129,8 +129,8 @@ class BilevelProblem:
             object.__setattr__(self, name, function)
 
 
-# The derived oracles are frozen dataclasses and not closures, so that two problems made
-# of the same losses are equal and share one compiled program.
+# The derived oracles are frozen dataclasses instead of closures, so that two problems
+# with the same losses are equal and share one compiled program.
 @dataclass(frozen=True)
 class _Gradients:
     loss: Loss
@@ -181,6 +181,6 @@ class _CrossProduct:
 def _require_callable(name: str, value: Any) -> None:
     if not callable(value):
         raise TypeError(
-            f"{name} must be a function, but it is a {type(value).__name__}; "
-            "write it as a function of (x, y, batch)."
+            f"{name} is a {type(value).__name__}, expected a function. "
+            "Pass a function of (x, y, batch)."
         )

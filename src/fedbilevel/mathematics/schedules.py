@@ -25,7 +25,7 @@ class Schedule(Protocol):
 LearningRate: TypeAlias = Annotated[
     Scalar | Schedule, Range(above=0.0, kind="a number or a schedule")
 ]
-"""The rate that multiplies all others."""
+"""The learning rate, which multiplies all other rates."""
 
 
 @register
@@ -33,12 +33,12 @@ LearningRate: TypeAlias = Annotated[
 class CubeRootDecay:
     """η_t = scale / max(t + 2, plateau)^(1/3): the decaying rate of Theorem 3.
 
-    The paper writes η_t = (K^(2/3) / L̂) / (w_t + t)^(1/3) with a w_t that holds the
-    denominator constant until t reaches it: `plateau` is that constant.
+    The paper writes η_t = (K^(2/3) / L̂) / (w_t + t)^(1/3) with a w_t that keeps the
+    denominator constant in the first steps: `plateau` is that constant.
 
     Attributes:
         scale: K^(2/3) / L̂ in the theorem.
-        plateau: the step until which the rate stays constant.
+        plateau: last step of the constant rate.
 
     Example:
         >>> from fedbilevel import CubeRootDecay
@@ -72,9 +72,9 @@ def rate_at(learning_rate: LearningRate, step: int | Int[Array, ""]) -> Scalar:
 
 
 def as_tree(learning_rate: LearningRate) -> LearningRate:
-    """Return the same rate as a pytree, so that it may be an argument of compiled code.
+    """Return the rate as a pytree, for use as an argument of compiled code.
 
-    A schedule that is a plain function, as optax makes them, becomes part of the tree's
+    A schedule that is a plain function, such as optax's, becomes part of the tree's
     structure.
 
     Example:

@@ -1,9 +1,9 @@
-"""Settings say in their types what they may be, and are pytrees.
+"""Annotated types of settings: ranges, static fields and search hints.
 
-`local_steps: Count = 1` is whole, at least 1, and part of a program's structure;
-`multiplier: Rate = 10.0` is a number above 0, and may be traced. Checks, the tree and
-the search for good settings read it from there, so that a setting of a new algorithm
-needs a line of its own and no other.
+`local_steps: Count = 1` is an integer of at least 1 and part of a program's structure;
+`multiplier: Rate = 10.0` is a number above 0 and may be traced. Validation, the pytree
+registration and `tune` read these types, so a setting of a new algorithm is declared in
+one line.
 """
 
 import math
@@ -30,42 +30,42 @@ import numpy as np
 from fedbilevel.mathematics.tree import Scalar
 
 STATIC = "static"
-"""Marks a setting that is part of the structure of a program, and no number in it."""
+"""Mark of a setting that is part of a program's structure: its value is not traced."""
 
 
 class SettingError(ValueError):
-    """A setting that cannot be.
+    """An invalid setting.
 
     Attributes:
-        field: its name.
-        cure: what to do about it, for whoever knows which setting is meant.
+        field: name of the setting.
+        cure: instruction without the name, for callers that print the key of a file.
 
     Example:
-        >>> SettingError("devices", "give at least 1, not 0.").field
-        'devices'
+        >>> str(SettingError("devices", "give at least 1, not 0."))
+        'devices: give at least 1, not 0.'
     """
 
-    def __init__(self, field: str, cure: str, words: str | None = None) -> None:
-        super().__init__(words or f"{field}: {cure}")
+    def __init__(self, field: str, cure: str, message: str | None = None) -> None:
+        super().__init__(message or f"{field}: {cure}")
         self.field, self.cure = field, cure
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be.
+    """The allowed range of a setting.
 
     Attributes:
-        above: the largest that is too small.
-        at_least: the smallest that it may be.
-        below: the smallest that is too large.
-        at_most: the largest that it may be.
-        whole: whether it counts something.
-        kind: what is wanted, in words; a number or a whole number if nothing is said.
-        remark: why there is a limit or what happens at it, in words; nothing if that is
-            plain.
+        above: exclusive lower bound.
+        at_least: inclusive lower bound.
+        below: exclusive upper bound.
+        at_most: inclusive upper bound.
+        whole: True if the setting must be an integer.
+        kind: expected value for messages, such as "a share"; by default "a number" or
+            "a whole number".
+        remark: reason for a bound or its effect, for messages; may be empty.
 
     Example:
-        >>> Range(above=0.0, at_most=1.0).words
+        >>> Range(above=0.0, at_most=1.0).bounds
         'above 0 and at most 1'
     """
 
@@ -83,16 +83,18 @@ class Range:
             object.__setattr__(self, "kind", kind)
 
     @property
-    def words(self) -> str:
-        """The bounds, as the rest of a sentence."""
-        bounds = {
+    def bounds(self) -> str:
+        """The bounds as text for messages."""
+        values = {
             "above": self.above,
             "at least": self.at_least,
             "below": self.below,
             "at most": self.at_most,
         }
         return " and ".join(
-            f"{name} {one:.10g}" for name, one in bounds.items() if one is not None
+            f"{name} {value:.10g}"
+            for name, value in values.items()
+            if value is not None
         )
 
     def allow(self, value: Any) -> bool:
@@ -112,63 +114,58 @@ class Range:
 
 @dataclass(frozen=True)
 class FreshWeight:
-    """Marks α such that α · learning_rate^power weighs a fresh gradient: at most 1.
+    """Mark of a setting α: α · learning_rate^power, a fresh gradient's weight, is ≤ 1.
 
-    Example:
-        >>> FreshWeight(power=2).power
-        2
+    Attributes:
+        power: power of the learning rate.
     """
 
     power: int
 
 
 class Search(Enum):
-    """Marks a setting that is worth a search, and says where.
+    """Mark of a setting that `tune` searches, with its search range."""
 
-    Example:
-        >>> Search.CURVATURE.name
-        'CURVATURE'
-    """
-
-    WIDE = "in a wide range around the given number: it has no natural unit"
-    NEAR = "in a range around the given number"
+    WIDE = "in a wide range around the current value: it has no natural unit"
+    NEAR = "in a range around the current value"
     CURVATURE = "in units of 1 / (L · learning_rate)"
 
 
 Count: TypeAlias = Annotated[int, Range(at_least=1.0, whole=True), STATIC]
-"""How many there are of something; another number is another program."""
+"""An integer of at least 1; a change compiles another program."""
 Switch: TypeAlias = Annotated[bool, STATIC]
-"""Whether to do something; either is a program of its own."""
+"""A boolean; a change compiles another program."""
 Rate: TypeAlias = Annotated[Scalar, Range(above=0.0)]
-"""A number above 0: of a length, a weight, a size."""
+"""A number above 0, such as a length, a weight or a size."""
 Fraction: TypeAlias = Annotated[Scalar, Range(above=0.0, at_most=1.0)]
-"""A part of a whole."""
+"""A number above 0 and at most 1."""
 UpperRate: TypeAlias = Annotated[
     Scalar, Range(at_least=0.0, remark="0 trains y with x fixed"), Search.WIDE
 ]
-"""Multiplies the steps of x."""
+"""Factor of the steps on x."""
 LowerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.CURVATURE]
-"""Multiplies the steps of y, or of another solution of equations in y's Hessian."""
+"""Factor of the steps on y, or on another variable with y's Hessian, such as z."""
 ServerRate: TypeAlias = Annotated[Scalar, Range(above=0.0), Search.NEAR]
-"""Multiplies the server's step along the mean of the devices' updates."""
+"""Factor of the server's step along the mean of the devices' updates."""
 Mixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=1)]
-"""Times the learning rate, the weight of a fresh gradient in a moving average."""
+"""α of a moving average: α · learning_rate is the weight of a fresh gradient."""
 SquaredMixing: TypeAlias = Annotated[Scalar, Range(above=0.0), FreshWeight(power=2)]
-"""Times the squared learning rate, the weight of a fresh gradient."""
+"""α of a moving average: α · learning_rate² is the weight of a fresh gradient."""
 
 
 Positive: TypeAlias = Annotated[float, Range(above=0.0)]
 """A number above 0 that is never traced."""
 Seed: TypeAlias = Annotated[int, Range(at_least=0.0, at_most=2.0**32 - 1, whole=True)]
-"""Of random choices."""
+"""Seed of random choices."""
 
 
-class Declared(NamedTuple):
-    """What the type of a setting says.
+class Declaration(NamedTuple):
+    """The parsed type of a setting.
 
-    Example:
-        >>> Declared(int, (Range(at_least=1.0), STATIC), optional=False).range.words
-        'at least 1'
+    Attributes:
+        kind: type without marks.
+        marks: marks of the type, such as a `Range`.
+        optional: True if None is allowed.
     """
 
     kind: Any
@@ -177,50 +174,50 @@ class Declared(NamedTuple):
 
     @property
     def range(self) -> Range | None:
-        """The numbers that it may be, if they are limited."""
-        found: Range | None = self.find(Range)
-        return found
+        """The allowed range, if there is one."""
+        mark: Range | None = self.find(Range)
+        return mark
 
     def find(self, kind: type) -> Any:
-        """Return the mark of a kind, or nothing.
+        """Return the mark of a type, or None.
 
         Example:
-            >>> Declared(float, (Search.NEAR,), optional=False).find(Search).name
+            >>> Declaration(float, (Search.NEAR,), optional=False).find(Search).name
             'NEAR'
         """
-        return next((one for one in self.marks if isinstance(one, kind)), None)
+        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
 
 
-def declared(cls: type) -> Mapping[str, Declared]:
-    """Return what the types of a dataclass's fields say, by their names.
+def declarations(cls: type) -> Mapping[str, Declaration]:
+    """Return the parsed types of a dataclass's fields by name.
 
     Example:
         >>> @dataclass(frozen=True)
         ... class Settings:
         ...     radius: Rate | None = None
-        >>> declared(Settings)["radius"].range.words
+        >>> declarations(Settings)["radius"].range.bounds
         'above 0'
     """
-    return _declared_by(cls)
+    return _declarations(cls)
 
 
 @cache
-def _declared_by(cls: Any) -> Mapping[str, Declared]:
+def _declarations(cls: Any) -> Mapping[str, Declaration]:
     hints = get_type_hints(cls, include_extras=True)
-    return {one.name: _declared(hints[one.name]) for one in fields(cls)}
+    return {field.name: _parse(hints[field.name]) for field in fields(cls)}
 
 
-def _declared(hint: Any) -> Declared:
-    # Rate | None has the mark inside the union; without one the mark is outside.
+def _parse(hint: Any) -> Declaration:
+    # In Rate | None, the mark is inside the union; in Rate, it is at the top level.
     parts = get_args(hint)
     optional = get_origin(hint) is not Annotated and NoneType in parts
     if optional:
-        marked = [one for one in parts if get_origin(one) is Annotated]
-        hint = marked[0] if len(marked) == 1 else hint
+        annotated = [part for part in parts if get_origin(part) is Annotated]
+        hint = annotated[0] if len(annotated) == 1 else hint
     if get_origin(hint) is not Annotated:
-        return Declared(hint, (), optional)
+        return Declaration(hint, (), optional)
     kind, *marks = get_args(hint)
-    return Declared(kind, tuple(marks), optional)
+    return Declaration(kind, tuple(marks), optional)
 
 
 def unmarked(hint: Any) -> Any:
@@ -230,20 +227,19 @@ def unmarked(hint: Any) -> Any:
         >>> unmarked(Count | None)
         int | None
     """
-    said = _declared(hint)
-    return said.kind | None if said.optional and said.marks else said.kind
+    parsed = _parse(hint)
+    return parsed.kind | None if parsed.optional and parsed.marks else parsed.kind
 
 
 Class = TypeVar("Class", bound=type)
 
 
 def register(cls: Class) -> Class:
-    """Register a frozen dataclass as a pytree, its fields being the children.
+    """Register a frozen dataclass as a pytree with its fields as children.
 
-    A field whose type is marked as static, such as `Count`, or with
-    `metadata={"static": True}`, is part of the structure instead. Building the tree
-    anew does not run `__init__`, so it may hold anything: tracers, the axes of a
-    `vmap`, masks.
+    A field with a static type, such as `Count`, or with `metadata={"static": True}`, is
+    part of the structure instead. Unflattening does not run `__init__`, so fields may
+    be any objects: tracers, the axes of a `vmap`, masks.
 
     Example:
         >>> import jax
@@ -256,9 +252,11 @@ def register(cls: Class) -> Class:
         >>> jax.tree.map(lambda leaf: 2 * leaf, Settings(0.5, steps=3))
         Settings(rate=1.0, steps=3)
     """
-    marked = [name for name, one in declared(cls).items() if STATIC in one.marks]
+    parsed = declarations(cls)
     static = [
-        f.name for f in fields(cls) if f.name in marked or f.metadata.get("static")
+        f.name
+        for f in fields(cls)
+        if STATIC in parsed[f.name].marks or f.metadata.get("static")
     ]
     dynamic = [f.name for f in fields(cls) if f.name not in static]
 
@@ -282,7 +280,7 @@ def register(cls: Class) -> Class:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is one concrete number, of whatever library.
+    """Return whether a value is a concrete scalar of Python, NumPy or JAX.
 
     Example:
         >>> import jax.numpy as jnp
@@ -297,64 +295,60 @@ def is_number(value: Any) -> bool:
 
 
 def check_ranges(settings: Any) -> None:
-    """Refuse settings that their types do not allow.
+    """Raise an error for settings outside the range of their types.
 
-    Only concrete numbers are judged: a traced rate, or a grid of rates, has no value.
+    Only concrete numbers are checked: a traced rate, or a grid of rates, has no value.
 
     Raises:
-        SettingError: if a setting lies outside its range.
-        TypeError: if a setting is of a kind that cannot serve.
+        SettingError: if a setting is outside its range.
+        TypeError: if a setting has the wrong type.
 
     Example:
         >>> from fedbilevel import WarmStart
         >>> WarmStart(learning_rate=0.1, exchanges=0)
         Traceback (most recent call last):
         ...
-        fedbilevel.mathematics.settings.SettingError: WarmStart needs exchanges at least
-        1 and whole, but it is 0.
+        fedbilevel.mathematics.settings.SettingError: WarmStart: exchanges is 0,
+        expected a whole number, at least 1.
     """
     owner = type(settings).__name__
-    for name, one in declared(type(settings)).items():
+    for name, declaration in declarations(type(settings)).items():
         value = getattr(settings, name)
-        if value is None and one.optional:
+        if value is None and declaration.optional:
             continue
-        if one.kind is bool:
+        if declaration.kind is bool:
             _check_switch(owner, name, value)
-        elif one.range is not None:
-            _check_number(owner, name, value, one.range)
+        elif declaration.range is not None:
+            _check_number(owner, name, value, declaration.range)
 
 
 def _check_switch(owner: str, name: str, value: Any) -> None:
-    # Any word would count as true.
+    # Any non-empty string would count as true.
     if not isinstance(value, bool):
-        raise TypeError(
-            f"{owner} needs true or false for {name}, but it was given {value!r}."
-        )
+        raise TypeError(f"{owner}: {name} is {value!r}, expected true or false.")
 
 
 def _check_number(owner: str, name: str, value: Any, allowed: Range) -> None:
     if allowed.whole:
         if not isinstance(value, Integral) or isinstance(value, bool):
-            raise _refusal(owner, name, value, allowed)
+            raise _range_error(owner, name, value, allowed)
     elif value is None or isinstance(value, str | list | tuple | dict | bool | type):
-        raise TypeError(
-            f"{owner} needs {allowed.kind} for {name}, but it was given {value!r}."
-        )
+        raise TypeError(f"{owner}: {name} is {value!r}, expected {allowed.kind}.")
     if is_number(value) and not math.isfinite(value):
         raise SettingError(
             name,
             f"give a finite number, not {value}.",
-            f"{owner} needs {name} to be finite, but it is {value}.",
+            f"{owner}: {name} is {value}, expected a finite number.",
         )
     if is_number(value) and not allowed.allow(value):
-        raise _refusal(owner, name, value, allowed)
+        raise _range_error(owner, name, value, allowed)
 
 
-def _refusal(owner: str, name: str, value: Any, allowed: Range) -> SettingError:
+def _range_error(owner: str, name: str, value: Any, allowed: Range) -> SettingError:
     remark = f" ({allowed.remark})" if allowed.remark else ""
-    whole = " and whole" if allowed.whole else ""
+    expected = f"{allowed.kind}, {allowed.bounds}{remark}"
     return SettingError(
         name,
-        f"give {allowed.kind}, {allowed.words}{remark}, not {value}.",
-        f"{owner} needs {name} {allowed.words}{whole}{remark}, but it is {value!r}.",
+        f"give {expected}, not {value}.",
+        f"{owner}: {name} is {value!r}, expected {expected}.",
     )

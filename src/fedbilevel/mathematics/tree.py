@@ -1,7 +1,7 @@
-"""Arithmetic on pytrees, written with operators alone.
+"""Arithmetic on pytrees, written with operators where possible.
 
-Nothing here names an array library's function where an operator does, so the same
-estimators and algorithms serve every kind of leaf that `jax.tree.map` can reach.
+Operators work with every type of leaf that `jax.tree.map` supports, whatever its array
+library.
 """
 
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 Scalar: TypeAlias = float | np.floating | Float[Array, ""]
-"""A step length or weight: a Python number, or a scalar array when it is traced."""
+"""A step length or weight: a Python number, or a scalar array if traced."""
 
 
 def add_scaled(tree: PyTree, factor: Scalar, other: PyTree) -> PyTree:
@@ -38,7 +38,7 @@ def scale(factor: Scalar, tree: PyTree) -> PyTree:
 
 
 def zeros_like(tree: PyTree) -> PyTree:
-    """Return zeros of the same shapes and types; of NumPy, which any array adds to.
+    """Return NumPy zeros of the same shapes and dtypes.
 
     Example:
         >>> zeros_like({"a": jnp.ones(2)})
@@ -58,16 +58,16 @@ def subtract(tree: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: a - b, tree, other)
 
 
-def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
-    """Return `new`, or `old` to the bit where the rate of the step was 0.
+def keep_fixed(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
+    """Return `new`, or exactly `old` if the rate of the step is 0.
 
-    A mean of equal numbers may differ from them in the last bit, so a variable that no
-    device has moved would drift.
+    A mean of equal numbers may differ from them in the last bit, so a fixed variable
+    would drift.
 
     Example:
         >>> import jax.numpy as jnp
         >>> old, mean = jnp.array([1.0]), jnp.array([1.0000001])
-        >>> moved(0.0, old, mean), moved(0.1, old, mean)
+        >>> keep_fixed(0.0, old, mean), keep_fixed(0.1, old, mean)
         (Array([1.], dtype=float32), Array([1.0000001], dtype=float32))
     """
 
@@ -79,7 +79,7 @@ def moved(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
 
 
 def form(leaf: Any) -> str:
-    """Return the type and the shape of an array or a number.
+    """Return the dtype and shape of an array or a number.
 
     Example:
         >>> form(np.zeros((2, 3)))
@@ -90,7 +90,7 @@ def form(leaf: Any) -> str:
 
 
 def forms(tree: PyTree) -> str:
-    """Return the types and shapes of all leaves.
+    """Return the dtypes and shapes of all leaves.
 
     Example:
         >>> forms({"a": np.zeros(2)})
@@ -124,7 +124,7 @@ def inner(tree: PyTree, other: PyTree) -> Float[Array, ""]:
 
 
 def number_of_bytes(tree: PyTree) -> int:
-    """Return the size of all leaves, or of the arrays that shapes stand for.
+    """Return the size in bytes of all leaves: arrays or `jax.ShapeDtypeStruct`s.
 
     Example:
         >>> import jax.numpy as jnp
@@ -135,7 +135,7 @@ def number_of_bytes(tree: PyTree) -> int:
 
 
 def _like(factor: Scalar, leaf: Array) -> Scalar:
-    # A strongly typed factor would otherwise promote a leaf of lower precision.
+    # A strongly typed factor would promote a leaf of lower precision.
     if isinstance(factor, jax.Array | np.generic):
         return factor.astype(leaf.dtype)
     return factor

@@ -195,7 +195,7 @@ class FederatedSolves:
         """
         solve = conjugate_gradients.begin(right, tolerance)
         size = norm(right)
-        while not bool(solve.done):
+        while not bool(solve.converged):
             left = sqrt(float(solve.squared)) / size
             report(left)
             if int(solve.products) >= self.survey.products:

@@ -7,7 +7,7 @@ from fedbilevel.experiments.split_data import split_data
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.picture import Picture
 from fedbilevel.pictures.bars import upper_numbers
-from fedbilevel.problems.ready_made import Drawn
+from fedbilevel.problems.ready_made import WithPictures
 
 IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}
 """The data sets whose features are the pixels of an image, and its height and width."""
@@ -29,7 +29,7 @@ def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
         ['penalties']
     """
     problem = experiment.problem
-    if not isinstance(problem, Drawn):
+    if not isinstance(problem, WithPictures):
         return [upper_numbers(x, before)]
     data = partial(split_data, experiment.data, experiment.partition)
     drawn = problem.pictures(x, data, IMAGES.get(experiment.data.name))

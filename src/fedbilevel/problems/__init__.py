@@ -18,7 +18,7 @@ from fedbilevel.problems.hyper_representation import (
     unit_images,
 )
 from fedbilevel.problems.imbalance import long_tail
-from fedbilevel.problems.label_noise import Redrawn, redraw_labels
+from fedbilevel.problems.label_noise import NoisyLabels, redraw_labels
 from fedbilevel.problems.loss_tuning import (
     LossParameters,
     LossTuning,
@@ -28,10 +28,10 @@ from fedbilevel.problems.loss_tuning import (
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.quadratic_task import QuadraticTask, quadratic_task
 from fedbilevel.problems.ready_made import (
-    Drawn,
     FromExamples,
     ReadyMade,
     WithBundledData,
+    WithPictures,
 )
 from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
@@ -40,7 +40,6 @@ from fedbilevel.problems.task import Metric, Model, Task
 __all__ = [
     "Cleaning",
     "CleaningNetwork",
-    "Drawn",
     "FromExamples",
     "LabelledRows",
     "LabelledTable",
@@ -48,10 +47,10 @@ __all__ = [
     "LossTuning",
     "Metric",
     "Model",
+    "NoisyLabels",
     "Quadratic",
     "QuadraticTask",
     "ReadyMade",
-    "Redrawn",
     "Regularisation",
     "Representation",
     "Split",
@@ -59,6 +58,7 @@ __all__ = [
     "Task",
     "WeightingNetwork",
     "WithBundledData",
+    "WithPictures",
     "class_picture",
     "cleaning_network",
     "hyper_cleaning",

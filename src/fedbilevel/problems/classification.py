@@ -1,4 +1,4 @@
-"""The linear model of the ready-made problems, its loss, and how models are judged."""
+"""The linear model of the ready-made problems, its losses and metrics."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def linear_losses(
 ) -> Float[Array, "examples"]:
     """Return ℓ(y) of each example: the cross-entropy of softmax regression.
 
-    Classes come first in y: compiled rounds then took half the time.
+    y has shape (classes, features): with its transpose, rounds took twice as long.
 
     Example:
         >>> import jax.numpy as jnp
@@ -29,7 +29,7 @@ def linear_losses(
 def linear_loss(
     x: Upper, y: Float[Array, "classes features"], batch: LabelledRows, /
 ) -> Float[Array, ""]:
-    """Return the mean of ℓ(y): an upper loss that x reaches through y alone.
+    """Return the mean of ℓ(y): an upper loss that depends on x only through y.
 
     Example:
         >>> import jax.numpy as jnp
@@ -51,8 +51,8 @@ def cross_entropies(
         >>> cross_entropies(jnp.zeros((1, 2)), jnp.array([1]))
         Array([0.6931472], dtype=float32)
     """
-    chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return jax.nn.logsumexp(logits, axis=1) - chosen
+    label_logits = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - label_logits
 
 
 def ridge_penalty(
@@ -69,24 +69,24 @@ def ridge_penalty(
 
 
 def check_ridge(ridge: float) -> None:
-    """Refuse a lower loss that would not be strongly convex.
+    """Raise an error if the lower loss would not be strongly convex.
 
     Example:
         >>> check_ridge(0.0)
         Traceback (most recent call last):
         ...
-        ValueError: ridge must be above 0, but it is 0.0: without a penalty the lower
-        loss is not strongly convex.
+        ValueError: ridge is 0.0, expected a number above 0: without a penalty the
+        lower loss is not strongly convex.
     """
     if not ridge > 0:
         raise ValueError(
-            f"ridge must be above 0, but it is {ridge}: without a penalty the lower "
+            f"ridge is {ridge}, expected a number above 0: without a penalty the lower "
             "loss is not strongly convex."
         )
 
 
 def linear_accuracy(test: LabelledRows) -> Metric:
-    """Return the metric: the accuracy of the linear model y on test examples.
+    """Return a metric: the accuracy of the linear model y on test examples.
 
     Example:
         >>> import numpy as np
@@ -105,7 +105,7 @@ def accuracy(
     logits: Float[Array | np.ndarray, "examples classes"],
     labels: Int[Array | np.ndarray, "examples"],
 ) -> float:
-    """Return the share of examples whose largest logit is that of their label.
+    """Return the share of examples whose label has the largest logit.
 
     Example:
         >>> import numpy as np
@@ -119,9 +119,9 @@ def balanced_accuracy(
     logits: Float[Array | np.ndarray, "examples classes"],
     labels: Int[Array | np.ndarray, "examples"],
 ) -> float:
-    """Return the mean over classes of the accuracy on the examples of a class.
+    """Return the mean over classes of the accuracy within each class.
 
-    Classes without an example do not count.
+    Classes without an example are excluded.
 
     Example:
         >>> import numpy as np
@@ -129,25 +129,26 @@ def balanced_accuracy(
         >>> balanced_accuracy(logits, np.array([0, 0, 0, 1]))
         0.5
     """
-    right = np.argmax(logits, axis=1) == labels
+    correct = np.argmax(logits, axis=1) == labels
     counts = np.bincount(labels)
     present = counts > 0
-    return float(np.mean(np.bincount(labels, right)[present] / counts[present]))
+    return float(np.mean(np.bincount(labels, correct)[present] / counts[present]))
 
 
 def area_under_curve(
     scores: Float[np.ndarray, "examples"], positive: Bool[np.ndarray, "examples"]
 ) -> float:
-    """Return how often a positive example scores above another; a tie is half.
+    """Return the area under the receiver operating characteristic, from ranks.
 
-    This is the area under the receiver operating characteristic, from ranks.
+    It is the probability that a positive example scores above a negative one; ties
+    count half.
 
     Example:
         >>> import numpy as np
         >>> area_under_curve(np.array([0.1, 0.4, 0.3]), np.array([False, True, True]))
         1.0
     """
-    # Here, as it takes as long to import as JAX, and few need it.
+    # Imported here: it takes as long to import as JAX, and few programs need it.
     from scipy.stats import rankdata
 
     count = np.count_nonzero(positive)

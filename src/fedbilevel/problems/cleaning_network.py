@@ -1,4 +1,4 @@
-"""Cleaning data with a small network that weighs examples, however many there are."""
+"""Data cleaning with a small network that weighs any number of examples."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -18,22 +18,22 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
-from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
+from fedbilevel.problems.split import (
+    LabelledRows,
+    Split,
+    SplitData,
+    build_devices,
+    tables,
+)
 from fedbilevel.problems.task import Task
 
 
 class HintedRows(NamedTuple):
-    """Training examples with their losses under a model that was given beforehand.
+    """Training examples with their losses under a fixed model.
 
     Attributes:
         examples: features and labels.
-        hints: the losses; large ones hint at wrong labels.
-
-    Example:
-        >>> import numpy as np
-        >>> rows = LabelledRows(np.eye(2), np.array([0, 1]))
-        >>> HintedRows(rows, np.array([0.1, 3.0])).hints.shape
-        (2,)
+        hints: losses under the fixed model; a large loss suggests a wrong label.
     """
 
     examples: LabelledRows
@@ -44,10 +44,10 @@ class WeightingNetwork(NamedTuple):
     """σ(output · tanh(slope · hint + shift[label]) + bias), the weight of an example.
 
     Attributes:
-        slope: of each hidden unit.
-        shift: of each hidden unit, one row a class.
-        output: of each hidden unit.
-        bias: of the output.
+        slope: weight of the hint in each hidden unit.
+        shift: bias of each hidden unit, one row per class.
+        output: weight of each hidden unit in the output.
+        bias: bias of the output.
 
     Example:
         >>> import jax.numpy as jnp
@@ -85,26 +85,26 @@ def cleaning_network(
     """Return softmax regression whose training examples a small network weighs.
 
     For ℓ the cross-entropy of softmax regression with weights y (classes × features),
-    w_x the `WeightingNetwork` with parameters x, and y_0 a model given beforehand,
+    w_x the `WeightingNetwork` with parameters x, and y_0 a fixed model,
 
         g(x, y) = mean over training examples i of w_x(ℓ_i(y_0), label_i) ℓ_i(y)
                   + ½ ridge ‖y‖²,
         f(x, y) = mean over validation examples of ℓ(y).
 
-    The size of x does not grow with the number of examples. The network looks at losses
-    under y_0 and not under y, which would take the convexity in y away.
+    The size of x does not grow with the number of examples. The network's input is the
+    loss under y_0; with the loss under y, g would not be convex in y.
 
-    y starts at zero and all weights at ½. The metric `accuracy` is that of y on test
-    examples; `detection`, where `wrong` is given, is the area under the curve of
-    finding wrong labels by the smallness of their weights.
+    y starts at zero and all weights at ½. The metric `accuracy` is the accuracy of y on
+    test examples; `detection`, if `wrong` is given, is the area under the curve of
+    detecting wrong labels by small weights.
 
     Args:
-        split: the examples, and who holds which; its training labels may be wrong.
-        model: y_0, such as one trained on validation examples.
-        hidden: the number of hidden units.
-        ridge: the penalty, above zero.
-        wrong: which training labels are wrong, if that is known.
-        seed: of the slopes at the start.
+        split: examples and their devices; training labels may be wrong.
+        model: y_0, for example trained on validation examples.
+        hidden: number of hidden units.
+        ridge: penalty, above zero.
+        wrong: mask of the training labels that are known to be wrong.
+        seed: seed of the initial slopes.
 
     Raises:
         ValueError: if the arguments do not fit together.
@@ -124,8 +124,8 @@ def cleaning_network(
     features, number = training.features.shape[1], jnp.result_type(training.features)
     if model.shape != (split.classes, features):
         raise ValueError(
-            f"model has shape {model.shape}, but there are {split.classes} classes and "
-            f"{features} features; give one row a class."
+            f"model has shape {model.shape}, expected {(split.classes, features)}. "
+            "Pass one row per class and one column per feature."
         )
     training = jax.tree.map(jnp.asarray, training)
     hints = linear_losses(jnp.asarray(model, number), training)
@@ -142,7 +142,7 @@ def cleaning_network(
     )
     return Task(
         BilevelProblem(linear_loss, NetworkLoss(ridge)),
-        deal(split, training=hinted, validation=validation),
+        build_devices(split, training=hinted, validation=validation),
         x,
         jnp.zeros((split.classes, features), number),
         metrics,
@@ -183,18 +183,14 @@ class NetworkLoss:
 
 @dataclass(frozen=True)
 class CleaningNetwork:
-    """Learn which training examples to trust, by a small network that weighs them.
+    """Weigh training examples by a small network, to ignore wrong labels.
 
-    The model whose losses it looks at is trained on the validation examples.
+    The network's input is the loss under a model trained on the validation examples.
 
     Attributes:
-        hidden: units of the network.
-        ridge: the penalty on the model's weights.
-        seed: of the network at the start.
-
-    Example:
-        >>> CleaningNetwork().hidden
-        8
+        hidden: number of hidden units of the network.
+        ridge: penalty on the model's weights.
+        seed: seed of the initial network.
     """
 
     hidden: Count = 8
@@ -203,12 +199,12 @@ class CleaningNetwork:
 
     TEMPLATE: ClassVar[str] = """rounds = 150
 
-[problem]               # which training labels can be trusted?
+[problem]               # a network that detects wrong training labels
 name = "CleaningNetwork"
 
 [data]
 name = "digits"
-label_noise = 0.4             # this share of them is drawn anew at random
+label_noise = 0.4             # share of training labels redrawn at random
 
 [partition]
 devices = 8
@@ -227,7 +223,7 @@ every = 10
         """Return the problem with its data."""
         return cleaning_network(
             data.split,
-            model=_trained(data.split, self.ridge),
+            model=_train_model(data.split, self.ridge),
             hidden=self.hidden,
             ridge=self.ridge,
             wrong=data.wrong,
@@ -235,9 +231,10 @@ every = 10
         )
 
 
-def _trained(split: Split, ridge: float) -> Float[np.ndarray, "classes features"]:
+def _train_model(split: Split, ridge: float) -> Float[np.ndarray, "classes features"]:
     """Return softmax regression trained on the validation examples."""
-    # It takes longer to import than all else that reading a file imports.
+    # Imported here: it takes longer to import than all other modules together that
+    # reading an experiment file needs.
     from scipy.optimize import minimize
 
     _, validation, _ = tables(split)
@@ -249,11 +246,12 @@ def _trained(split: Split, ridge: float) -> Float[np.ndarray, "classes features"
         model = y.reshape(shape)
         return linear_loss(None, model, validation) + ridge_penalty(ridge, model)
 
-    def of(
+    def evaluate(
         y: Float[np.ndarray, "numbers"],
     ) -> tuple[float, Float[np.ndarray, "numbers"]]:
-        value, slope = loss(jnp.asarray(y, jnp.result_type(validation.features)))
-        return float(value), np.asarray(slope, np.float64)
+        value, gradient = loss(jnp.asarray(y, jnp.result_type(validation.features)))
+        return float(value), np.asarray(gradient, np.float64)
 
-    found = minimize(of, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B")
-    return np.asarray(found.x).reshape(shape)
+    start = np.zeros(shape[0] * shape[1])
+    result = minimize(evaluate, start, jac=True, method="L-BFGS-B")
+    return np.asarray(result.x).reshape(shape)

@@ -1,4 +1,4 @@
-"""Cleaning data: learn which training labels to trust from clean validation labels."""
+"""Data cleaning: weigh training labels, tuned on clean validation labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.label_noise import detection
-from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
+from fedbilevel.problems.split import (
+    LabelledRows,
+    Split,
+    SplitData,
+    build_devices,
+    tables,
+)
 from fedbilevel.problems.task import Task
 
 
 class NumberedRows(NamedTuple):
-    """Training examples that know their number among all training examples.
+    """Training examples with their numbers among all training examples.
 
     Attributes:
         examples: features and labels.
-        numbers: the places of their weights in x.
-
-    Example:
-        >>> import numpy as np
-        >>> rows = LabelledRows(np.eye(2), np.array([0, 1]))
-        >>> NumberedRows(rows, np.array([5, 7])).numbers
-        array([5, 7])
+        numbers: indices of the examples' weights in x.
     """
 
     examples: LabelledRows
@@ -57,19 +57,19 @@ def hyper_cleaning(
         g(x, y) = mean over training examples i of σ(√n x_i) ℓ_i(y) + ½ ridge ‖y‖²,
         f(x, y) = mean over validation examples of ℓ(y).
 
-    With weights σ(x_i), each ∂Φ/∂x_i would have a factor 1/n; the √n makes up for it,
-    as an n times larger upper rate would: ‖∇Φ‖ stays the same where every training
-    example is repeated. A server can read examples by their weights, so sites of a
-    federation refuse this problem unless their operators allow it: docs/security.md.
+    With weights σ(x_i), each ∂Φ/∂x_i would have a factor 1/n. The √n removes it, as an
+    n times larger upper rate would: ‖∇Φ‖ does not change if every training example is
+    repeated. A server can infer examples from their weights, so sites of a federation
+    refuse this problem unless their operators allow it: docs/security.md.
 
-    x and y start at zero, all weights at ½. The metric `accuracy` is that of y on test
-    examples; `detection`, where `wrong` is given, is the area under the curve of
-    finding wrong labels by the smallness of their weights.
+    x and y start at zero, all weights at ½. The metric `accuracy` is the accuracy of y
+    on test examples; `detection`, if `wrong` is given, is the area under the curve of
+    detecting wrong labels by small weights.
 
     Args:
-        split: the examples, and who holds which; its training labels may be wrong.
-        ridge: the penalty, above zero.
-        wrong: which training labels are wrong, if that is known.
+        split: examples and their devices; training labels may be wrong.
+        ridge: penalty, above zero.
+        wrong: mask of the training labels that are known to be wrong.
 
     Raises:
         ValueError: if the arguments do not fit together.
@@ -91,11 +91,13 @@ def hyper_cleaning(
     numbers = np.arange(count, dtype=np.int32)
     metrics = {"accuracy": linear_accuracy(test)}
     if wrong is not None:
-        # Of x itself: σ keeps its order, but rounds the largest weights to one.
+        # The metric uses x: σ has the same order, but rounds large weights to 1.
         metrics["detection"] = detection(split, wrong, trust=lambda x: x)
     return Task(
         BilevelProblem(linear_loss, WeightedLoss(ridge)),
-        deal(split, training=NumberedRows(training, numbers), validation=validation),
+        build_devices(
+            split, training=NumberedRows(training, numbers), validation=validation
+        ),
         jnp.zeros(count, number),
         jnp.zeros((split.classes, features), number),
         metrics,
@@ -134,26 +136,22 @@ class WeightedLoss:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Learn how far to trust each training example.
+    """Tune a weight for each training example, to ignore wrong labels.
 
     Attributes:
-        ridge: the penalty on the model's weights.
-
-    Example:
-        >>> Cleaning().ridge
-        0.01
+        ridge: penalty on the model's weights.
     """
 
     ridge: Positive = 0.01
 
     TEMPLATE: ClassVar[str] = """rounds = 150
 
-[problem]               # which training labels can be trusted?
+[problem]               # a weight for each training example
 name = "Cleaning"
 
 [data]
 name = "digits"
-label_noise = 0.4             # this share of them is drawn anew at random
+label_noise = 0.4             # share of training labels redrawn at random
 
 [partition]
 devices = 8
@@ -184,7 +182,7 @@ every = 10
         data: Callable[[], SplitData],
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
-        """Return whom to trust: extremes where they are images, and all."""
+        """Return a histogram of all weights and, for images, the extreme examples."""
         split, wrong, _ = data()
         histogram = trust_histogram(x, wrong)
         if shape is None:
@@ -195,7 +193,7 @@ every = 10
 
 
 SHOWN = 10
-"""Examples in a row."""
+"""Number of images in a row of `trusted_images`."""
 
 
 def trust(
@@ -209,10 +207,10 @@ def trust(
     """
     from scipy.special import expit
 
-    trusted: Float[np.ndarray, "examples"] = expit(
+    weights: Float[np.ndarray, "examples"] = expit(
         sqrt(len(x)) * np.asarray(x, np.float64)
     )
-    return trusted
+    return weights
 
 
 def trusted_images(
@@ -225,10 +223,10 @@ def trusted_images(
     """Return the most and the least trusted training images with their labels.
 
     Args:
-        x: what was learnt.
+        x: solution of `hyper_cleaning`.
         features: pixels of each training example.
-        labels: those that training uses.
-        wrong: which labels are known to be wrong.
+        labels: labels used in training.
+        wrong: mask of the labels that are known to be wrong.
         shape: height and width of an image.
 
     Example:
@@ -238,36 +236,38 @@ def trusted_images(
     """
     order = np.argsort(np.asarray(x))
     shown = min(SHOWN, len(order) // 2)
-    rows = {"most\ntrusted": order[::-1][:shown], "least\ntrusted": order[:shown]}
+    rows = {"largest\nweight": order[::-1][:shown], "smallest\nweight": order[:shown]}
     figure = blank(9, 2.6)
     grid = figure.subplots(2, shown, squeeze=False)
-    for panels, (words, chosen) in zip(grid, rows.items(), strict=True):
-        for panel, example in zip(panels, chosen, strict=True):
+    for panels, (label, examples) in zip(grid, rows.items(), strict=True):
+        for panel, example in zip(panels, examples, strict=True):
             panel.imshow(features[example].reshape(shape), cmap="gray_r")
             panel.set_xticks([])
             panel.set_yticks([])
-            spoilt = wrong is not None and wrong[example]
+            corrupted = wrong is not None and wrong[example]
             panel.set_title(
                 f"“{labels[example]}”",
-                color="tab:red" if spoilt else "black",
+                color="tab:red" if corrupted else "black",
                 fontsize="medium",
             )
-        panels[0].set_ylabel(words, rotation=0, ha="right", va="center")
-    words = "Above each image is the label that training uses."
+        panels[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    caption = "Above each image is its label in training."
     if wrong is not None:
-        words += " Red ones are wrong; the run was never told which."
-    return Picture("trusted", "Most and least trusted examples", words, figure)
+        caption += " Red labels are wrong; the run did not have this information."
+    return Picture(
+        "trusted", "Examples of largest and smallest weight", caption, figure
+    )
 
 
 def trust_histogram(
     x: Float[Array | np.ndarray, "examples"],
     wrong: Bool[np.ndarray, "examples"] | None,
 ) -> Picture:
-    """Return how many examples have how much trust.
+    """Return a histogram of the examples' weights.
 
     Args:
-        x: what was learnt.
-        wrong: which labels are known to be wrong.
+        x: solution of `hyper_cleaning`.
+        wrong: mask of the labels that are known to be wrong.
 
     Example:
         >>> trust_histogram(np.arange(20.0), np.arange(20) < 5).name
@@ -279,7 +279,7 @@ def trust_histogram(
     bins = np.linspace(0, 1, 31).tolist()
     if wrong is None:
         axes.hist(weights, bins=bins)
-        words = "On the left are examples that training all but ignores."
+        caption = "Training almost ignores the examples on the left."
     else:
         axes.hist(
             [weights[~wrong], weights[wrong]],
@@ -289,10 +289,10 @@ def trust_histogram(
             label=["label is right", "label is wrong"],
         )
         axes.legend()
-        words = (
-            "Wrong labels should gather on the left, where training all but ignores "
-            "them; the run was never told which they are."
+        caption = (
+            "Training almost ignores the examples on the left. Wrong labels should be "
+            "there; the run did not have this information."
         )
     axes.set_xlabel("weight of an example in training")
     axes.set_ylabel("examples")
-    return Picture("trust", "How far examples are trusted", words, figure)
+    return Picture("trust", "Weights of the training examples", caption, figure)

@@ -1,4 +1,4 @@
-"""Learning a representation: a backbone shared by all, on which heads train easily."""
+"""Representation learning: tune a shared backbone on which linear heads are trained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,13 @@ from fedbilevel.problems.classification import (
     cross_entropies,
     ridge_penalty,
 )
-from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
+from fedbilevel.problems.split import (
+    LabelledRows,
+    Split,
+    SplitData,
+    build_devices,
+    tables,
+)
 from fedbilevel.problems.task import Task
 
 
@@ -26,13 +32,8 @@ class Layer(NamedTuple):
     """A dense layer, tanh(weights · input + bias).
 
     Attributes:
-        weights: one row a unit.
-        bias: one number a unit.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> Layer(weights=jnp.ones((3, 2)), bias=jnp.zeros(3)).bias.shape
-        (3,)
+        weights: weights, one row per unit.
+        bias: biases, one number per unit.
     """
 
     weights: Float[Array, "units inputs"]
@@ -63,7 +64,7 @@ def represent(
 def hyper_representation(
     split: Split, *, units: tuple[int, ...] = (64,), ridge: float = 0.01, seed: int = 0
 ) -> Task:
-    """Return softmax regression on a representation that is learned above it.
+    """Return softmax regression on a representation learned by the upper problem.
 
     For r_x(a) the output of dense layers with parameters x on features a, and CE the
     cross-entropy of softmax regression on it with weights y (classes × units),
@@ -72,13 +73,13 @@ def hyper_representation(
         f(x, y) = mean over validation examples of CE(y r_x(a), label).
 
     Layers start at random: weights normal with variance 1 / inputs, biases at zero. y
-    starts at zero. The metric `accuracy` is that of x and y on test examples.
+    starts at zero. The metric `accuracy` is the accuracy of x and y on test examples.
 
     Args:
-        split: the examples, and who holds which.
-        units: of each layer, the representation's last.
-        ridge: the penalty, above zero.
-        seed: of the layers at the start.
+        split: examples and their devices.
+        units: number of units of each layer; the last layer is the representation.
+        ridge: penalty, above zero.
+        seed: seed of the initial layers.
 
     Raises:
         ValueError: if the split's tables and rows do not fit together.
@@ -95,21 +96,20 @@ def hyper_representation(
     """
     if not units or min(units) < 1:
         raise ValueError(
-            f"units={units} makes no representation; give at least one layer, and "
-            "every layer at least one unit."
+            f"units is {units}, expected at least one layer with at least 1 unit each."
         )
     check_ridge(ridge)
     training, validation, test = tables(split)
     number = jnp.result_type(test.features)
-    tested = jnp.asarray(test.features)
+    test_features = jnp.asarray(test.features)
 
     def metric(x: Upper, y: Lower, /) -> float:
-        head = jnp.asarray(y, tested.dtype)
-        return accuracy(np.asarray(represent(x, tested) @ head.T), test.labels)
+        head = jnp.asarray(y, test_features.dtype)
+        return accuracy(np.asarray(represent(x, test_features) @ head.T), test.labels)
 
     return Task(
         BilevelProblem(upper_loss, HeadLoss(ridge)),
-        deal(split, training=training, validation=validation),
+        build_devices(split, training=training, validation=validation),
         _random_layers((test.features.shape[1], *units), number, seed),
         jnp.zeros((split.classes, units[-1]), number),
         {"accuracy": metric},
@@ -171,15 +171,11 @@ def _random_layers(sizes: tuple[int, ...], number: np.dtype, seed: int) -> Backb
 
 @dataclass(frozen=True)
 class Representation:
-    """Learn what devices' own classifiers see of an example.
+    """Learn the hidden layers below a linear classifier.
 
     Attributes:
-        units: of each layer.
-        ridge: the penalty on the classifiers' weights.
-
-    Example:
-        >>> Representation().units
-        (64,)
+        units: number of units of each layer.
+        ridge: penalty on the classifier's weights.
     """
 
     units: tuple[int, ...] = (64,)
@@ -214,7 +210,9 @@ every = 10
         check_ranges(self)
         if not self.units or min(self.units) < 1:
             raise SettingError(
-                "units", "give at least one layer, each of at least 1 unit."
+                "units",
+                f"{list(self.units)} is invalid; give at least one layer, each of at "
+                "least 1 unit.",
             )
 
     def build(self, data: SplitData) -> Task:
@@ -227,11 +225,12 @@ every = 10
         data: Callable[[], SplitData],
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
-        """Return what the units of the first layer look at, if that is an image."""
+        """Return the weights of the first layer's units, if features are pixels."""
         return [] if shape is None else [unit_images(x[0].weights, shape)]
 
 
 SHOWN = 24
+"""Number of units in `unit_images`."""
 
 
 def unit_images(
@@ -240,25 +239,25 @@ def unit_images(
     """Return the weights of the first layer's units as images.
 
     Args:
-        weights: one row a unit.
+        weights: weights of the first layer, one row per unit.
         shape: height and width of an image.
 
     Example:
         >>> unit_images(np.zeros((3, 64)), (8, 8)).name
         'units'
     """
-    chosen = np.asarray(weights)[:SHOWN]
-    columns = min(8, len(chosen))
-    rows = -(-len(chosen) // columns)
+    shown = np.asarray(weights)[:SHOWN]
+    columns = min(8, len(shown))
+    rows = -(-len(shown) // columns)
     figure = blank(columns, rows)
-    limit = float(np.abs(chosen).max()) or 1.0
+    limit = float(np.abs(shown).max()) or 1.0
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
         panel.axis("off")
-    for panel, row in zip(panels, chosen, strict=False):
+    for panel, row in zip(panels, shown, strict=False):
         panel.imshow(row.reshape(shape), cmap="RdBu", vmin=-limit, vmax=limit)
-    words = (
+    caption = (
         "Each image is a unit of the first layer: blue pixels raise its output, red "
-        "ones lower it."
+        "pixels lower it."
     )
-    return Picture("units", "What the representation looks at", words, figure)
+    return Picture("units", "Weights of the first layer", caption, figure)

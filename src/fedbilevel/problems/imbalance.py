@@ -1,4 +1,4 @@
-"""Classes of unequal size: making them, and making up for them."""
+"""Class imbalance: subsample a long tail, and weigh classes to balance them."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ def long_tail(
     """Return rows of which class c has n · ratio^{−c/(C−1)}, for the largest such n.
 
     Args:
-        labels: of all examples.
+        labels: labels of all examples.
         classes: C, the number of classes.
-        ratio: of the commonest class's count to the rarest one's.
-        seed: of the choice within a class.
+        ratio: count of the most frequent class divided by that of the rarest class.
+        seed: seed of the choice within a class.
 
     Returns:
         Row numbers, in ascending order.
@@ -36,21 +36,21 @@ def long_tail(
     """
     if not ratio >= 1 or classes < 2:
         raise ValueError(
-            f"a long tail needs a ratio of at least 1 and 2 classes, but ratio={ratio} "
-            f"and classes={classes}."
+            f"long_tail: ratio={ratio} and classes={classes}, expected a ratio of at "
+            "least 1 and at least 2 classes."
         )
     counts = np.bincount(labels, minlength=classes)
     _require_every_class(counts)
     shares = float(ratio) ** (-np.arange(classes) / (classes - 1))
-    wanted = np.min(counts / shares) * shares
-    # Rounding keeps a count that is whole but for the last bit of a power.
-    sizes = np.maximum(1, np.floor(np.round(wanted, 6))).astype(int)
+    targets = np.min(counts / shares) * shares
+    # Without rounding, floor would lower a whole count by an error in its last bit.
+    sizes = np.maximum(1, np.floor(np.round(targets, 6))).astype(int)
     generator = np.random.default_rng(seed)
-    chosen = [
+    rows = [
         generator.choice(np.flatnonzero(labels == label), size, replace=False)
         for label, size in enumerate(sizes)
     ]
-    return np.sort(np.concatenate(chosen))
+    return np.sort(np.concatenate(rows))
 
 
 def class_weights(
@@ -60,13 +60,13 @@ def class_weights(
 ) -> tuple[float, ...]:
     """Return 1 / (C p_c) of each class c, for p_c its share in the mean over devices.
 
-    The mean over devices of the mean over examples of these weights is then one, and
-    every class has the same part in it.
+    The mean over devices of the mean over examples of these weights is then 1, and
+    every class has the same share in it.
 
     Args:
-        parts: the labels that each device holds.
+        parts: labels of each device.
         classes: C, the number of classes.
-        weights: of the devices in that mean; all alike by default.
+        weights: weights of the devices in that mean; equal by default.
 
     Raises:
         ValueError: if no device holds an example of a class.
@@ -77,8 +77,8 @@ def class_weights(
         (0.6666666666666666, 2.0)
     """
     shares = [np.bincount(part, minlength=classes) / len(part) for part in parts]
-    alike = np.ones(len(parts)) if weights is None else np.asarray(weights, float)
-    mean = np.average(shares, axis=0, weights=alike)
+    factors = np.ones(len(parts)) if weights is None else np.asarray(weights, float)
+    mean = np.average(shares, axis=0, weights=factors)
     _require_every_class(mean)
     return tuple((1 / (classes * mean)).tolist())
 
@@ -86,6 +86,6 @@ def class_weights(
 def _require_every_class(counts: np.ndarray) -> None:
     for label in np.flatnonzero(counts == 0)[:1]:
         raise ValueError(
-            f"no example has the label {label}, and every class needs one; deal some, "
-            "or leave the class out and number the others anew."
+            f"No example has the label {label}. Add examples of that class, or remove "
+            "the class and renumber the others."
         )

@@ -1,4 +1,4 @@
-"""Wrong labels: making them, and judging how well they are found."""
+"""Noisy labels: redraw labels at random, and measure the detection of wrong ones."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,17 +13,12 @@ from fedbilevel.problems.split import Split
 from fedbilevel.problems.task import Metric
 
 
-class Redrawn(NamedTuple):
+class NoisyLabels(NamedTuple):
     """Labels with noise.
 
     Attributes:
-        labels: the labels, some of them redrawn.
-        wrong: which of them differ from the true ones.
-
-    Example:
-        >>> import numpy as np
-        >>> Redrawn(np.array([0, 1]), np.array([False, True])).wrong.tolist()
-        [False, True]
+        labels: labels, some of them redrawn.
+        wrong: mask of the labels that differ from the true labels.
     """
 
     labels: Int[np.ndarray, "examples"]
@@ -32,17 +27,17 @@ class Redrawn(NamedTuple):
 
 def redraw_labels(
     labels: Int[np.ndarray, "examples"], share: float, classes: int, seed: int = 0
-) -> Redrawn:
+) -> NoisyLabels:
     """Redraw a share of the labels, uniformly among all classes.
 
-    A redrawn label may come out right: of C classes, share · (1 − 1/C) of all labels
-    are wrong in expectation.
+    A redrawn label may be right by chance: with C classes, share · (1 − 1/C) of all
+    labels are wrong in expectation.
 
     Args:
-        labels: the true labels.
-        share: of the labels to redraw, rounded to a number of examples.
-        classes: the number of classes.
-        seed: of the choice of examples and of their labels.
+        labels: true labels.
+        share: share of the labels to redraw, rounded to a number of examples.
+        classes: number of classes.
+        seed: seed of the choice of examples and of their labels.
 
     Raises:
         ValueError: if the share is not between 0 and 1.
@@ -50,35 +45,36 @@ def redraw_labels(
     Example:
         >>> import numpy as np
         >>> from fedbilevel.problems import redraw_labels
-        >>> drawn = redraw_labels(np.zeros(1000, int), share=0.5, classes=10)
-        >>> bool(400 < drawn.wrong.sum() < 500)  # 1000 · 0.5 · 0.9 in expectation
+        >>> noisy = redraw_labels(np.zeros(1000, int), share=0.5, classes=10)
+        >>> bool(400 < noisy.wrong.sum() < 500)  # 1000 · 0.5 · 0.9 in expectation
         True
     """
     if not 0 <= share <= 1:
-        raise ValueError(f"share must lie between 0 and 1, but it is {share}.")
+        raise ValueError(f"share is {share}, expected a number from 0 to 1.")
     generator = np.random.default_rng(seed)
     count = round(share * len(labels))
     rows = generator.choice(len(labels), count, replace=False)
-    redrawn = labels.copy()
-    redrawn[rows] = generator.integers(0, classes, count)
-    return Redrawn(redrawn, redrawn != labels)
+    noisy = labels.copy()
+    noisy[rows] = generator.integers(0, classes, count)
+    return NoisyLabels(noisy, noisy != labels)
 
 
 def detection(
     split: Split, wrong: Bool[np.ndarray, "examples"], trust: Callable[[Any], ArrayLike]
 ) -> Metric:
-    """Return the metric: how well little trust singles out wrong labels.
+    """Return a metric: the area under the curve of detecting wrong labels.
 
-    It is the area under the curve over the training examples that some device holds.
+    It covers the training examples that some device holds.
 
     Args:
-        split: the examples, and who holds which.
-        wrong: which training labels are wrong.
-        trust: returns, for an upper variable, a number a training example that is small
-            where its label is little trusted.
+        split: examples and their devices.
+        wrong: mask of the wrong training labels.
+        trust: function from an upper variable to one score per training example; a
+            small score marks a label as wrong.
 
     Raises:
-        ValueError: if `wrong` does not tell right from wrong training labels.
+        ValueError: if `wrong` has another shape, or devices hold only right or only
+            wrong labels.
 
     Example:
         >>> import numpy as np
@@ -93,14 +89,14 @@ def detection(
     count = len(split.training.labels)
     if wrong.shape != (count,):
         raise ValueError(
-            f"wrong has shape {wrong.shape}, but there are {count} training examples; "
-            "give one truth value an example."
+            f"wrong has shape {wrong.shape}, expected {(count,)}. Pass one boolean per "
+            "training example."
         )
     held = np.unique(np.concatenate([np.asarray(r) for r in split.training_rows]))
     if len(np.unique(wrong[held])) < 2:
         raise ValueError(
-            "devices hold no wrong label, or wrong ones only, so none can be told from "
-            "the others; leave wrong out."
+            "wrong has the same value for all examples of the devices, so detection is "
+            "undefined. Omit wrong."
         )
 
     def metric(x: Upper, y: Lower, /) -> float:

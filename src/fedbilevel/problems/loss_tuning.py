@@ -1,4 +1,4 @@
-"""Tuning a loss under class imbalance, so that rare classes count on new examples."""
+"""Loss tuning under class imbalance, for accuracy on rare classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,21 +21,22 @@ from fedbilevel.problems.classification import (
     ridge_penalty,
 )
 from fedbilevel.problems.imbalance import class_weights
-from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
+from fedbilevel.problems.split import (
+    LabelledRows,
+    Split,
+    SplitData,
+    build_devices,
+    tables,
+)
 from fedbilevel.problems.task import Task
 
 
 class LossParameters(NamedTuple):
-    """What is tuned: the training loss looks at σ(scale) ⊙ logits + shift.
+    """Parameters of a training loss on σ(scale) ⊙ logits + shift.
 
     Attributes:
-        scale: one number a class.
-        shift: one number a class.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> LossParameters(scale=jnp.zeros(3), shift=jnp.zeros(3)).shift.shape
-        (3,)
+        scale: one number per class.
+        shift: one number per class.
     """
 
     scale: Float[Array, "classes"]
@@ -45,7 +46,7 @@ class LossParameters(NamedTuple):
 def loss_tuning(
     split: Split, *, ridge: float = 0.01, weights: ArrayLike | None = None
 ) -> Task:
-    """Return softmax regression with a training loss that is tuned class by class.
+    """Return softmax regression with a training loss tuned for each class.
 
     For logits z = y a of features a and weights y (classes × features), CE the
     cross-entropy, and x = (scale, shift),
@@ -55,15 +56,15 @@ def loss_tuning(
         f(x, y) = mean over validation examples of CE(z, label) / (C p_label),
 
     where p_c is the share of class c among a device's validation examples, in the
-    weighted mean over devices. Every class thus counts 1/C in f.
+    weighted mean over devices. Every class thus has weight 1/C in f.
 
     x and y start at zero. The metric `balanced_accuracy` is the mean over classes of
     the accuracy of y on a class's test examples.
 
     Args:
-        split: the examples, and who holds which.
-        ridge: the penalty, above zero.
-        weights: of the devices, as given to `run`.
+        split: examples and their devices.
+        ridge: penalty, above zero.
+        weights: weights of the devices, as passed to `run`.
 
     Raises:
         ValueError: if the split's tables and rows do not fit together, or a class has
@@ -81,7 +82,7 @@ def loss_tuning(
     check_ridge(ridge)
     training, validation, test = tables(split)
     number = jnp.result_type(test.features)
-    devices = deal(split, training=training, validation=validation)
+    devices = build_devices(split, training=training, validation=validation)
     labels = np.asarray(validation.labels)
     parts = [labels[rows] for rows in split.validation_rows]
     balance = class_weights(parts, split.classes, weights)
@@ -156,26 +157,22 @@ class TunedLoss:
 
 @dataclass(frozen=True)
 class LossTuning:
-    """Tune the training loss class by class, for rare classes.
+    """Tune the training loss of each class, for accuracy on rare classes.
 
     Attributes:
-        ridge: the penalty on the model's weights.
-
-    Example:
-        >>> LossTuning().ridge
-        0.01
+        ridge: penalty on the model's weights.
     """
 
     ridge: Positive = 0.01
 
     TEMPLATE: ClassVar[str] = """rounds = 150
 
-[problem]               # a training loss that makes up for rare classes
+[problem]               # a training loss tuned for rare classes
 name = "LossTuning"
 
 [data]
 name = "digits"
-imbalance = 20.0             # the most frequent class outnumbers the rarest by so much
+imbalance = 20.0             # size of the largest class over that of the smallest
 
 [partition]
 devices = 8
@@ -206,18 +203,18 @@ every = 10
         data: Callable[[], SplitData],
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
-        """Return scale and shift of each class."""
+        """Return a picture of the scale and shift of each class."""
         split = data().split
         counts = np.bincount(split.training.labels, minlength=split.classes)
         return [class_picture(x, counts)]
 
 
 def class_picture(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Picture:
-    """Return the scale and shift of each class beside its number of examples.
+    """Return a picture of each class's number of examples, scale and shift.
 
     Args:
-        x: what was learnt by `loss_tuning`.
-        counts: training examples of each class.
+        x: solution of `loss_tuning`.
+        counts: number of training examples of each class.
 
     Example:
         >>> x = LossParameters(np.zeros(3), np.zeros(3))
@@ -227,7 +224,7 @@ def class_picture(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Pict
     from scipy.special import expit
 
     figure = blank(9, 2.8)
-    classes = [str(one) for one in range(len(counts))]
+    classes = [str(number) for number in range(len(counts))]
     panels = {
         "training examples": (counts, "tab:gray"),
         "scale of the score, σ(scale)": (expit(np.asarray(x.scale)), "tab:blue"),
@@ -239,9 +236,9 @@ def class_picture(x: LossParameters, counts: Int[np.ndarray, "classes"]) -> Pict
         axes.bar(classes, values, color=colour)
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("class")
-    words = (
-        "Training sees the score of each class scaled and shifted. Where the shift is "
-        "low, the model must raise the score of that class by itself: so rare classes "
-        "come to count."
+    caption = (
+        "The training loss scales and shifts the score of each class. Where the shift "
+        "is low, the model must raise the score of the class: this favours rare "
+        "classes."
     )
-    return Picture("classes", "The training loss of each class", words, figure)
+    return Picture("classes", "The training loss of each class", caption, figure)

@@ -1,7 +1,7 @@
 """A quadratic bilevel problem whose solution is known in closed form.
 
 f_k(x, y) = ½‖y − b_k‖² + c_kᵀx + ½ r‖x‖²  and  g_k(x, y) = ½ yᵀA_k y − yᵀ(C_k x + d_k).
-A bar over a letter is the mean over devices, all of the same weight.
+A bar over a letter is the mean over devices, all with equal weight.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LARGEST_CURVATURE = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """K devices' quadratics, and what follows from them in closed form.
+    """The quadratics of K devices, with closed forms of y*(x), Φ, ∇Φ and x*.
 
     Attributes:
         matrices: A_k, positive definite.
@@ -56,8 +56,8 @@ class Quadratic:
     def __post_init__(self) -> None:
         if not self.ridge > 0:
             raise ValueError(
-                f"ridge must be above 0, but it is {self.ridge}: Φ might have no "
-                "minimum."
+                f"ridge is {self.ridge}, expected a number above 0: otherwise Φ might "
+                "have no minimum."
             )
 
     def lower_solution(
@@ -93,7 +93,7 @@ class Quadratic:
         hessian = self.ridge * np.eye(len(zero)) + slope.T @ slope
         return np.asarray(np.linalg.solve(hessian, -self.hypergradient(zero)))
 
-    def own_hypergradient(
+    def mean_local_hypergradient(
         self, x: Float[np.ndarray, "upper"], y: Float[np.ndarray, "lower"]
     ) -> Float[np.ndarray, "upper"]:
         """Return the mean of local hypergradients, c̄ + rx + mean_k(C_kᵀA_k⁻¹(y − b_k)).
@@ -102,7 +102,7 @@ class Quadratic:
             >>> from fedbilevel.problems import random_quadratic
             >>> apart = random_quadratic(devices=2, heterogeneity=0.5)
             >>> x, y = apart.biased_solution()
-            >>> bool(np.allclose(apart.own_hypergradient(x, y), 0.0))
+            >>> bool(np.allclose(apart.mean_local_hypergradient(x, y), 0.0))
             True
         """
         distances = (y - self.targets)[..., None]
@@ -115,10 +115,10 @@ class Quadratic:
     ) -> tuple[Float[np.ndarray, "upper"], Float[np.ndarray, "lower"]]:
         """Return the (x, y) at which the mean of local hypergradients vanishes.
 
-        There y = y*(x), and mean_k(∇x f_k − ∇²xy g_k [∇²yy g_k]⁻¹ ∇y f_k) =
-        c̄ + rx + mean_k(C_kᵀA_k⁻¹(y − b_k)) = 0. LocalBSGM and LocalBSGVRM settle there
-        with one local step an exchange and the exact inverse of each device's Hessian.
-        Where devices are alike it is (x*, y*(x*)).
+        At this point y = y*(x), and mean_k(∇x f_k − ∇²xy g_k [∇²yy g_k]⁻¹ ∇y f_k) =
+        c̄ + rx + mean_k(C_kᵀA_k⁻¹(y − b_k)) = 0. LocalBSGM and LocalBSGVRM converge to
+        it with one local step per exchange and the exact inverse of each device's
+        Hessian. For homogeneous devices it is (x*, y*(x*)).
 
         Example:
             >>> from fedbilevel.problems import random_quadratic
@@ -136,8 +136,8 @@ class Quadratic:
             ]
         )
         right = [pulls.mean(0) - self.shifts.mean(0), self.offsets.mean(0)]
-        both = np.linalg.solve(left, np.concatenate(right))
-        return both[:upper], both[upper:]
+        solution = np.linalg.solve(left, np.concatenate(right))
+        return solution[:upper], solution[upper:]
 
     def reference(self) -> Reference:
         """Return y*(x) and ∇Φ(x) for `fedbilevel.metrics.stationarity`.
@@ -166,23 +166,23 @@ def random_quadratic(
     ridge: float = 0.3,
     seed: int = 0,
 ) -> Quadratic:
-    """Return devices that scatter about one random quadratic, their exact mean.
+    """Return devices scattered about a random quadratic, which is their exact mean.
 
     y*, ∇Φ and x* depend on that mean alone. They are the same for every number of
     devices and every heterogeneity, given the other arguments; only
-    `Quadratic.biased_solution` moves.
+    `Quadratic.biased_solution` changes.
 
     Args:
-        devices: K.
-        upper_size: the size of x.
-        lower_size: the size of y.
-        heterogeneity: 0 for devices that are all alike, as the paper assumes; 1 for
-            devices that differ about as much as the mean is large.
+        devices: K, the number of devices.
+        upper_size: size of x.
+        lower_size: size of y.
+        heterogeneity: 0 for homogeneous devices, as the paper assumes; 1 for devices
+            that differ about as much as the mean is large.
         ridge: r, above zero.
-        seed: of all numbers.
+        seed: seed of all numbers.
 
     Raises:
-        ValueError: if one device alone should differ from the mean of all.
+        ValueError: if heterogeneity is above 0 with a single device.
 
     Example:
         >>> from fedbilevel.problems import random_quadratic

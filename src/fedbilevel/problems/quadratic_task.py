@@ -1,4 +1,4 @@
-"""A quadratic as a task: losses, and stored examples with noise of any size."""
+"""A quadratic as a task: its losses, and examples with noise."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
@@ -22,11 +22,6 @@ class UpperRows(NamedTuple):
         target: b_k, the same for all examples of a device.
         slope: noise of mean zero. Noise in the target would add a constant to f_k.
         shift: c_k with noise.
-
-    Example:
-        >>> import numpy as np
-        >>> UpperRows(np.ones((5, 4)), np.zeros((5, 4)), np.ones((5, 3))).shift.shape
-        (5, 3)
     """
 
     target: Float[Array | np.ndarray, "examples lower"]
@@ -41,12 +36,6 @@ class LowerRows(NamedTuple):
         matrix: A_k with noise.
         coupling: C_k with noise.
         offset: d_k with noise.
-
-    Example:
-        >>> import numpy as np
-        >>> rows = LowerRows(np.ones((5, 4, 4)), np.ones((5, 4, 3)), np.ones((5, 4)))
-        >>> rows.offset.shape
-        (5, 4)
     """
 
     matrix: Float[Array | np.ndarray, "examples lower lower"]
@@ -62,26 +51,26 @@ def quadratic_task(
     curvature_noise: float = 0.0,
     seed: int = 0,
 ) -> Task:
-    """Return a quadratic as a task, whose closed forms hold exactly for its examples.
+    """Return a quadratic as a task; its closed forms are exact for the examples.
 
-    Each device's examples scatter about its own quadratic, which is their exact mean.
-    Where devices are alike, they all draw from the same examples. x and y start at
-    zero. The metric `distance` is ‖x − x*‖.
+    Each device's examples are scattered about its quadratic, which is their exact mean.
+    Homogeneous devices share the same examples. x and y start at zero. The metric
+    `distance` is ‖x − x*‖.
 
     A `NeumannSeries` needs a scale below the inverse of the largest eigenvalue of the
     examples' matrices: without `curvature_noise`, of `quadratic.matrices`.
 
     Args:
-        quadratic: what the examples of each device have for their mean.
-        examples: of each loss on each device.
-        noise: the standard deviation of each entry of ∇x f, ∇y f and ∇y g, over the
+        quadratic: mean of the examples of each device.
+        examples: number of examples of each loss on each device.
+        noise: standard deviation of each entry of ∇x f, ∇y f and ∇y g over the
             examples of a device.
-        curvature_noise: the standard deviation of each entry of C_k, and the scatter of
-            the A_k, which stay positive definite, as `scatter_curvature` makes it.
-        seed: of the noise.
+        curvature_noise: standard deviation of each entry of C_k, and the deviation of
+            the A_k in `scatter_curvature`, which keeps them positive definite.
+        seed: seed of the noise.
 
     Raises:
-        ValueError: if one example alone should have noise.
+        ValueError: if a single example has noise.
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,7 +82,7 @@ def quadratic_task(
     """
     generator = np.random.default_rng(seed)
 
-    def held(device: int) -> LocalExamples:
+    def draw_examples(device: int) -> LocalExamples:
         target = np.tile(quadratic.targets[device], (examples, 1))
         zero = np.zeros(target.shape[1])
         return LocalExamples(
@@ -122,13 +111,13 @@ def quadratic_task(
         quadratic.shifts,
     )
     if all(np.array_equal(part, part[:1].repeat(count, 0)) for part in parts):
-        devices = InMemoryDevices.sharing(held(0), count)
+        devices = InMemoryDevices.sharing(draw_examples(0), count)
     else:
-        devices = InMemoryDevices([held(device) for device in range(count)])
-    best = quadratic.solution()
+        devices = InMemoryDevices([draw_examples(device) for device in range(count)])
+    solution = quadratic.solution()
 
     def distance(x: Upper, y: Lower, /) -> float:
-        return float(np.linalg.norm(np.asarray(x, float) - best))
+        return float(np.linalg.norm(np.asarray(x, float) - solution))
 
     return Task(
         BilevelProblem(UpperLoss(quadratic.ridge), lower_loss),
@@ -176,21 +165,22 @@ def lower_loss(
         >>> float(lower_loss(one[0], 3 * one[0], rows))
         3.0
     """
-    curved = jnp.einsum("i,bij,j->b", y, batch.matrix, y)
-    return jnp.mean(0.5 * curved - (batch.coupling @ x + batch.offset) @ y)
+    quadratic = jnp.einsum("i,bij,j->b", y, batch.matrix, y)
+    return jnp.mean(0.5 * quadratic - (batch.coupling @ x + batch.offset) @ y)
 
 
 @dataclass(frozen=True)
 class QuadraticTask:
-    """A random quadratic whose solution is known: `distance` is how far x is from it.
+    """A random quadratic with a known solution; the metric `distance` is ‖x − x*‖.
 
     Attributes:
-        devices: how many there are.
-        heterogeneity: how much they differ; 0 if they are alike, as the paper assumes.
-        examples: of each loss on each device.
-        noise: of gradients.
-        curvature_noise: of second derivatives.
-        seed: of all numbers.
+        devices: number of devices.
+        heterogeneity: difference between devices; 0 for homogeneous devices, as the
+            paper assumes.
+        examples: number of examples of each loss on each device.
+        noise: standard deviation of gradients.
+        curvature_noise: standard deviation of second derivatives.
+        seed: seed of all numbers.
 
     Example:
         >>> QuadraticTask(devices=3).task().devices.device_count
@@ -206,7 +196,7 @@ class QuadraticTask:
 
     TEMPLATE: ClassVar[str] = """rounds = 100
 
-[problem]               # its solution is known: how near does a run come?
+[problem]               # a quadratic with a known solution
 name = "QuadraticTask"
 devices = 8
 heterogeneity = 0.5

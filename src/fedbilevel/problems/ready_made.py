@@ -1,4 +1,4 @@
-"""What a ready-made problem is: a dataclass of settings that makes a task."""
+"""The protocol of a ready-made problem: a dataclass of settings that builds a task."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -11,28 +11,28 @@ from fedbilevel.problems.task import Task
 
 @runtime_checkable
 class FromExamples(Protocol):
-    """A problem that is built from the examples which a file asks for."""
+    """A problem built from the data set that an experiment file specifies."""
 
     def build(self, data: SplitData) -> Task:
-        """Return the problem with its data, where it starts and what is measured."""
+        """Return the problem with its data, initial point and metrics."""
 
 
 @runtime_checkable
 class WithBundledData(Protocol):
-    """A problem that brings its data."""
+    """A problem with bundled data."""
 
     def task(self) -> Task:
-        """Return the problem with its data, where it starts and what is measured."""
+        """Return the problem with its data, initial point and metrics."""
 
 
 ReadyMade: TypeAlias = FromExamples | WithBundledData
-"""A dataclass whose fields are settings. It may also have `TEMPLATE`, the experiment
-file that `fedbilevel new NAME --ready` writes, and be `Drawn`."""
+"""A dataclass whose fields are settings. It may also have a `TEMPLATE`, the experiment
+file that `fedbilevel new NAME --ready` writes, and implement `WithPictures`."""
 
 
 @runtime_checkable
-class Drawn(Protocol):
-    """A problem whose solutions have pictures of their own."""
+class WithPictures(Protocol):
+    """A problem that draws its solution."""
 
     def pictures(
         self,
@@ -40,10 +40,10 @@ class Drawn(Protocol):
         data: Callable[[], SplitData],
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
-        """Return what a person would rather look at than at the numbers of x.
+        """Return pictures of a solution.
 
         Args:
-            x: what was learnt.
-            data: loads the examples that the problem was built from.
-            shape: height and width of an image whose pixels the features are, if any.
+            x: solution, the upper variable.
+            data: function that loads the examples of the problem.
+            shape: height and width of an image, if features are pixels.
         """

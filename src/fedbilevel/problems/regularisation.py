@@ -1,4 +1,4 @@
-"""Choosing penalties: one a feature, tuned on validation examples."""
+"""Regularisation: a penalty for each feature, tuned on validation examples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,13 @@ from fedbilevel.mathematics.problem import BilevelProblem, Upper
 from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import BARS, Picture, blank
 from fedbilevel.problems.classification import linear_accuracy, linear_loss
-from fedbilevel.problems.split import LabelledRows, Split, SplitData, deal, tables
+from fedbilevel.problems.split import (
+    LabelledRows,
+    Split,
+    SplitData,
+    build_devices,
+    tables,
+)
 from fedbilevel.problems.task import Task
 
 
@@ -25,11 +31,12 @@ def regularisation(split: Split, *, penalty: float = 1.0) -> Task:
         f(x, y) = mean over validation examples of ℓ(y),
 
     where y_j are the weights of feature j. With two classes this is logistic
-    regression. y starts at zero. The metric `accuracy` is that of y on test examples.
+    regression. y starts at zero. The metric `accuracy` is the accuracy of y on test
+    examples.
 
     Args:
-        split: the examples, and who holds which.
-        penalty: every e^{x_j} at the start, above zero.
+        split: examples and their devices.
+        penalty: initial value of every e^{x_j}, above zero.
 
     Raises:
         ValueError: if the split's tables and rows do not fit together.
@@ -47,14 +54,14 @@ def regularisation(split: Split, *, penalty: float = 1.0) -> Task:
     """
     if not penalty > 0:
         raise ValueError(
-            f"penalty must be above 0, but it is {penalty}: without one the lower loss "
-            "is not strongly convex."
+            f"penalty is {penalty}, expected a number above 0: without a penalty the "
+            "lower loss is not strongly convex."
         )
     training, validation, test = tables(split)
     features, number = test.features.shape[1], jnp.result_type(test.features)
     return Task(
         BilevelProblem(linear_loss, lower_loss),
-        deal(split, training=training, validation=validation),
+        build_devices(split, training=training, validation=validation),
         jnp.full(features, np.log(penalty), number),
         jnp.zeros((split.classes, features), number),
         {"accuracy": linear_accuracy(test)},
@@ -83,11 +90,7 @@ class Regularisation:
     """Tune a penalty on the weights of each feature of softmax regression.
 
     Attributes:
-        penalty: of every feature at the start.
-
-    Example:
-        >>> Regularisation().penalty
-        0.01
+        penalty: initial penalty of every feature.
     """
 
     penalty: Positive = 0.01
@@ -131,7 +134,7 @@ every = 5
         data: Callable[[], SplitData],
         shape: tuple[int, int] | None,
     ) -> list[Picture]:
-        """Return the penalty of each feature."""
+        """Return a picture of the penalty of each feature."""
         return [penalties(x, shape)]
 
 
@@ -141,41 +144,44 @@ def penalties(
     """Return a picture of e^x, the penalty of each feature.
 
     Args:
-        x: what was learnt by `regularisation`.
-        shape: height and width of the image whose pixels the features are, if any.
+        x: solution of `regularisation`.
+        shape: height and width of an image, if features are pixels.
 
     Example:
         >>> penalties(np.zeros(64), (8, 8)).name
         'penalties'
     """
-    learnt = np.exp(np.asarray(x, np.float64))
+    values = np.exp(np.asarray(x, np.float64))
     if shape is not None:
         figure = blank(4.2, 3.4)
         from matplotlib.colors import LogNorm
 
         axes = figure.subplots()
-        # A penalty that is the same everywhere has no range to be coloured by.
-        limits = LogNorm(learnt.min() / 1.01, learnt.max() * 1.01)
-        shown = axes.imshow(learnt.reshape(shape), cmap="viridis_r", norm=limits)
+        # A constant penalty would give LogNorm an empty range.
+        limits = LogNorm(values.min() / 1.01, values.max() * 1.01)
+        image = axes.imshow(values.reshape(shape), cmap="viridis_r", norm=limits)
         axes.set_xticks([])
         axes.set_yticks([])
-        figure.colorbar(shown, label="penalty (log scale)")
-        words = (
-            "Each square is a pixel. The model may use bright pixels freely; on dark "
-            "ones its weights are held near zero."
+        figure.colorbar(image, label="penalty (log scale)")
+        caption = (
+            "Each square is a pixel. Bright pixels have a small penalty; the weights "
+            "of dark pixels stay near zero."
         )
-        return Picture("penalties", "The penalty of each pixel", words, figure)
+        return Picture("penalties", "The penalty of each pixel", caption, figure)
     figure = blank(7, 3)
     axes = figure.subplots()
-    order = np.argsort(learnt)
+    order = np.argsort(values)
     if len(order) <= BARS:
-        axes.bar([str(feature) for feature in order], learnt[order])
+        axes.bar([str(feature) for feature in order], values[order])
         axes.tick_params(axis="x", labelrotation=90, labelsize="x-small")
         axes.set_xlabel("feature, from least to most penalised")
     else:
-        axes.plot(learnt[order])
+        axes.plot(values[order])
         axes.set_xlabel("features, from least to most penalised")
     axes.set_yscale("log")
     axes.set_ylabel("penalty")
-    words = "The model may use features on the left freely; those on the right hardly."
-    return Picture("penalties", "The penalty of each feature", words, figure)
+    caption = (
+        "Features on the left have a small penalty; the weights of those on the right "
+        "stay near zero."
+    )
+    return Picture("penalties", "The penalty of each feature", caption, figure)

@@ -1,4 +1,4 @@
-"""Random arrays about a mean, centred so that their mean is that mean exactly."""
+"""Random arrays with an exact mean."""
 
 import numpy as np
 from jaxtyping import Float
@@ -13,13 +13,13 @@ def scatter(
     """Return normal arrays about a mean, which is their exact average.
 
     Args:
-        generator: the source of randomness.
-        mean: what to scatter about.
-        count: how many arrays to return.
-        deviation: the standard deviation of each entry.
+        generator: source of randomness.
+        mean: average of the arrays.
+        count: number of arrays.
+        deviation: standard deviation of each entry.
 
     Raises:
-        ValueError: if one array alone should differ from its mean.
+        ValueError: if deviation is above 0 for a single array.
 
     Example:
         >>> import numpy as np
@@ -30,9 +30,9 @@ def scatter(
     _check(count, deviation)
     noise = generator.normal(size=(count, *mean.shape))
     noise -= noise.mean(axis=0)
-    # Centring takes 1/count of the variance away.
-    restored = np.sqrt(count / max(1, count - 1))
-    return np.asarray(mean + deviation * restored * noise)
+    # Centring removes 1/count of the variance; this factor restores it.
+    factor = np.sqrt(count / max(1, count - 1))
+    return np.asarray(mean + deviation * factor * noise)
 
 
 def scatter_curvature(
@@ -41,20 +41,20 @@ def scatter_curvature(
     count: int,
     deviation: float,
 ) -> Float[np.ndarray, "count size size"]:
-    """Return positive definite matrices about one, which is their exact average.
+    """Return positive definite matrices about a mean, which is their exact average.
 
     With mean = L Lᵀ, W_i = (I + deviation R_i)(I + deviation R_i)ᵀ for normal R_i, and
-    the average of the W_i = N Nᵀ, matrix i is L N⁻¹ W_i N⁻ᵀ Lᵀ. It stays positive
-    definite whatever the deviation.
+    the average of the W_i = N Nᵀ, matrix i is L N⁻¹ W_i N⁻ᵀ Lᵀ. It is positive
+    definite for any deviation.
 
     Args:
-        generator: the source of randomness.
-        mean: a positive definite matrix.
-        count: how many matrices to return.
-        deviation: 0 for no scatter; 1 scatters about as much as the mean is large.
+        generator: source of randomness.
+        mean: positive definite matrix.
+        count: number of matrices.
+        deviation: 0 for no scatter; 1 for a scatter about as large as the mean.
 
     Raises:
-        ValueError: if one matrix alone should differ from its mean.
+        ValueError: if deviation is above 0 for a single matrix.
 
     Example:
         >>> import numpy as np
@@ -77,12 +77,11 @@ def scatter_curvature(
 def _check(count: int, deviation: float) -> None:
     if deviation < 0 or count < 1:
         raise ValueError(
-            f"{count} devices or examples cannot scatter with deviation {deviation}; "
-            "ask for at least 1, and for a deviation of at least 0."
+            f"The count is {count}, expected at least 1, and the deviation (noise or "
+            f"heterogeneity) is {deviation}, expected at least 0."
         )
     if count == 1 and deviation:
         raise ValueError(
-            "1 device or example is the mean of all and cannot scatter about it with "
-            f"deviation {deviation}; ask for at least 2, or for no noise and no "
-            "heterogeneity."
+            f"The deviation (noise or heterogeneity) is {deviation}, but a single "
+            "device or example equals the mean. Use at least 2, or a deviation of 0."
         )

@@ -1,4 +1,4 @@
-"""A labelled data set cut into training, validation and test, and who holds what."""
+"""A labelled data set split into training, validation and test, and among devices."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from fedbilevel.mathematics.problem import Batch
 
 @runtime_checkable
 class LabelledTable(Protocol):
-    """A table of examples: whatever has features and labels, one row an example."""
+    """A table of examples: any object with features and labels, one row per example."""
 
     @property
     def features(self) -> Float[Array | np.ndarray, "examples features"]:
@@ -21,20 +21,15 @@ class LabelledTable(Protocol):
 
     @property
     def labels(self) -> Int[Array | np.ndarray, "examples"]:
-        """The classes, counted from 0."""
+        """The classes, from 0."""
 
 
 class LabelledRows(NamedTuple):
     """Labelled examples as devices hold them and losses see them.
 
     Attributes:
-        features: the inputs of a model.
-        labels: the classes, counted from 0.
-
-    Example:
-        >>> import numpy as np
-        >>> LabelledRows(np.ones((2, 3)), np.array([0, 1])).features.shape
-        (2, 3)
+        features: inputs of a model.
+        labels: classes, from 0.
     """
 
     features: Float[Array | np.ndarray, "examples features"]
@@ -42,26 +37,18 @@ class LabelledRows(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Three tables, and the rows of two of them that each device holds.
+    """Training, validation and test examples, with the rows of each device.
 
-    `fedbilevel.data.partitions.partition` deals rows to devices in the field's usual
-    ways; any lists of row numbers will do.
+    `fedbilevel.data.partitions.partition` returns such rows; any lists of row numbers
+    are allowed.
 
     Attributes:
-        training: the examples of lower losses.
-        validation: the examples of upper losses.
-        test: the examples of metrics; the server holds them.
-        training_rows: the rows of `training` that each device holds.
-        validation_rows: the rows of `validation` that each device holds.
-        classes: the number of classes; labels are 0 … classes − 1.
-
-    Example:
-        >>> import numpy as np
-        >>> from fedbilevel.problems import LabelledRows, Split
-        >>> table = LabelledRows(np.eye(4), np.array([0, 1, 0, 1]))
-        >>> halves = [np.array([0, 1]), np.array([2, 3])]
-        >>> Split(table, table, table, halves, halves, classes=2).classes
-        2
+        training: examples of the lower losses.
+        validation: examples of the upper losses.
+        test: examples of the metrics; the server holds them.
+        training_rows: rows of `training` on each device.
+        validation_rows: rows of `validation` on each device.
+        classes: number of classes; labels are 0 … classes − 1.
     """
 
     training: LabelledTable
@@ -73,16 +60,12 @@ class Split(NamedTuple):
 
 
 class SplitData(NamedTuple):
-    """What a ready-made problem is built from.
+    """The data from which a ready-made problem is built.
 
     Attributes:
-        split: the tables, and who holds what.
-        wrong: which training labels are wrong; none if none were spoilt.
-        weights: of devices, if they do not count alike.
-
-    Example:
-        >>> SplitData._fields
-        ('split', 'wrong', 'weights')
+        split: tables, and the rows of each device.
+        wrong: mask of the wrong training labels; None if no labels were corrupted.
+        weights: weights of the devices; None if they are equal.
     """
 
     split: Split
@@ -91,10 +74,10 @@ class SplitData(NamedTuple):
 
 
 def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
-    """Return training, validation and test examples as losses see them, once checked.
+    """Return training, validation and test examples after a check of the split.
 
     Raises:
-        ValueError: if tables do not fit together, or lack rows that devices hold.
+        ValueError: if tables are inconsistent, or devices have rows beyond their end.
 
     Example:
         >>> import numpy as np
@@ -103,13 +86,11 @@ def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
         >>> tables(Split(table, table, table, rows, rows, classes=2))
         Traceback (most recent call last):
         ...
-        ValueError: a label of the training examples is 2, but classes=2 counts from 0
-        to 1; renumber the labels or raise classes.
+        ValueError: A label of the training examples is 2, expected 0 to 1 with
+        classes=2. Renumber the labels or raise classes.
     """
     if split.classes < 2:
-        raise ValueError(
-            f"a split needs at least 2 classes, but classes={split.classes}."
-        )
+        raise ValueError(f"Split: classes is {split.classes}, expected at least 2.")
     training = _rows_of("training", split.training, split.classes)
     validation = _rows_of("validation", split.validation, split.classes)
     test = _rows_of("test", split.test, split.classes)
@@ -117,34 +98,37 @@ def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
     for name, table in (("validation", validation), ("test", test)):
         if table.features.shape[1] != width:
             raise ValueError(
-                f"the {name} examples have {table.features.shape[1]} features, but the "
-                f"training examples {width}; give all three tables the same features."
+                f"The {name} examples have {table.features.shape[1]} features, but the "
+                f"training examples have {width}. Use the same features in all tables."
             )
     if len(split.training_rows) != len(split.validation_rows):
         raise ValueError(
-            f"training_rows names {len(split.training_rows)} devices and "
-            f"validation_rows {len(split.validation_rows)}; give both one array of "
-            "rows a device."
+            f"training_rows has {len(split.training_rows)} devices, but "
+            f"validation_rows has {len(split.validation_rows)}. Pass one array of rows "
+            "per device in both."
         )
     _check_rows("training", split.training_rows, len(training.labels))
     _check_rows("validation", split.validation_rows, len(validation.labels))
     return training, validation, test
 
 
-def deal(split: Split, *, training: Batch, validation: Batch) -> InMemoryDevices:
-    """Return devices that hold their rows of these trees of arrays.
+def build_devices(
+    split: Split, *, training: Batch, validation: Batch
+) -> InMemoryDevices:
+    """Return devices with their rows of two trees of arrays.
 
     Args:
-        split: who holds which rows.
-        training: one row a training example, for the lower loss.
-        validation: one row a validation example, for the upper loss.
+        split: rows of each device.
+        training: arrays with one row per training example, for the lower loss.
+        validation: arrays with one row per validation example, for the upper loss.
 
     Example:
         >>> import numpy as np
         >>> table = LabelledRows(np.eye(4), np.array([0, 1, 0, 1]))
         >>> rows = [np.array([0, 1, 2]), np.array([3])]
         >>> split = Split(table, table, table, rows, rows, classes=2)
-        >>> deal(split, training=np.ones(4), validation=np.ones(4)).lower_sizes
+        >>> ones = np.ones(4)
+        >>> build_devices(split, training=ones, validation=ones).lower_sizes
         array([3, 1], dtype=int32)
     """
     pairs = zip(split.validation_rows, split.training_rows, strict=True)
@@ -163,24 +147,25 @@ def _rows_of(name: str, table: LabelledTable, classes: int) -> LabelledRows:
     features, labels = np.asarray(table.features), np.asarray(table.labels)
     if features.ndim != 2 or not np.issubdtype(features.dtype, np.floating):
         raise ValueError(
-            f"the features of the {name} examples have shape {features.shape} and "
-            f"dtype {features.dtype}; give floating-point numbers, one row an example."
+            f"The features of the {name} examples have shape {features.shape} and "
+            f"dtype {features.dtype}. Pass floating-point numbers, one row per example."
         )
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
-            f"the labels of the {name} examples have dtype {labels.dtype}; "
-            "number the classes with integers from 0."
+            f"The labels of the {name} examples have dtype {labels.dtype}. "
+            "Number the classes with integers from 0."
         )
     if labels.shape != (len(features),) or not len(labels):
         raise ValueError(
-            f"the {name} examples have {len(features)} rows of features and labels of "
-            f"shape {labels.shape}; give one label a row, and at least one row."
+            f"The {name} examples have {len(features)} rows of features and labels of "
+            f"shape {labels.shape}. Pass one label per row, and at least one row."
         )
     for label in (labels.min(), labels.max()):
         if not 0 <= label < classes:
             raise ValueError(
-                f"a label of the {name} examples is {label}, but classes={classes} "
-                f"counts from 0 to {classes - 1}; renumber the labels or raise classes."
+                f"A label of the {name} examples is {label}, expected 0 to "
+                f"{classes - 1} with classes={classes}. Renumber the labels or raise "
+                "classes."
             )
     return LabelledRows(features, labels.astype(np.int32))
 
@@ -190,6 +175,6 @@ def _check_rows(name: str, parts: Sequence[Int[np.ndarray, "_"]], count: int) ->
         rows = np.asarray(part)
         for row in rows[(rows < 0) | (rows >= count)][:1]:
             raise ValueError(
-                f"{name}_rows gives row {row} to device {device}, but the {name} "
-                f"examples have rows 0 to {count - 1}."
+                f"{name}_rows has row {row} for device {device}, but the {name} "
+                f"examples have rows 0 to {count - 1}. Correct the row numbers."
             )

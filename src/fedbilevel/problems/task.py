@@ -1,4 +1,4 @@
-"""A ready-made problem: losses, data, where to start, and what to look at."""
+"""A ready-made problem: losses, data, initial point and metrics."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -9,21 +9,21 @@ from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 @runtime_checkable
 class Metric(Protocol):
-    """What a person cares about at a point, such as the accuracy on test examples."""
+    """A metric at a point, such as the accuracy on test examples."""
 
     def __call__(self, x: Upper, y: Lower, /) -> float:
-        """Return the figure at (x, y)."""
+        """Return the metric at (x, y)."""
 
 
 class Task(NamedTuple):
-    """All that `run` needs besides an algorithm, and how to judge what it finds.
+    """All arguments of `run` except the algorithm, and metrics of its result.
 
     Attributes:
         problem: the two losses.
-        devices: the examples that each device holds.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        metrics: figures by name, computed on the server from arrays that it holds.
+        devices: examples of each device.
+        x: initial upper variable.
+        y: initial lower variable.
+        metrics: metrics by name, computed on the server from its arrays.
 
     Example:
         >>> from fedbilevel import ConjugateGradient, LocalBSGM, run
@@ -35,12 +35,12 @@ class Task(NamedTuple):
         ...     upper_mixing=5.0,
         ...     lower_mixing=5.0,
         ... )
-        >>> *_, done = run(
+        >>> *_, last = run(
         ...     task.problem, algorithm, task.devices, task.x, task.y, rounds=100
         ... )
         >>> task.metrics["distance"](task.x, task.y) > 0.1
         True
-        >>> task.metrics["distance"](done.x, done.y) < 1e-3
+        >>> task.metrics["distance"](last.x, last.y) < 1e-3
         True
     """
 
@@ -52,14 +52,15 @@ class Task(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What the server of a federation has of a task: all but the examples.
+    """A task without its examples, for the server of a federation.
 
     Attributes:
         problem: the two losses.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        metrics: figures by name, computed on the server from arrays that it holds.
-        form: examples such as every site holds; how many, and which, does not matter.
+        x: initial upper variable.
+        y: initial lower variable.
+        metrics: metrics by name, computed on the server from its arrays.
+        form: examples with the structure, shapes and dtypes of every site's; their
+            number and values are ignored.
 
     Example:
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
@@ -76,6 +77,6 @@ class Model(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> "Model":
-        """Return the model of a task whose examples are here."""
+        """Return the model of a task with local examples."""
         form = task.devices.local(0)
         return cls(task.problem, task.x, task.y, task.metrics, form)

@@ -1,6 +1,6 @@
-"""The paper's constants, its theorems' ceilings and bounds, and how settings scale.
+"""The paper's constants, its theorems' ceilings and bounds, and scaling laws.
 
-Where the paper's print is inconsistent, `docs/paper-notes.md` says how it is read.
+`docs/paper-notes.md` explains how inconsistencies of the paper are resolved.
 """
 
 from fedbilevel.theory.assumptions import Assumptions, weakest

@@ -6,22 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The constants of Assumptions 1 to 3, which every bound is made of.
+    """The constants of Assumptions 1 to 3, which determine every bound.
 
     Attributes:
         strong_convexity: μ of the lower loss in y.
-        upper_lipschitz: L_0, of the upper loss.
-        gradient_lipschitz: L_1, of the gradients of both losses.
-        cross_lipschitz: L_21, of ∇²xy g.
-        curvature_lipschitz: L_22, of ∇²yy g.
+        upper_lipschitz: L_0, Lipschitz constant of the upper loss.
+        gradient_lipschitz: L_1, Lipschitz constant of the gradients of both losses.
+        cross_lipschitz: L_21, Lipschitz constant of ∇²xy g.
+        curvature_lipschitz: L_22, Lipschitz constant of ∇²yy g.
         deviation: σ, the standard deviation of a sampled ∇g.
-
-    Example:
-        >>> from fedbilevel.theory import Assumptions
-        >>> Assumptions(
-        ...     strong_convexity=0.5, upper_lipschitz=1.0, gradient_lipschitz=2.0
-        ... ).deviation
-        0.0
     """
 
     strong_convexity: float
@@ -34,9 +27,9 @@ class Assumptions:
     def __post_init__(self) -> None:
         if not 0 < self.strong_convexity <= self.gradient_lipschitz:
             raise ValueError(
-                f"strong_convexity μ={self.strong_convexity} must lie above 0 and at "
-                f"most at gradient_lipschitz L_1={self.gradient_lipschitz}, since both "
-                "bound the same Hessian."
+                f"strong_convexity μ is {self.strong_convexity}, expected a number "
+                "above 0 and at most gradient_lipschitz "
+                f"L_1={self.gradient_lipschitz}, since both bound the same Hessian."
             )
 
     @property
@@ -52,7 +45,7 @@ class Assumptions:
 
 
 def weakest(assumptions: Sequence[Assumptions]) -> Assumptions:
-    """Return what all of these allow: the smallest μ and the largest of all others.
+    """Return the weakest assumptions: the smallest μ and the largest other constants.
 
     Example:
         >>> weakest([Assumptions(0.5, 1.0, 2.0), Assumptions(0.2, 3.0, 1.0)])
@@ -60,10 +53,10 @@ def weakest(assumptions: Sequence[Assumptions]) -> Assumptions:
                     cross_lipschitz=0.0, curvature_lipschitz=0.0, deviation=0.0)
     """
     return Assumptions(
-        min(one.strong_convexity for one in assumptions),
-        max(one.upper_lipschitz for one in assumptions),
-        max(one.gradient_lipschitz for one in assumptions),
-        max(one.cross_lipschitz for one in assumptions),
-        max(one.curvature_lipschitz for one in assumptions),
-        max(one.deviation for one in assumptions),
+        min(each.strong_convexity for each in assumptions),
+        max(each.upper_lipschitz for each in assumptions),
+        max(each.gradient_lipschitz for each in assumptions),
+        max(each.cross_lipschitz for each in assumptions),
+        max(each.curvature_lipschitz for each in assumptions),
+        max(each.deviation for each in assumptions),
     )

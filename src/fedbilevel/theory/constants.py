@@ -1,6 +1,6 @@
-"""The constants that the paper derives from those of its assumptions.
+"""The constants that the paper derives from its assumptions.
 
-Where the paper's print is inconsistent, `docs/paper-notes.md` says how it is read.
+`docs/paper-notes.md` explains how inconsistencies of the paper are resolved.
 """
 
 from math import sqrt
@@ -48,7 +48,7 @@ def estimator_lipschitz(assumptions: Assumptions, series: NeumannSeries) -> floa
 
 
 def lower_error_factor(assumptions: Assumptions) -> float:
-    """Return L̃, which turns an error of y into an error of the hypergradient.
+    """Return L̃: an error ‖y − y*‖ causes a hypergradient error of at most L̃ ‖y − y*‖.
 
     Example:
         >>> lower_error_factor(Assumptions(1.0, 1.0, 1.0))
@@ -63,9 +63,9 @@ def estimator_variance(assumptions: Assumptions, series: NeumannSeries) -> float
 
     The paper prints this expression as G and then uses G squared; the expression has
     the dimension of a squared gradient, so it is read as G². By its dimension, σ in the
-    last term is a deviation of ∇²g and not of ∇g, of which `Assumptions.deviation` is
-    one. G² bounds the variance whatever σ is: under Assumptions 1 and 2 the variance is
-    at most 2L_0² + 2θ²L_0²L_1²(Q + 1)².
+    last term is a deviation of ∇²g, whereas `Assumptions.deviation` is one of ∇g. G²
+    bounds the variance for any σ: under Assumptions 1 and 2 the variance is at most
+    2L_0² + 2θ²L_0²L_1²(Q + 1)².
 
     Example:
         >>> estimator_variance(
@@ -101,18 +101,17 @@ def series_bias(assumptions: Assumptions, series: NeumannSeries) -> float:
 
 
 def require_contraction(assumptions: Assumptions, series: NeumannSeries) -> None:
-    """Refuse a series whose scale θ is not below 1 / L_1, as all theorems ask.
+    """Raise an error unless θ of a series is below 1 / L_1, as all theorems require.
 
     Example:
         >>> require_contraction(Assumptions(1.0, 1.0, 2.0), NeumannSeries(5, 0.5))
         Traceback (most recent call last):
         ...
-        ValueError: the theorems ask for a series scale θ below 1/L_1 = 0.5, but
-        scale=0.5; lower it.
+        ValueError: NeumannSeries: scale is 0.5, but the theorems require below
+        1/L_1 = 0.5. Lower scale.
     """
     if float(series.scale) >= 1 / assumptions.gradient_lipschitz:
         raise ValueError(
-            f"the theorems ask for a series scale θ below 1/L_1 = "
-            f"{1 / assumptions.gradient_lipschitz:.3g}, but scale={series.scale}; "
-            "lower it."
+            f"NeumannSeries: scale is {series.scale}, but the theorems require below "
+            f"1/L_1 = {1 / assumptions.gradient_lipschitz:.3g}. Lower scale."
         )

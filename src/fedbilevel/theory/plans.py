@@ -1,7 +1,7 @@
-"""Settings for one number of devices and accuracy, from settings that work for another.
+"""Plans: settings for other numbers of devices, accuracies or steps.
 
-The corollaries give T, p, η, B and Q up to constants. The constants come from an
-anchor: a plan whose settings were tried.
+The corollaries give T, p, η, B and Q up to constants. The constants are taken from an
+anchor: a plan with tested settings.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from fedbilevel.theory.scaling import (
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of a run, and the accuracy that they reach.
+    """Settings of a run and the accuracy of its result.
 
     Attributes:
         law: `LOCAL_BSGM_LAW` or `LOCAL_BSGVRM_LAW`.
@@ -34,7 +34,7 @@ class Plan:
         opening_batch_size: B, of LocalBSGVRM's first estimate; LocalBSGM has none.
 
     Raises:
-        ValueError: if a setting is impossible.
+        ValueError: if a setting is invalid.
 
     Example:
         >>> plan = Plan(
@@ -71,8 +71,8 @@ class Plan:
         if isinstance(rate, CubeRootDecay):
             if self.law == LOCAL_BSGM_LAW:
                 raise ValueError(
-                    "no corollary covers LocalBSGM with a decaying rate; plan with a "
-                    "number for learning_rate."
+                    "learning_rate is a CubeRootDecay, but no corollary covers "
+                    "LocalBSGM with a decaying rate. Pass a number."
                 )
             rate = float(rate(0))
         self.law.require_weight("upper_mixing", self.upper_mixing, rate)
@@ -80,19 +80,19 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that T steps take, the last one in full: ⌈T/p⌉."""
+        """The number of rounds for T steps, ⌈T/p⌉."""
         return ceil(self.steps / self.local_steps)
 
     @property
     def samples(self) -> int:
-        """Examples that all devices draw in these rounds.
+        """The number of examples that all devices draw in these rounds.
 
         A step draws Q + 3 batches: ξ, ζ, ζ_0 and ζ_1 … ζ_Q. So does the first estimate.
         """
-        own = self.law.opening_batch_size is not None
-        opening = self.opening_batch_size if own else self.batch_size
-        drawn = opening + self.rounds * self.local_steps * self.batch_size
-        return self.devices * (self.terms + 3) * drawn
+        has_opening = self.law.opening_batch_size is not None
+        opening = self.opening_batch_size if has_opening else self.batch_size
+        per_batch = opening + self.rounds * self.local_steps * self.batch_size
+        return self.devices * (self.terms + 3) * per_batch
 
 
 def plan_for_accuracy(
@@ -101,14 +101,14 @@ def plan_for_accuracy(
     """Return a plan for K devices and an accuracy ε (Corollaries 2, 4 and 6).
 
     Args:
-        anchor: settings that were seen to reach their accuracy with their devices.
+        anchor: tested settings, with their accuracy and number of devices.
         devices: K.
         accuracy: ε.
-        contraction: 1 − θμ, between 0 and 1: what each term of the series multiplies
-            its bias by.
+        contraction: 1 − θμ, between 0 and 1: each further term of the series multiplies
+            the bias by it.
 
     Raises:
-        ValueError: if p would fall below 1, or a mixing weight exceed 1.
+        ValueError: if p would be below 1, or a mixing weight above 1.
 
     Example:
         >>> from fedbilevel.theory import LOCAL_BSGVRM_LAW
@@ -138,14 +138,14 @@ def plan_for_steps(
     """Return a plan for K devices and T steps (Corollaries 1, 3 and 5).
 
     Args:
-        anchor: settings that were seen to reach their accuracy with their devices.
+        anchor: tested settings, with their accuracy and number of devices.
         devices: K.
         steps: T.
-        contraction: 1 − θμ, between 0 and 1: what each term of the series multiplies
-            its bias by.
+        contraction: 1 − θμ, between 0 and 1: each further term of the series multiplies
+            the bias by it.
 
     Raises:
-        ValueError: if p would fall below 1, or a mixing weight exceed 1.
+        ValueError: if p would be below 1, or a mixing weight above 1.
 
     Example:
         >>> from fedbilevel.theory import LOCAL_BSGM_LAW
@@ -165,13 +165,13 @@ def plan_for_steps(
     if isinstance(anchor.learning_rate, CubeRootDecay):  # Corollary 5's log(T + 1)
         accuracy *= log(steps + 1) / log(anchor.steps + 1)
     plan = _scaled(anchor, devices, shrink, accuracy, contraction)
-    return replace(plan, steps=steps)  # as given, without rounding
+    return replace(plan, steps=steps)  # without the rounding of _scaled
 
 
 def _require_positive(**values: int | float) -> None:
     for name, value in values.items():
         if not value > 0:
-            raise ValueError(f"a plan needs {name} above 0, but it is {value}.")
+            raise ValueError(f"Plan: {name} is {value}, expected above 0.")
 
 
 def _scaled(
@@ -179,12 +179,12 @@ def _scaled(
 ) -> Plan:
     if not 0 < contraction < 1:
         raise ValueError(
-            f"contraction = 1 − θμ must lie between 0 and 1, but it is {contraction}; "
-            "take a series scale θ below 1/L_1."
+            f"contraction = 1 − θμ is {contraction}, expected above 0 and below 1. Use "
+            "a series scale θ below 1/L_1."
         )
     factors = anchor.law.factors(devices=devices / anchor.devices, accuracy=shrink)
     rate = anchor.learning_rate
-    # Δ_Q ∝ (1 − θμ)^(Q+1), and its square is to shrink as all other terms do.
+    # Δ_Q ∝ (1 − θμ)^(Q+1), and its square must shrink by the factor of all other terms.
     more_terms = ceil(log(shrink) / (2 * log(contraction)) - 1e-9)
     return replace(
         anchor,
@@ -206,16 +206,16 @@ def _scaled(
     )
 
 
-def _decaying_shrink(anchor: Plan, devices: float, wanted: float) -> float:
-    # Corollary 5: ε ∝ log(T + 1) (KT)^(-2/3). Return the second factor's change where
-    # log ε changes by `wanted`; for 4 steps and more the product falls with T.
+def _decaying_shrink(anchor: Plan, devices: float, change: float) -> float:
+    # Corollary 5: ε ∝ log(T + 1) (KT)^(-2/3). Return the change of the second factor
+    # for a given change of log ε; for 4 steps and more the product falls with T.
     def shrink(log_steps: float) -> float:
         steps = exp(log_steps) / anchor.steps
         return anchor.law.accuracy(devices=devices, steps=steps)
 
     def excess(log_steps: float) -> float:
-        slowness = log(exp(log_steps) + 1) / log(anchor.steps + 1)
-        return log(shrink(log_steps) * slowness) - wanted
+        factor = log(exp(log_steps) + 1) / log(anchor.steps + 1)
+        return log(shrink(log_steps) * factor) - change
 
     from scipy.optimize import brentq
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from fedbilevel.mathematics.schedules import CubeRootDecay
 
 ROUNDING = 1e-13
-"""What is whole but for this share is taken for whole."""
+"""Relative rounding error within which a number counts as an integer."""
 
 
 class Powers(NamedTuple):
@@ -21,7 +21,7 @@ class Powers(NamedTuple):
     accuracy: float
 
     def factor(self, *, devices: float, accuracy: float) -> float:
-        """Return what the setting is multiplied by when K and ε are, by these.
+        """Return the factor of the setting for factors of K and ε.
 
         Example:
             >>> Powers(devices=-1.0, accuracy=0.0).factor(devices=4.0, accuracy=0.25)
@@ -31,18 +31,14 @@ class Powers(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What each setting is multiplied by.
+    """The factor of each setting.
 
     Attributes:
-        steps: of T.
-        local_steps: of p.
-        learning_rate: of η.
-        mixing: of α and β.
-        opening_batch_size: of B, 1 where the algorithm has none.
-
-    Example:
-        >>> Factors(0.5, 0.5, 2.0, 1.0, 1.0).learning_rate
-        2.0
+        steps: factor of T.
+        local_steps: factor of p.
+        learning_rate: factor of η.
+        mixing: factor of α and β.
+        opening_batch_size: factor of B; 1 if the algorithm has no B.
     """
 
     steps: float
@@ -52,10 +48,10 @@ class Factors(NamedTuple):
     opening_batch_size: float
 
     def decay(self, rate: CubeRootDecay) -> CubeRootDecay:
-        """Return a decaying rate multiplied as η is, and run through in the new time.
+        """Return a decaying rate with the factors of η and of T applied.
 
-        That is what makes the scale proportional to K^(2/3) and the plateau to K² p³,
-        as Theorem 3 has them.
+        The scale is then proportional to K^(2/3) and the plateau to K² p³, as in
+        Theorem 3.
 
         Example:
             >>> factors = LOCAL_BSGVRM_LAW.factors(devices=8.0, accuracy=1.0)
@@ -70,18 +66,18 @@ class Factors(NamedTuple):
 
 
 class ScalingLaw(NamedTuple):
-    """How an algorithm's settings follow K and ε.
+    """The dependence of an algorithm's settings on K and ε.
 
-    The corollaries state them up to constants, so they say how settings that work for
-    one K and ε become settings for another. The rates ρ_1 and ρ_2 follow neither.
+    The corollaries state it up to constants, so it converts settings for one K and ε to
+    settings for another. The rates ρ_1 and ρ_2 do not depend on K and ε.
 
     Attributes:
-        steps: of T.
-        local_steps: of p.
-        learning_rate: of η.
-        mixing: of α and β.
-        opening_batch_size: of B, where the algorithm has one.
-        mixing_power: the power of η that multiplies α and β in the algorithm.
+        steps: powers of T.
+        local_steps: powers of p.
+        learning_rate: powers of η.
+        mixing: powers of α and β.
+        opening_batch_size: powers of B; None if the algorithm has no B.
+        mixing_power: power of η that multiplies α and β in the algorithm.
 
     Example:
         >>> LOCAL_BSGM_LAW.factors(devices=4.0, accuracy=1.0).learning_rate
@@ -96,7 +92,7 @@ class ScalingLaw(NamedTuple):
     mixing_power: int
 
     def factors(self, *, devices: float, accuracy: float) -> Factors:
-        """Return what each setting is multiplied by when K and ε are, by these.
+        """Return the factor of each setting for factors of K and ε.
 
         Example:
             >>> LOCAL_BSGVRM_LAW.factors(devices=4.0, accuracy=1.0)
@@ -115,7 +111,7 @@ class ScalingLaw(NamedTuple):
         )
 
     def accuracy(self, *, devices: float, steps: float) -> float:
-        """Return what ε is multiplied by when K and T are, by these.
+        """Return the factor of ε for factors of K and T.
 
         Example:
             >>> LOCAL_BSGM_LAW.accuracy(devices=4.0, steps=1.0)  # (KT)^(-1/2)
@@ -124,12 +120,12 @@ class ScalingLaw(NamedTuple):
         return float((steps / devices**self.steps.devices) ** (1 / self.steps.accuracy))
 
     def require_weight(self, name: str, mixing: float, learning_rate: float) -> None:
-        """Refuse settings that give a fresh sample a weight above 1.
+        """Raise an error if the weight of a fresh sample is above 1.
 
         Args:
-            name: of the mixing weight.
+            name: name of the mixing weight.
             mixing: α or β.
-            learning_rate: the largest η.
+            learning_rate: largest η.
 
         Raises:
             ValueError: if αη (Algorithm 1) or αη² (Algorithm 2) exceeds 1.
@@ -138,15 +134,15 @@ class ScalingLaw(NamedTuple):
             >>> LOCAL_BSGVRM_LAW.require_weight("upper_mixing", 1.0, 2.0)
             Traceback (most recent call last):
             ...
-            ValueError: upper_mixing · learning_rate^2 would be 4, but must be at most
-            1; go to fewer devices, or start from settings with a lower upper_mixing.
+            ValueError: upper_mixing · learning_rate^2 would be 4, expected at most 1.
+            Use fewer devices, or start from settings with a lower upper_mixing.
         """
         weight = mixing * learning_rate**self.mixing_power
         if weight > 1 + ROUNDING:
             power = f"^{self.mixing_power}" if self.mixing_power > 1 else ""
             raise ValueError(
-                f"{name} · learning_rate{power} would be {weight:.3g}, but must be at "
-                f"most 1; go to fewer devices, or start from settings with a lower "
+                f"{name} · learning_rate{power} would be {weight:.3g}, expected at "
+                "most 1. Use fewer devices, or start from settings with a lower "
                 f"{name}."
             )
 
@@ -173,10 +169,10 @@ LOCAL_BSGVRM_LAW = ScalingLaw(  # Corollary 4, and with ε = O((KT)^(-2/3)) Coro
 
 
 def scaled_local_steps(local_steps: int, factor: float) -> int:
-    """Return p multiplied by a factor, rounded down: fewer steps drift less.
+    """Return p multiplied by a factor, rounded down to limit the drift of devices.
 
     Raises:
-        ValueError: if less than one step were left.
+        ValueError: if the result is below 1.
 
     Example:
         >>> scaled_local_steps(10, 1 / 3)
@@ -185,15 +181,15 @@ def scaled_local_steps(local_steps: int, factor: float) -> int:
     exact = local_steps * factor * (1 + ROUNDING)
     if exact < 1:
         raise ValueError(
-            f"local_steps would fall from {local_steps} to {exact:.3g}: the corollaries"
-            " trade devices for local steps, and these are used up; go to fewer "
-            "devices, or start from settings with more local steps."
+            f"local_steps would fall from {local_steps} to {exact:.3g}, below 1: the "
+            "corollaries reduce local_steps as devices are added. Use fewer devices, "
+            "or start from settings with more local_steps."
         )
     return floor(exact)
 
 
 def scaled_up(count: int, factor: float) -> int:
-    """Return a count multiplied by a factor, rounded up to be on the safe side.
+    """Return a count multiplied by a factor, rounded up.
 
     Example:
         >>> scaled_up(10, 1 / 3), scaled_up(10, 0.1)

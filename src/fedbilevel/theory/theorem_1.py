@@ -39,8 +39,8 @@ def local_bsgm_ceilings(
         upper_mixing: α.
         lower_mixing: β.
         local_steps: p.
-        upper_rate: ρ_1, if it is chosen already; at its ceiling otherwise.
-        lower_rate: ρ_2, if it is chosen already; at its ceiling otherwise.
+        upper_rate: ρ_1; its ceiling by default.
+        lower_rate: ρ_2; its ceiling by default.
 
     Example:
         >>> ceilings = local_bsgm_ceilings(
@@ -97,14 +97,14 @@ def local_bsgm_bound(
 ) -> Bound:
     """Return Theorem 1's bound (4.3), of LocalBSGM with a fixed rate, batches of 1.
 
-    The paper prints the noise of the hypergradients as 4αησ²/K. That is no bound where
-    f is noisy: with σ = 0 it vanishes, and the noise does not. The corrected term is
+    The paper prints the noise of the hypergradients as 4αησ²/K. That is not a bound if
+    f is noisy: with σ = 0 it vanishes, but the noise does not. The corrected term is
     4αηG²/K; `docs/maths.md` derives it.
 
     Args:
         assumptions: the problem's constants.
         series: the hypergradient's estimator.
-        start: where the run begins.
+        start: distance of the initial point from a solution.
         upper_rate: ρ_1.
         lower_rate: ρ_2.
         learning_rate: η.
@@ -116,8 +116,7 @@ def local_bsgm_bound(
         as_printed: return the right-hand side of the paper, not the corrected one.
 
     Raises:
-        ValueError: if a setting lies above the theorem's ceiling, so that it says
-            nothing.
+        ValueError: if a setting is above the theorem's ceiling.
 
     Example:
         >>> assumptions = Assumptions(1.0, 1.0, 1.0, deviation=0.1)
@@ -159,7 +158,7 @@ def local_bsgm_bound(
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat2 = estimator_lipschitz(assumptions, series) ** 2
-    # (4.3), as printed: 48 (ρ_1² + ρ_2²) p² η² times what both drifts have in common.
+    # (4.3), as printed: 48 (ρ_1² + ρ_2²) p² η² times the common factor of both drifts.
     tilde = 500 * l1**2 * l_tilde2 / (3 * mu**2)
     spread = 48 * (upper_rate**2 + lower_rate**2) * p**2 * eta**2
     spread *= p**2 * eta**2 * (2 * l_hat2 + tilde) + (

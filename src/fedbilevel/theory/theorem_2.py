@@ -32,8 +32,9 @@ def local_bsgvrm_ceilings(
 ) -> StepCeilings:
     """Return Theorem 2's ceilings (4.7) for a fixed learning rate, as printed.
 
-    The print lacks η ≤ 1/(2ρ_1 L_Φ), which Theorem 1 has. It follows from the others
-    where L_Φ = L̃(1 + L_1/μ), as its dimensions have it; `docs/paper-notes.md` has more.
+    The printed theorem lacks η ≤ 1/(2ρ_1 L_Φ) of Theorem 1. It follows from the other
+    ceilings for the dimensionally consistent L_Φ = L̃(1 + L_1/μ); see
+    `docs/paper-notes.md`.
 
     Args:
         assumptions: the problem's constants.
@@ -42,10 +43,10 @@ def local_bsgvrm_ceilings(
         lower_mixing: β.
         local_steps: p.
         devices: K.
-        lower_rate: ρ_2, if it is chosen already; at its ceiling otherwise.
+        lower_rate: ρ_2; its ceiling by default.
 
     Raises:
-        ValueError: if a mixing weight exceeds L̂² / K, which the theorem asks for.
+        ValueError: if a mixing weight exceeds L̂² / K.
 
     Example:
         >>> ceilings = local_bsgvrm_ceilings(
@@ -70,8 +71,8 @@ def local_bsgvrm_ceilings(
     for name, mixing in (("upper_mixing", alpha), ("lower_mixing", beta)):
         if mixing > most:
             raise ValueError(
-                f"Theorem 2 asks for {name} at most L̂²/K = {most:.3g}, "
-                f"but it is {mixing:.3g}; lower it."
+                f"{name} is {mixing:.3g}, but Theorem 2 requires at most "
+                f"L̂²/K = {most:.3g}. Lower {name}."
             )
     sampling = 16 * l_hat**2 / (alpha * devices) + 2000 * l1**2 * l_tilde**2 / (
         3 * beta * mu**2 * devices
@@ -101,11 +102,10 @@ def local_bsgvrm_bound(
 ) -> Bound:
     """Return Theorem 2's bound (4.8), of LocalBSGVRM, a fixed rate, batches of 1.
 
-    It is as printed, and the noise of the hypergradients is in it as G².
+    The bound is as printed: it has the noise of the hypergradients as G².
 
     Raises:
-        ValueError: if a setting lies above the theorem's ceiling, so that it says
-            nothing.
+        ValueError: if a setting is above the theorem's ceiling.
 
     Example:
         >>> assumptions = Assumptions(1.0, 1.0, 1.0, deviation=0.1)
@@ -151,7 +151,7 @@ def local_bsgvrm_bound(
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat2 = estimator_lipschitz(assumptions, series) ** 2
-    # (4.8), as printed: what both drifts have in common.
+    # (4.8), as printed: the common factor of both drifts.
     spread = 48 * (upper_rate**2 + lower_rate**2) * p**2 * eta**4
     spread *= (
         4

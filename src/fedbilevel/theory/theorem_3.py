@@ -30,10 +30,6 @@ class DecayingSteps(NamedTuple):
         lower_rate: the largest ρ_2.
         mixing: α = β.
         learning_rate: η_t.
-
-    Example:
-        >>> DecayingSteps(0.1, 0.2, 1.0, CubeRootDecay(1.0)).mixing
-        1.0
     """
 
     upper_rate: float
@@ -58,8 +54,8 @@ def local_bsgvrm_decay(
         series: the hypergradient's estimator.
         local_steps: p.
         devices: K.
-        upper_rate: ρ_1, if it is chosen already; at its ceiling otherwise.
-        lower_rate: ρ_2, if it is chosen already; at its ceiling otherwise.
+        upper_rate: ρ_1; its ceiling by default.
+        lower_rate: ρ_2; its ceiling by default.
 
     Example:
         >>> steps = local_bsgvrm_decay(
@@ -106,15 +102,15 @@ def local_bsgvrm_decay_bound(
 ) -> Bound:
     """Return Theorem 3's bound (4.11), of LocalBSGVRM with batches of 1.
 
-    The theorem fixes α, β and η_t: they are what `local_bsgvrm_decay` returns. Two
-    things are corrected. As in Theorem 1, the paper prints the noise of the
-    hypergradients with σ², and the corrected term has G². And the terms that fade
-    leave out 2ρ_1 L_Φ, the part of 1/η_t that is due to η_t ≤ 1/(2ρ_1 L_Φ).
+    The theorem fixes α, β and η_t; `local_bsgvrm_decay` returns them. Two terms are
+    corrected. As in Theorem 1, the paper prints the noise of the hypergradients with
+    σ²; the corrected term has G². The printed vanishing terms omit 2ρ_1 L_Φ, the part
+    of 1/η_t that is due to η_t ≤ 1/(2ρ_1 L_Φ).
 
     Args:
         assumptions: the problem's constants.
         series: the hypergradient's estimator.
-        start: where the run begins.
+        start: distance of the initial point from a solution.
         upper_rate: ρ_1.
         lower_rate: ρ_2.
         local_steps: p.
@@ -124,8 +120,7 @@ def local_bsgvrm_decay_bound(
         as_printed: return the right-hand side of the paper, not the corrected one.
 
     Raises:
-        ValueError: if a setting lies above the theorem's ceiling, so that it says
-            nothing.
+        ValueError: if a setting is above the theorem's ceiling.
 
     Example:
         >>> assumptions = Assumptions(1.0, 1.0, 1.0, deviation=0.1)
@@ -171,21 +166,21 @@ def local_bsgvrm_decay_bound(
     smoothness = 2 * upper_rate * objective_smoothness(assumptions) / l_hat
     plateau_height = 200 * p + (0.0 if as_printed else smoothness)
     speed_up = 1 / (k * steps) ** (2 / 3)
-    fading = plateau_height / steps + speed_up
+    decay = plateau_height / steps + speed_up
     slow = (200 * p / steps + speed_up) * log(steps + 1)
     spread = 3 * (upper_rate**2 + lower_rate**2) * l_tilde2 / mu**2
     bias_factor = 4 * 200.0**3 * k**2 * p**3 / steps + 4
     return Bound(
         # (4.11), printed with 200p for the plateau's height
-        objective_gap=2 * start.objective_gap / upper_rate * l_hat * fading,
+        objective_gap=2 * start.objective_gap / upper_rate * l_hat * decay,
         lower_start=l_hat
-        * fading
+        * decay
         * 20
         * l_tilde2
         * start.lower_error
         / (lower_rate * mu),
-        upper_opening=fading * 4 * plateau_height * g2 / b,
-        lower_opening=fading
+        upper_opening=decay * 4 * plateau_height * g2 / b,
+        lower_opening=decay
         * 1000
         * plateau_height
         * variance

@@ -13,10 +13,10 @@ from fedbilevel.algorithms.server_optimiser import ServerOptimised
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.schedules import LearningRate, rate_at
 from fedbilevel.mathematics.settings import (
-    Declared,
+    Declaration,
     FreshWeight,
     Search,
-    declared,
+    declarations,
     is_number,
 )
 
@@ -197,13 +197,13 @@ def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
     largest = _largest(getattr(algorithm, "learning_rate", 1.0), steps)
     return [
         setting
-        for name, declaration in declared(type(algorithm)).items()
+        for name, declaration in declarations(type(algorithm)).items()
         for setting in _of_field(algorithm, name, declaration, curvature, largest)
     ]
 
 
 def _of_field(
-    algorithm: Any, name: str, declaration: Declared, curvature: float, largest: float
+    algorithm: Any, name: str, declaration: Declaration, curvature: float, largest: float
 ) -> Sequence[Setting]:
     value = getattr(algorithm, name)
     if isinstance(value, NeumannSeries):
