@@ -11,11 +11,11 @@ from fedbilevel.experiments.schema import (
     Sharded,
     Tracking,
 )
-from fedbilevel.experiments.schema.registry import TABLES, kinds
+from fedbilevel.experiments.schema.registry import TABLES, list_types
 from fedbilevel.problems import Cleaning, Regularisation
 
 ASKED = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
-EVERY = [(table, kind) for table in TABLES for kind in kinds(table).values()]
+EVERY = [(table, kind) for table in TABLES for kind in list_types(table).values()]
 NEEDED = {
     "LocalBSGM": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
     "LocalBSGVRM": "--algorithm.hypergradient.terms 3 "

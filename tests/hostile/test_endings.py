@@ -40,7 +40,7 @@ def test_a_run_whose_folder_is_moved_away_writes_nothing_in_its_place(
         evaluation=Evaluation(every=2, baseline=False),
         checkpoints=CheckpointSettings(every=6),
     )
-    steps = run_experiment(experiment, directory, goes_on=False)
+    steps = run_experiment(experiment, directory, resume=False)
     next(steps)
     directory.rename(away)
     if recreated:

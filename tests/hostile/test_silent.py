@@ -111,9 +111,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
         rounds=4,
         checkpoints=CheckpointSettings(every=2),
     )
-    list(run_experiment(experiment, tmp_path, goes_on=False))
+    list(run_experiment(experiment, tmp_path, resume=False))
     records = (tmp_path / RECORDS).read_text()
     shutil.rmtree(tmp_path / CHECKPOINTS)
     with pytest.raises(ValueError, match="its checkpoints are gone"):
-        list(run_experiment(experiment, tmp_path, goes_on=True))
+        list(run_experiment(experiment, tmp_path, resume=True))
     assert (tmp_path / RECORDS).read_text() == records

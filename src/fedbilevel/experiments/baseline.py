@@ -11,7 +11,7 @@ import jax
 
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.run import rounds_of
-from fedbilevel.experiments.run import Step, Work, spec_of
+from fedbilevel.experiments.run import PreparedRun, Step, spec_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.schema import Experiment
@@ -22,7 +22,7 @@ logger = logging.getLogger("fedbilevel")
 
 
 def train_baseline(
-    experiment: Experiment, work: Work, directory: Path
+    experiment: Experiment, work: PreparedRun, directory: Path
 ) -> Generator[Step]:
     """Train y as a finished run did, with x fixed at its start, and keep its metrics.
 

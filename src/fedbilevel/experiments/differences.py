@@ -29,11 +29,11 @@ def differences(then: Experiment, now: Experiment) -> dict[str, tuple[Any, Any]]
     }
 
 
-def in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
+def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
     """Return differences as a message names them.
 
     Example:
-        >>> in_words({"rounds": (12, 20), "norm_limit": (None, 8.0)})
+        >>> format_differences({"rounds": (12, 20), "norm_limit": (None, 8.0)})
         'rounds 12 → 20, norm_limit unset → 8.0'
     """
     named = [

@@ -69,7 +69,7 @@ def model_of(experiment: Experiment) -> Model:
     return Model.of(build_task(experiment))
 
 
-def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
+def load_site(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
     """Return what a site knows, and what it holds.
 
     For a problem of your own its file says so; a ready-made one is dealt to sites as it
@@ -77,7 +77,7 @@ def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> _, held = known_at(Experiment(FedBiO(0.1)), "site-1")
+        >>> _, held = load_site(Experiment(FedBiO(0.1)), "site-1")
         >>> len(held.lower.labels)
         143
     """

@@ -12,7 +12,7 @@ from fedbilevel.experiments.run_directory.failures import (
     read_failure,
 )
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
-from fedbilevel.experiments.run_directory.runs import asked_of, read_run
+from fedbilevel.experiments.run_directory.runs import read_run, read_run_experiment
 from fedbilevel.experiments.schema import Experiment, Tracking
 from fedbilevel.terminal import printable
 from fedbilevel.tracking.records import Record, read_records
@@ -88,7 +88,10 @@ def read_seed_run(directory: Path) -> SeedRun:
         )
     # It may have failed before it was measured for the first time.
     return SeedRun(
-        directory, asked_of(directory), list(read_records(directory)), failure
+        directory,
+        read_run_experiment(directory),
+        list(read_records(directory)),
+        failure,
     )
 
 

@@ -37,7 +37,11 @@ from fedbilevel.experiments.run_directory.layout import (
 )
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.recorder import Recorder
-from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep
+from fedbilevel.experiments.run_directory.runs import (
+    finished,
+    keep,
+    read_run_experiment,
+)
 from fedbilevel.experiments.run_directory.solution import Solution, write_solution
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -52,19 +56,19 @@ class Step(NamedTuple):
     """A finished round of an experiment.
 
     Attributes:
-        done: the round; not each is seen where a measurement is due every n-th only.
+        round: the round; not each is seen where a measurement is due every n-th only.
         record: what was measured of it; none in between.
 
     Example:
         >>> Step._fields
-        ('done', 'record')
+        ('round', 'record')
     """
 
-    done: Round
+    round: Round
     record: Record | None
 
 
-class Work(NamedTuple):
+class PreparedRun(NamedTuple):
     """What an experiment comes to: all that `run` takes, and how it is measured.
 
     Attributes:
@@ -77,7 +81,7 @@ class Work(NamedTuple):
         measure: what is measured at a point.
 
     Example:
-        >>> Work._fields[0]
+        >>> PreparedRun._fields[0]
         'problem'
     """
 
@@ -90,7 +94,7 @@ class Work(NamedTuple):
     measure: Callable[[Upper, Lower], dict[str, float]]
 
 
-def prepare_run(experiment: Experiment) -> Work:
+def prepare_run(experiment: Experiment) -> PreparedRun:
     """Return what an experiment comes to where all its data are here.
 
     Example:
@@ -103,14 +107,16 @@ def prepare_run(experiment: Experiment) -> Work:
     task = build_task(experiment)
     weights = weights_of(experiment, task.devices)
     measure = measurements(task, weights, experiment.evaluation.stationarity)
-    return Work(task.problem, task.devices, task.x, task.y, weights, engine, measure)
+    return PreparedRun(
+        task.problem, task.devices, task.x, task.y, weights, engine, measure
+    )
 
 
 def run_experiment(
     experiment: Experiment,
     directory: Path,
-    goes_on: bool,
-    prepare: Callable[[Experiment], Work] = prepare_run,
+    resume: bool,
+    prepare: Callable[[Experiment], PreparedRun] = prepare_run,
 ) -> Generator[Step]:
     """Run an experiment in a directory that no other process is running in.
 
@@ -121,7 +127,7 @@ def run_experiment(
     Args:
         experiment: what is asked for.
         directory: of the run.
-        goes_on: whether to go on from the newest checkpoint in it, if there is one.
+        resume: whether to go on from the newest checkpoint in it, if there is one.
         prepare: returns what the experiment comes to.
 
     If the run ends badly, which step was too large is written down in the directory.
@@ -139,7 +145,7 @@ def run_experiment(
     work = prepare(experiment)
     with run_lock(directory):
         begun = has_checkpoints(directory)
-        if begun and not goes_on:
+        if begun and not resume:
             raise ValueError(_occupied(directory))
         rounds = _rounds(experiment, work, directory)
         if begun and not has_checkpoints(directory):
@@ -157,7 +163,7 @@ def run_experiment(
         # Between two checkpoints, a run that was killed has done no more than this.
         most = 2 * experiment.checkpoints.every
         lost = (one.rounds >= most for one in read_records(directory))
-        if goes_on and not begun and any(lost):
+        if resume and not begun and any(lost):
             raise ValueError(
                 f"{directory} has records of a run, but its checkpoints are gone, so that "
                 "it would begin anew and replace them; put its directory "
@@ -186,7 +192,7 @@ def run_experiment(
 def _occupied(directory: Path) -> str:
     command = f"fedbilevel resume {quote(str(directory))}"
     if (directory / EXPERIMENT).is_file() and finished(
-        former := asked_of(directory), directory
+        former := read_run_experiment(directory), directory
     ):
         return (
             f"{directory} has a finished run of {former.rounds} rounds already; continue "
@@ -201,7 +207,7 @@ def _occupied(directory: Path) -> str:
 
 def _recorded(
     experiment: Experiment,
-    work: Work,
+    work: PreparedRun,
     start: Mapping[str, float] | None,
     rounds: Iterator[Round],
     directory: Path,
@@ -249,7 +255,7 @@ def _recorded(
 @contextmanager
 def _explained(
     experiment: Experiment,
-    work: Work,
+    work: PreparedRun,
     directory: Path,
     best: Callable[[], tuple[Best, int]],
 ) -> Iterator[None]:
@@ -274,7 +280,7 @@ def _explained(
         write_cause(directory, found)
 
 
-def spec_of(experiment: Experiment, work: Work) -> RunSpec:
+def spec_of(experiment: Experiment, work: PreparedRun) -> RunSpec:
     """Return what the engine is asked to do in an experiment.
 
     Example:
@@ -300,7 +306,7 @@ def spec_of(experiment: Experiment, work: Work) -> RunSpec:
 
 
 def _rounds(
-    experiment: Experiment, work: Work, directory: Path
+    experiment: Experiment, work: PreparedRun, directory: Path
 ) -> Generator[Round, None, None]:
     keeping = experiment.checkpoints
     kept = Checkpoints(directory / CHECKPOINTS, keeping.every, keeping.keep)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.costs import Costs
-from fedbilevel.experiments.differences import differences, in_words
+from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
 from fedbilevel.experiments.measure import measured_start
@@ -166,7 +166,7 @@ def keep_start(experiment: Experiment, directory: Path) -> None:
     different = differences(read_experiment(file), experiment)
     if different:
         raise ValueError(
-            f"{directory} holds a search of another experiment: {in_words(different)}. "
+            f"{directory} holds a search of another experiment: {format_differences(different)}. "
             "Give this one another --directory, or remove the directory."
         )
 

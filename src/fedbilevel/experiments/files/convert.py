@@ -17,8 +17,8 @@ from fedbilevel.experiments.schema import (
 from fedbilevel.experiments.schema.registry import (
     AUTO,
     UnknownNameError,
-    kind_of,
-    kinds,
+    find_type,
+    list_types,
 )
 from fedbilevel.mathematics.hypergradients import (
     ConjugateGradient,
@@ -79,7 +79,7 @@ def converter() -> cattrs.Converter:
     )
     register((Hypergradient,), _named(made, _estimator, list(ESTIMATORS)))
     for table, union in CHOICES.items():
-        named = _named(made, partial(kind_of, table), list(kinds(table)))
+        named = _named(made, partial(find_type, table), list(list_types(table)))
         register((union,), named)
     return made
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.registry import TABLES, kind_of, kinds
+from fedbilevel.experiments.schema.registry import TABLES, find_type, list_types
 from fedbilevel.nearest import nearest
 
 _WORD = re.compile(rf"({'|'.join(TABLES)}):(.+)")
@@ -64,11 +64,11 @@ def _known(table: str, given: str) -> type:
     def squeezed(name: str) -> str:
         return name.lower().replace("-", "").replace("_", "")
 
-    known = {squeezed(kind.__name__): kind for kind in kinds(table).values()}
+    known = {squeezed(kind.__name__): kind for kind in list_types(table).values()}
     if squeezed(given) in known:
         return known[squeezed(given)]
     if ":" in given:
-        return kind_of(table, given)
+        return find_type(table, given)
     cure = nearest(given, [kind.__name__ for kind in known.values()])
     raise ValueError(f"{table}:{given} is not known; {cure}")
 
@@ -88,7 +88,7 @@ def kinds_for(
         table: tuple(
             dict.fromkeys(
                 [
-                    *kinds(table).values(),
+                    *list_types(table).values(),
                     type(getattr(experiment, table)),
                     *(_known(table, one[2]) for one in named if one[1] == table),
                 ]
@@ -102,5 +102,5 @@ def _refuse_name(argument: str, table: str, key: str) -> None:
     if key == "name" and table in TABLES:
         raise ValueError(
             f"{argument} is no option: a kind is a word of its own, such as "
-            f"{word_of(table, list(kinds(table).values())[-1])}."
+            f"{word_of(table, list(list_types(table).values())[-1])}."
         )

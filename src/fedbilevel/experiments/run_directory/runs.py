@@ -41,14 +41,14 @@ class Run(NamedTuple):
     records: list[Record]
 
 
-def asked_of(directory: Path) -> Experiment:
+def read_run_experiment(directory: Path) -> Experiment:
     """Return what the run in a directory was asked to do.
 
     Raises:
         ValueError: if it is no directory of a run.
 
     Example:
-        >>> asked_of(Path("nowhere"))
+        >>> read_run_experiment(Path("nowhere"))
         Traceback (most recent call last):
         ...
         ValueError: nowhere has no experiment.toml, so it is no directory of a run; see
@@ -72,7 +72,7 @@ def read_run(directory: Path) -> Run:
         >>> read_run.__name__
         'read_run'
     """
-    run = Run(asked_of(directory), list(read_records(directory)))
+    run = Run(read_run_experiment(directory), list(read_records(directory)))
     failure = read_failure(directory)
     if not run.records and failure is not None:
         raise ValueError(
@@ -86,7 +86,9 @@ def read_run(directory: Path) -> Run:
     return run
 
 
-def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment, Path]:
+def resolve_run_directory(
+    experiment: Experiment, file: Path, suffix: str
+) -> tuple[Experiment, Path]:
     """Return an experiment as its run keeps it, and the directory of that run.
 
     Args:
@@ -96,7 +98,7 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> experiment, directory = placed(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
+        >>> experiment, directory = resolve_run_directory(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
         >>> directory.as_posix()
         'a/runs/b'
     """
@@ -116,7 +118,7 @@ def keep(experiment: Experiment, directory: Path) -> None:
         >>> from fedbilevel import FedBiO
         >>> directory = Path(tempfile.mkdtemp()) / "first"
         >>> keep(Experiment(FedBiO(0.1)), directory)
-        >>> asked_of(directory).rounds
+        >>> read_run_experiment(directory).rounds
         100
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -171,7 +173,7 @@ def discard(directory: Path) -> None:
         >>> (directory / EXPERIMENT).exists()
         False
     """
-    asked_of(directory)
+    read_run_experiment(directory)
     if (directory / RUN).exists():
         raise ValueError(
             f"{directory} holds a run across sites, which is not replaced; give the "

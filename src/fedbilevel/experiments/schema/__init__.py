@@ -4,7 +4,7 @@ from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice, Sharded
 from fedbilevel.experiments.schema.experiment import AlgorithmChoice, Experiment
-from fedbilevel.experiments.schema.federation import Federated
+from fedbilevel.experiments.schema.federation import FederationSettings
 from fedbilevel.experiments.schema.outputs import (
     CheckpointSettings,
     Evaluation,
@@ -21,7 +21,7 @@ __all__ = [
     "EngineChoice",
     "Evaluation",
     "Experiment",
-    "Federated",
+    "FederationSettings",
     "Partition",
     "ProblemChoice",
     "Sharded",

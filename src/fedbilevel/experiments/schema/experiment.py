@@ -11,7 +11,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice
-from fedbilevel.experiments.schema.federation import Federated
+from fedbilevel.experiments.schema.federation import FederationSettings
 from fedbilevel.experiments.schema.outputs import (
     CheckpointSettings,
     Evaluation,
@@ -30,7 +30,7 @@ from fedbilevel.problems.ready_made import WithBundledData
 from fedbilevel.problems.regularisation import Regularisation
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
-"""What a file can name: any algorithm of `registry.kinds`, or one by its place."""
+"""What a file can name: any algorithm of `registry.list_types`, or one by its place."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Experiment:
     norm_limit: Positive | None = None
     distance_limit: float | None = None
     directory: Path | None = None
-    federation: Federated = field(default_factory=Federated)
+    federation: FederationSettings = field(default_factory=FederationSettings)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     tracking: Tracking = field(default_factory=Tracking)

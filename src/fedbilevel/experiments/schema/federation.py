@@ -14,7 +14,7 @@ from fedbilevel.mathematics.settings import (
 
 
 @dataclass(frozen=True)
-class Federated:
+class FederationSettings:
     """What `fedbilevel federate` asks of a federation; `fedbilevel run` ignores it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Federated:
             problem's file, so that the job brings no code.
 
     Example:
-        >>> Federated(sites=("north", "south")).timeout
+        >>> FederationSettings(sites=("north", "south")).timeout
         60.0
     """
 

@@ -28,4 +28,4 @@ class CustomProblem:
 
 
 ProblemChoice: TypeAlias = FromExamples | WithBundledData | CustomProblem
-"""What a file can name: any problem of `registry.kinds`, or one by its place."""
+"""What a file can name: any problem of `registry.list_types`, or one by its place."""

@@ -56,15 +56,15 @@ TABLES = ("algorithm", "problem", "engine")
 
 
 @cache
-def kinds(table: str) -> Mapping[str, type]:
+def list_types(table: str) -> Mapping[str, type]:
     """Return the classes that a table of a file can be, by their names.
 
     A plug-in that cannot be loaded is warned about and left out.
 
     Example:
-        >>> list(kinds("engine"))
+        >>> list(list_types("engine"))
         ['Simulation', 'Sharded', 'DebugSimulation']
-        >>> "FedBiO" in kinds("algorithm")
+        >>> "FedBiO" in list_types("algorithm")
         True
     """
     if table == "engine":
@@ -123,7 +123,7 @@ def lacks(table: str, kind: Any) -> str | None:
     return f"it has no method {missing[0]}."
 
 
-def kind_of(table: str, name: str) -> type:
+def find_type(table: str, name: str) -> type:
     """Return the class that a file means by a name.
 
     Raises:
@@ -131,10 +131,10 @@ def kind_of(table: str, name: str) -> type:
         ValueError: if a place is given where there is none, or one of another kind.
 
     Example:
-        >>> kind_of("algorithm", "fedbilevel:FedBiO").__name__
+        >>> find_type("algorithm", "fedbilevel:FedBiO").__name__
         'FedBiO'
     """
-    known = kinds(table)
+    known = list_types(table)
     if name in known:
         return known[name]
     if ":" not in name or table not in NEEDED:
@@ -160,5 +160,5 @@ def name_of(table: str, kind: type) -> str:
         >>> name_of("algorithm", Auto)
         'auto'
     """
-    names = [name for name, one in kinds(table).items() if one is kind]
+    names = [name for name, one in list_types(table).items() if one is kind]
     return names[0] if names else f"{kind.__module__}:{kind.__qualname__}"
