@@ -148,7 +148,7 @@ def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
     with run_lock(jobs[0].directory):
         code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
-    assert "another process is running" in errors[jobs[0].directory]
+    assert "is locked: another process is running" in errors[jobs[0].directory]
     assert jobs[1].has_result
 
 

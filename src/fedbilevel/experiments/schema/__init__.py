@@ -1,4 +1,4 @@
-"""What an experiment file can ask for: one dataclass a table of the file."""
+"""The schema of experiment files: one dataclass for each table."""
 
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
