@@ -22,7 +22,7 @@ REQUIRED = {
     "--algorithm.hypergradient.scale 1",
     "FedNest": "--algorithm.series.terms 3 --algorithm.series.scale 1",
     "LFedNest": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
-    "CustomProblem": "--problem.file own.py",
+    "CustomProblem": "--problem.file custom.py",
 }
 
 

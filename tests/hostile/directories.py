@@ -578,7 +578,7 @@ def checkpoints() -> list[Case]:
 def problems() -> list[Case]:
     """Return hostile problem files of an experiment."""
 
-    def own(label: str, content: str | bytes, message: str) -> Case:
+    def problem(label: str, content: str | bytes, message: str) -> Case:
         source = content.encode() if isinstance(content, str) else content
 
         def damage(run: Path) -> None:
@@ -589,28 +589,40 @@ def problems() -> list[Case]:
 
     def metric(label: str, returned: str) -> Case:
         source = PROBLEM.replace("METRIC", returned)
-        return own(label, source, "Metric 'size' of the task returned a")
+        return problem(label, source, "Metric 'size' of the task returned a")
 
     silent = "class Silent(Exception):\n    def __str__(self): 1 / 0\nraise Silent"
     return [
-        own("empty", "", "has no function task(); add it, as in the example"),
-        own(
+        problem("empty", "", "has no function task(); add it, as in the example"),
+        problem(
             "no Python", "def", "line 1: SyntaxError: invalid syntax; correct the file"
         ),
-        own("no text", b"x = '\xff'", "problem.py"),
-        own("a zero byte", "x = 1\0", "problem.py: SyntaxError: source code string"),
-        own("a task that is a number", "task = 3", "has no function task()"),
-        own("a task of nothing", "def task(): pass", "returned a NoneType; return a"),
-        own("a task with arguments", "def task(x): pass", "missing 1 required"),
-        own("no such module", "import nope_nope", "line 1: ModuleNotFoundError"),
-        own("escapes", "raise ValueError('\\x1b[2Jfine')", r"ValueError: \x1b[2Jfine"),
-        own("an exit", "raise SystemExit(0)", "line 1 exits the program; return or"),
-        own("a late exit", "def task():\n    exit(0)", "line 2 exits the program"),
-        own("an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"),
-        own("no words", silent, "Silent: no message, because its __str__ fails"),
-        own("endless recursion", "def f(): f()\nf()", "RecursionError"),
-        own("no memory", "raise MemoryError", "line 1: MemoryError"),
-        own("an error of the system", "open('/nope/x')", "line 1: FileNotFoundError"),
+        problem("no text", b"x = '\xff'", "problem.py"),
+        problem(
+            "a zero byte", "x = 1\0", "problem.py: SyntaxError: source code string"
+        ),
+        problem("a task that is a number", "task = 3", "has no function task()"),
+        problem(
+            "a task of nothing", "def task(): pass", "returned a NoneType; return a"
+        ),
+        problem("a task with arguments", "def task(x): pass", "missing 1 required"),
+        problem("no such module", "import nope_nope", "line 1: ModuleNotFoundError"),
+        problem(
+            "escapes", "raise ValueError('\\x1b[2Jfine')", r"ValueError: \x1b[2Jfine"
+        ),
+        problem(
+            "an exit", "raise SystemExit(0)", "line 1 exits the program; return or"
+        ),
+        problem("a late exit", "def task():\n    exit(0)", "line 2 exits the program"),
+        problem(
+            "an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"
+        ),
+        problem("no words", silent, "Silent: no message, because its __str__ fails"),
+        problem("endless recursion", "def f(): f()\nf()", "RecursionError"),
+        problem("no memory", "raise MemoryError", "line 1: MemoryError"),
+        problem(
+            "an error of the system", "open('/nope/x')", "line 1: FileNotFoundError"
+        ),
         metric("a metric that is a list", "[1.0, 2.0]"),
         metric("a metric of lists", "[[1.0], [2.0, 3.0]]"),
         metric("a metric that is None", "None"),

@@ -157,12 +157,12 @@ ARGUMENTS = {
 }
 
 
-def refusal(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(list(words)) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "Errno" not in said
-    return said
+def refusal(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(list(arguments)) == 2
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    assert "Errno" not in output
+    return output
 
 
 @pytest.fixture(autouse=True)
@@ -173,23 +173,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.single_precision
-@pytest.mark.parametrize("what", FILES)
-def test_a_file_is_answered_in_a_sentence(what, capsys):
-    text, words = FILES[what]
-    Path("asked.toml").write_text(text)
-    assert words in refusal(("run", "asked.toml"), capsys)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_answered_in_a_sentence(name, capsys):
+    text, message = FILES[name]
+    Path("first.toml").write_text(text)
+    assert message in refusal(("run", "first.toml"), capsys)
     assert not Path("runs").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ARGUMENTS)
-def test_arguments_are_answered_in_a_sentence(what, capsys):
-    given, words = ARGUMENTS[what]
-    assert words in refusal(given, capsys)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_are_answered_in_a_sentence(name, capsys):
+    arguments, message = ARGUMENTS[name]
+    assert message in refusal(arguments, capsys)
 
 
 def test_bytes_that_are_no_text_are_reported(capsys):
-    Path("asked.toml").write_bytes(b"rounds=\xff\xfe")
+    Path("first.toml").write_bytes(b"rounds=\xff\xfe")
     assert "is not UTF-8 text (byte 7 is invalid)" in refusal(
-        ("run", "asked.toml"), capsys
+        ("run", "first.toml"), capsys
     )

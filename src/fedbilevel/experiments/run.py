@@ -131,16 +131,16 @@ def run_experiment(
     """
     prepared = prepare(experiment)
     with run_lock(directory):
-        begun = has_checkpoints(directory)
-        if begun and not resume:
+        has_run = has_checkpoints(directory)
+        if has_run and not resume:
             raise ValueError(_occupied(directory))
         rounds = _rounds(experiment, prepared, directory)
-        if begun and not has_checkpoints(directory):
+        if has_run and not has_checkpoints(directory):
             raise ValueError(
                 f"{directory}: all checkpoints are damaged, and were renamed to "
                 "damaged_*; start the run again in another --directory."
             )
-        if begun and finished(experiment, directory):
+        if has_run and finished(experiment, directory):
             for result in rounds:
                 if result.number + 1 == experiment.rounds:
                     # A run that was killed after its last record has no solution yet.
@@ -150,26 +150,26 @@ def run_experiment(
         # A run that was killed before its first checkpoint has fewer rounds than this.
         limit = 2 * experiment.checkpoints.every
         lost = (record.rounds >= limit for record in read_records(directory))
-        if resume and not begun and any(lost):
+        if resume and not has_run and any(lost):
             raise ValueError(
                 f"{directory} has records of a run but no checkpoints, so the run "
                 "would start again and overwrite the records; restore its directory "
                 f"{CHECKPOINTS!r}, or run the experiment in another --directory."
             )
-        if begun and not any(read_records(directory)):
+        if has_run and not any(read_records(directory)):
             logger.warning(
                 "%s has checkpoints but no records: earlier measurements are lost. The "
                 "run continues without them.",
                 directory,
             )
         point = prepared.x, prepared.y
-        start = None if begun else measure_start(prepared.measure, *point)
+        start = None if has_run else measure_start(prepared.measure, *point)
         keep(experiment, directory)
         tracking = tracked(
             trackers_of(experiment.tracking, directory),
             directory.absolute().name,
             settings_of(experiment),
-            goes_on=begun,
+            goes_on=has_run,
         )
         with record_failure(directory), tracking as send, closing(rounds):
             yield from _run_rounds(experiment, prepared, start, rounds, directory, send)

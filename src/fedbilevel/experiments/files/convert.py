@@ -163,6 +163,6 @@ def _one_of(value: Any, known: tuple[Any, ...]) -> Any:
 
 
 def _refusal(wanted: str, value: Any) -> ValueError:
-    # Text and truth values as TOML writes them; other values read alike in Python.
+    # Text and booleans are printed as in TOML; other values are the same in Python.
     text = json.dumps(value) if isinstance(value, bool | str) else str(value)
     return ValueError(f"give {wanted}, not {text}.")

@@ -86,14 +86,14 @@ def read_experiment(file: Path) -> Experiment:
 class _Mistake(NamedTuple):
     path: tuple[str, ...]  # The key and its tables, outermost first.
     message: str
-    near_key: str | None = None  # The key that was probably meant by an unknown one.
+    near_key: str | None = None  # The known key that an unknown key resembles.
     missing: bool = False
 
 
 def _without_echoes(mistakes: list[_Mistake]) -> list[_Mistake]:
     """Omit keys that are missing only because they are misspelt."""
-    near = {(*one.path[:-1], one.near_key) for one in mistakes if one.near_key}
-    return [one for one in mistakes if not (one.missing and one.path in near)]
+    near = {(*item.path[:-1], item.near_key) for item in mistakes if item.near_key}
+    return [item for item in mistakes if not (item.missing and item.path in near)]
 
 
 def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mistake]:

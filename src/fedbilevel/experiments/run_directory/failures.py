@@ -1,4 +1,4 @@
-"""Failed runs: a file in the run directory holds the reason."""
+"""Failed runs: a file in the run directory has the reason."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -49,9 +49,9 @@ class Data:
     )
     train_size: Count | None = None
     validation_size: Count | None = None
-    label_noise: Annotated[float, Range(at_least=0.0, at_most=1.0, kind="a share")] = (
-        0.0
-    )
+    label_noise: Annotated[
+        float, Range(at_least=0.0, at_most=1.0, kind="a fraction")
+    ] = 0.0
     imbalance: Annotated[float, Range(at_least=1.0)] = 1.0
     seed: Seed = 0
     path: str | None = None
