@@ -120,7 +120,7 @@ def test_a_file_names_them_and_options_change_their_settings(directory):
             "import fedbilevel\n"
             "def make():\n  class Local(fedbilevel.FedBiO): pass\n  return Local\n"
             "P = make()",
-            r"make.<locals>.Local\); define it at the top of its module",
+            r"make.<locals>.Local\); define it at the top level of its module",
         ),
     ],
 )
