@@ -19,7 +19,7 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.engines import simulation
-from fedbilevel.experiments.schema.registry import kinds
+from fedbilevel.experiments.schema.registry import list_types
 from fedbilevel.mathematics.optax_schedule import factories
 from fedbilevel.mathematics.schedules import LearningRate
 from fedbilevel.mathematics.settings import declarations
@@ -93,7 +93,7 @@ def server_after(algorithm):
 
 def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
     owners = {type(algorithm) for algorithm in SCHEDULED.values()}
-    known = kinds("algorithm").values()
+    known = list_types("algorithm").values()
     assert owners == {cls for cls in known if "learning_rate" in declarations(cls)}
     assert all(
         "learning_rate"

@@ -96,16 +96,16 @@ MISTAKES = (
     of_file(
         "an unknown algorithm",
         '[algorithm]\nname = "FedBio"\nlearning_rate = 0.1',
-        "line 1",
+        "line 2",
         "FedBiO?",
     ),
     of_file("no name", "[algorithm]\nlearning_rate = 0.1", "line 1", "LocalBSGVRM"),
-    of_file("no table", 'algorithm = "FedBiO"', "line 1", "table with a name"),
+    of_file("no table", 'algorithm = "FedBiO"', "line 1", "a table such as"),
     of_file(
         "an unknown setting", ALGORITHM + "upper_rat = 1.0", "line 4", "upper_rate?"
     ),
     of_file("no rate", '[algorithm]\nname = "FedBiO"', "learning_rate is missing"),
-    of_file("a rate in words", ALGORITHM.replace("0.1", '"fast"'), "line 3", "'fast'"),
+    of_file("a rate in words", ALGORITHM.replace("0.1", '"fast"'), "line 3", '"fast"'),
     of_file("a rate of true", ALGORITHM.replace("0.1", "true"), "line 3", "number"),
     of_file("no local steps", ALGORITHM + "local_steps = 0", "local_steps", "1"),
     of_file("half a step", ALGORITHM + "local_steps = 1.5", "line 4", "whole number"),
@@ -113,7 +113,7 @@ MISTAKES = (
     of_file(
         "an unknown estimator",
         SERIES + 'name = "Neuman"\nterms = 3\nscale = 0.1',
-        "line 4",
+        "line 5",
         "NeumannSeries?",
     ),
     of_file(
@@ -127,7 +127,7 @@ MISTAKES = (
         "scale",
     ),
     # The run.
-    of_file("rounds in words", 'rounds = "many"\n' + ALGORITHM, "line 1", "'many'"),
+    of_file("rounds in words", 'rounds = "many"\n' + ALGORITHM, "line 1", '"many"'),
     of_file("half a round", "rounds = 2.5\n" + ALGORITHM, "line 1", "whole number"),
     of_file("no rounds", "rounds = 0\n" + ALGORITHM + SMALL, "rounds", "at least 1"),
     of_file("a seed in words", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
@@ -190,7 +190,7 @@ MISTAKES = (
     of_file("too many examples", ALGORITHM + "[data]\ntraining = 9999", "9999", "1437"),
     of_file("no examples", ALGORITHM + "[data]\ntraining = 0", "training", "at least"),
     of_file("all labels noisy", ALGORITHM + "[data]\nnoise = 1.5", "noise", "1.5"),
-    of_file("noise in words", ALGORITHM + '[data]\nnoise = "half"', "line 5", "'half'"),
+    of_file("noise in words", ALGORITHM + '[data]\nnoise = "half"', "line 5", '"half"'),
     of_file("a short tail", ALGORITHM + "[data]\ntail = 0.5", "tail", "0.5"),
     of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
     of_file(
@@ -213,7 +213,7 @@ MISTAKES = (
     ),
     # A problem of one's own.
     Mistake(
-        "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "there is no")
+        "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "does not exist")
     ),
     of_problem("no Python", "def task(:", "own.py", "line 1"),
     of_problem("no task", "x = 3", "own.py", "task()"),
@@ -226,9 +226,9 @@ MISTAKES = (
         "data with NaN",
         TASK + "make = task\ndef task():\n"
         "    return make(rows=np.full((5, 3), np.nan, np.float32))",
-        "device 0",
+        "Device 0",
         "not finite",
-        "fill it in",
+        "replace the number",
     ),
     of_problem(
         "labels out of range",
@@ -340,12 +340,15 @@ MISTAKES = (
         before=damage_checkpoints,
     ),
     after_run(
-        "a spoilt experiment", "plot runs/done", "no TOML", before=damage_experiment
+        "a spoilt experiment",
+        "plot runs/done",
+        "not valid TOML",
+        before=damage_experiment,
     ),
     after_run(
         "measurements lost",
         "plot runs/done",
-        "nothing was measured",
+        "no measurements yet",
         "fedbilevel resume",
         before=forget_measurements,
     ),

@@ -90,11 +90,11 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
         participation=UniformSample(2),
         weights=work.weights,
     )
-    assert float(step.done.x) == float(work.x) != float(last.done.x)
-    np.testing.assert_array_equal(step.done.y, by_hand.y)
+    assert float(step.round.x) == float(work.x) != float(last.round.x)
+    np.testing.assert_array_equal(step.round.y, by_hand.y)
     kept = read_baseline(desk / "run")
     assert kept is not None
-    assert kept.costs == by_hand.costs == last.done.costs
+    assert kept.costs == by_hand.costs == last.round.costs
     assert kept.figures == work.measure(by_hand.x, by_hand.y)
 
 

@@ -25,7 +25,7 @@ from fedbilevel.experiments.run_directory.failures import (
     write_failure,
 )
 from fedbilevel.experiments.run_directory.lock import run_lock
-from fedbilevel.experiments.run_directory.runs import asked_of, keep
+from fedbilevel.experiments.run_directory.runs import keep, read_run_experiment
 from fedbilevel.experiments.schema import Experiment, Sharded
 
 pytestmark = pytest.mark.process
@@ -103,7 +103,7 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     # Warnings of a run come with its name.
     assert f"{tmp_path}/fine-1: device 1 was left out" in said
     assert "outcome" not in said
-    assert asked_of(tmp_path / "fine-1") == jobs[0].experiment
+    assert read_run_experiment(tmp_path / "fine-1") == jobs[0].experiment
 
 
 def test_workers_begin_with_different_files(tmp_path):
@@ -148,7 +148,7 @@ def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
     with run_lock(jobs[0].directory):
         code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
-    assert "another process is running" in errors[jobs[0].directory]
+    assert "is locked: another process is running" in errors[jobs[0].directory]
     assert jobs[1].has_result
 
 
@@ -159,7 +159,7 @@ def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
     run_batch([old, job(tmp_path, "fine-2")], 2, quiet=True)
     assert f"the run in {old.directory} is replaced" in capsys.readouterr().err
     assert read_failure(old.directory) is None
-    assert asked_of(old.directory) == old.experiment
+    assert read_run_experiment(old.directory) == old.experiment
 
 
 def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monkeypatch):

@@ -102,7 +102,7 @@ def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(here, capsys):
     said = capsys.readouterr().out
     assert "after 20 rounds: validation loss 2.25 → " in said
     assert (
-        "device 3 was excluded in 20 of its 20 rounds: the result is that of the other "
+        "device 3 was excluded in 20 of its 20 rounds: the result uses only the other "
         "3 devices.\n"
     ) in said
     assert "device 3 diverges: learning_rate · lower_rate = 0.1 " in said

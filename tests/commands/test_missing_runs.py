@@ -119,7 +119,7 @@ def test_discarding_a_run_leaves_what_is_not_of_a_run(tmp_path):
 
 def test_a_directory_that_is_no_run_and_a_run_across_sites_are_not_discarded(tmp_path):
     (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no directory of a run"):
+    with pytest.raises(ValueError, match="is not a run directory"):
         discard(tmp_path / "mine")
     assert (tmp_path / "mine" / "checkpoints").exists()
     (directory,) = make(written(tmp_path), 1)

@@ -174,7 +174,7 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
         assert begun.stdout is not None
         begun.stdout.readline()
         second = fedbilevel(tmp_path, "run long.toml --json --seed 3", code=2)
-        assert "another process is running in runs/long" in second.stderr
+        assert "runs/long is locked: another process is running" in second.stderr
         begun.terminate()
         begun.stdout.read()
     # SIGTERM leaves a checkpoint as Ctrl-C does.

@@ -69,7 +69,7 @@ def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(here, caps
     capsys.readouterr()
     assert command_line.main(["run", "start.toml", "--rounds", "3"]) == 2
     said = capsys.readouterr().err
-    assert "runs/start has a finished run of 2 rounds already" in said
+    assert "runs/start already has a finished run of 2 rounds" in said
     assert "fedbilevel resume runs/start --rounds 4, or give" in said
 
 

@@ -128,7 +128,7 @@ def test_progress_and_summary_say_what_was_found(searched):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--rounds 14", "holds a search of another experiment: rounds 12 → 14"),
+        ("--rounds 14", "has a search of another experiment: rounds 12 → 14"),
         ("--metric accuracy --maximise", "contains another search: metric was loss"),
         ("--metric accuraci", "did you mean accuracy?"),
         ("--trials 0", "--trials: give at least 1, not 0"),

@@ -15,7 +15,7 @@ from fedbilevel.deployment.site_computation import answering
 from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.schema import CustomProblem, Experiment, Federated
+from fedbilevel.experiments.schema import CustomProblem, Experiment, FederationSettings
 from fedbilevel.federation import REHEARSAL, Cause, Failure
 from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import prepare
@@ -50,7 +50,7 @@ def kit(tmp_path: Path) -> Path:
 
 def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
     """Write what a job carries; return its configuration."""
-    federation = Federated(sites=("north", "south"), local_code=is_reviewed)
+    federation = FederationSettings(sites=("north", "south"), local_code=is_reviewed)
     experiment = Experiment(
         FedBiO(0.1), problem=CustomProblem(file), federation=federation
     )

@@ -202,7 +202,7 @@ print("sum", total + Path("first.toml").read_text().count("2"))
     [
         ("```python\nx = 1\nassert x == 2\n```\n", 'page.md", line 3'),
         ("```python\n>>> 1 + 1\n3\n```\n", "Expected:\n    3\nGot:\n    2"),
-        ("```toml\n[data]\nnam = 3\n```\n", "data.nam is not known"),
+        ("```toml\n[data]\nnam = 3\n```\n", "unknown key data.nam"),
         ("```bash\nfedbilevel run missing.toml\n```\n", "missing.toml"),
         (
             "```python\nimport warnings\nwarnings.warn('old')\n```\n",

@@ -11,8 +11,8 @@ from fedbilevel.experiments.outcome import Change, outcome_of
 from fedbilevel.experiments.run_directory.failures import (
     Failure,
     divergence,
-    failure_recorded,
     read_failure,
+    record_failure,
     write_failure,
 )
 from fedbilevel.experiments.run_directory.runs import keep, read_run
@@ -28,13 +28,13 @@ def test_an_error_of_numbers_is_remembered_with_the_last_measured_round(tmp_path
     with Journal(tmp_path, first=0) as journal:
         journal.write(record(0, loss=1.0))
         journal.write(record(8, loss=2.0))
-        with pytest.raises(FloatingPointError), failure_recorded(tmp_path):
+        with pytest.raises(FloatingPointError), record_failure(tmp_path):
             raise FloatingPointError("y is not finite")
     assert read_failure(tmp_path) == Failure(8, "y is not finite")
 
 
 def test_an_error_of_numbers_on_a_device_is_remembered(tmp_path):
-    with pytest.raises(DeviceError), failure_recorded(tmp_path):
+    with pytest.raises(DeviceError), record_failure(tmp_path):
         raise DeviceError("device 3: y is not finite") from FloatingPointError()
     assert read_failure(tmp_path) == Failure(0, "device 3: y is not finite")
 
@@ -43,7 +43,7 @@ def test_an_error_of_numbers_on_a_device_is_remembered(tmp_path):
     "error", [MemoryError, OSError, ZeroDivisionError, KeyboardInterrupt]
 )
 def test_any_other_error_is_not_remembered(tmp_path, error):
-    with pytest.raises(error), failure_recorded(tmp_path):
+    with pytest.raises(error), record_failure(tmp_path):
         raise error
     assert read_failure(tmp_path) is None
 
@@ -57,7 +57,7 @@ def test_a_run_that_begins_again_has_not_failed(tmp_path):
 def test_a_run_that_failed_before_its_first_record_names_the_reason(tmp_path):
     keep(Experiment(FedBiO(0.1)), tmp_path)
     write_failure(tmp_path, Failure(0, "y is not finite"))
-    with pytest.raises(ValueError, match="before anything was measured: y is not fin"):
+    with pytest.raises(ValueError, match="before its first measurement: y is not fin"):
         read_run(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""An experiment file over a data set in the hub's layout, beside it in a directory."""
+"""An experiment file with a data set in the hub's layout, in a directory beside it."""
 
 import json
 
@@ -35,16 +35,18 @@ HUB = Data("hub", path="a/b", features=("u", "v"), label="w", splits=("one", "tw
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """Return a directory with an experiment file and scikit-learn's digits as images."""
+    """Return a directory with an experiment file and images of digits."""
     import datasets as hf
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    kinds = hf.Features({"image": hf.Image(), "digit": hf.ClassLabel(num_classes=10)})
+    features = hf.Features(
+        {"image": hf.Image(), "digit": hf.ClassLabel(num_classes=10)}
+    )
     for split, part in zip(("train", "test"), datasets.digits()[:2], strict=True):
         pixels = np.rint(part.features[:300].reshape(-1, 8, 8) * 255).astype(np.uint8)
         rows = {"image": list(pixels), "digit": part.labels[:300]}
-        hf.Dataset.from_dict(rows, kinds).to_parquet(
+        hf.Dataset.from_dict(rows, features).to_parquet(
             tmp_path / "small-digits" / "data" / f"{split}-00000-of-00001.parquet"
         )
     (tmp_path / "first.toml").write_text(FILE)
@@ -52,14 +54,14 @@ def directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(directory, monkeypatch):
+def test_an_experiment_over_a_directory_in_the_hubs_layout_runs(directory, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = fedbilevel(directory, f"run {directory / 'first.toml'} --json")
-    *_, last, baseline = map(json.loads, done.stdout.splitlines())
+    result = fedbilevel(directory, f"run {directory / 'first.toml'} --json")
+    *_, last, baseline = map(json.loads, result.stdout.splitlines())
     assert baseline["baseline"]["rounds"] == 2
     assert last["rounds"] == 2
     assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
-    # The run's own copy is read from anywhere, so it has the whole path.
+    # The copy in the run directory has the absolute path.
     copy = read_experiment(directory / "runs" / "first" / "experiment.toml")
     assert copy.data.path == str(directory / "small-digits")
     split, *_ = split_data(copy.data, copy.partition)
@@ -70,23 +72,27 @@ def test_an_experiment_over_a_folder_in_the_hubs_layout_runs(directory, monkeypa
 
 
 def test_the_fields_of_the_hub_are_written_and_read_the_same(tmp_path):
-    asked = Experiment(FedBiO(0.1), data=HUB)
-    write_experiment(asked, tmp_path / "again.toml")
-    assert read_experiment(tmp_path / "again.toml") == asked
+    experiment = Experiment(FedBiO(0.1), data=HUB)
+    write_experiment(experiment, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == experiment
 
 
-def test_the_fields_of_the_hub_can_be_said_on_the_command_line():
-    words = "--data.name hub --data.path a/b --data.label w --data.features u v"
-    words += " --data.splits one two"
-    asked = Experiment(FedBiO(0.1))
-    assert with_overrides(asked, words.split(), "fedbilevel run").data == HUB
+def test_the_fields_of_the_hub_are_options():
+    options = "--data.name hub --data.path a/b --data.label w --data.features u v"
+    options += " --data.splits one two"
+    experiment = Experiment(FedBiO(0.1))
+    assert with_overrides(experiment, options.split(), "fedbilevel run").data == HUB
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('path = "small-digits"', "", 'name "hub" need one'),
-        ('name = "hub"', 'name = "digits"', 'data.path: it is for name = "hub" only'),
+        ('path = "small-digits"', "", 'name is "hub"; give the name'),
+        (
+            'name = "hub"',
+            'name = "digits"',
+            'data.path: this key applies only if name is "hub"',
+        ),
         ('name = "hub"', 'name = "hubb"', "did you mean hub?"),
     ],
 )

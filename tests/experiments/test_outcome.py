@@ -19,7 +19,7 @@ def records(*losses: float, **others: list[float]) -> list[Record]:
             10 * number,
             1.0,
             Costs(),
-            {"loss": loss, **{name: one[number] for name, one in others.items()}},
+            {"loss": loss, **{name: values[number] for name, values in others.items()}},
         )
         for number, loss in enumerate(losses)
     ]
@@ -80,9 +80,9 @@ def test_another_metric_that_falls_is_no_failure():
 
 
 def excluded(rounds: int, *devices: tuple[int, int, int], **totals: int) -> Any:
-    listed = tuple(DeviceExclusions(*one) for one in devices)
-    told = {"excluded": sum(one.excluded for one in listed), "participations": 8000}
-    exclusions = Exclusions(**{**told, **totals}, enrolled=8, devices=listed)
+    listed = tuple(DeviceExclusions(*device) for device in devices)
+    counts = {"excluded": sum(d.excluded for d in listed), "participations": 8000}
+    exclusions = Exclusions(**{**counts, **totals}, enrolled=8, devices=listed)
     last = Record(rounds, 1.0, Costs(), {"loss": 0.5}, exclusions)
     again = Record.parse(last.line)
     assert again == last
@@ -92,7 +92,7 @@ def excluded(rounds: int, *devices: tuple[int, int, int], **totals: int) -> Any:
 def test_a_device_that_is_excluded_in_most_rounds_is_a_failure():
     outcome = excluded(200, (3, 190, 200), (5, 90, 200))
     assert outcome.reasons == (
-        "device 3 was excluded in 190 of its 200 rounds: the result is that of the "
+        "device 3 was excluded in 190 of its 200 rounds: the result uses only the "
         "other 7 devices.",
     )
     assert json.loads(outcome.line)["excluded"] == {"3": 190}
@@ -108,11 +108,11 @@ def test_devices_beyond_the_listed_ones_are_counted():
     (reason,) = outcome.reasons
     assert reason.count("was excluded in 10 of its 10 rounds") == 20
     assert reason.endswith(
-        "; and 25 more in more than half of their rounds: the result is that of the "
+        "; and 25 more in more than half of their rounds: the result uses only the "
         "other 55 devices."
     )
-    told = json.loads(outcome.line)
-    assert len(told["excluded"]) + told["more_excluded"] == 45
+    line = json.loads(outcome.line)
+    assert len(line["excluded"]) + line["more_excluded"] == 45
 
 
 def test_a_record_without_the_number_of_devices_has_the_listed_ones():
@@ -125,12 +125,12 @@ def test_a_record_without_the_number_of_devices_has_the_listed_ones():
     assert outcome.more_excluded == 0
 
 
-def test_names_of_sites_stand_for_their_numbers():
+def test_names_of_sites_replace_their_numbers():
     listed = (DeviceExclusions(1, 3, 3),)
     last = Record(3, 1.0, Costs(), {"a": 1.0}, Exclusions(3, 6, 2, listed))
     assert outcome_of([last], devices=["north", "south"]).reasons == (
-        "south was excluded in 3 of its 3 rounds: the result is that of the other 1 "
-        "devices.",
+        "south was excluded in 3 of its 3 rounds: the result uses only the other 1 "
+        "device.",
     )
 
 

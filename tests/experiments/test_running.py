@@ -1,4 +1,4 @@
-"""An experiment carried out is the run that its parts make by hand."""
+"""An experiment gives the same numbers as a run that is set up by hand."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
         weight_by_size=True,
         evaluation=Evaluation(every=2, stationarity=True),
     )
-    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path, resume=False)
     task = build_task(experiment)
     sizes = task.devices.lower_sizes
     assert len(set(sizes.tolist())) > 1
@@ -50,7 +50,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
         participation=UniformSample(2),
         weights=sizes,
     )
-    np.testing.assert_array_equal(last.done.y, by_hand.y)
+    np.testing.assert_array_equal(last.round.y, by_hand.y)
     # The class weights of the upper loss are those of the weighted devices.
     alike = Experiment(**{**vars(experiment), "weight_by_size": False})
     assert task.problem.upper_loss != build_task(alike).problem.upper_loss
@@ -58,9 +58,9 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     assert [record.rounds for record in records] == [0, 2, 3]
     assert records[-1].costs == by_hand.costs
     reference = newton_reference(task.problem, task.devices, weights=sizes)
-    found = stationarity(reference, by_hand.x, by_hand.y)
+    expected = stationarity(reference, by_hand.x, by_hand.y)
     np.testing.assert_allclose(
-        records[-1].figures["hypergradient"], found.hypergradient, rtol=1e-6
+        records[-1].figures["hypergradient"], expected.hypergradient, rtol=1e-6
     )
 
 
@@ -83,42 +83,48 @@ def test_records_are_the_same_with_rounds_in_one_call_and_without(
         return together(self, job, first, state, participants)
 
     monkeypatch.setattr(Simulation, "rounds", watched)
-    steps = list(run_experiment(experiment, tmp_path / "together", goes_on=False))
+    steps = list(run_experiment(experiment, tmp_path / "together", resume=False))
     assert sum(lengths) == 11
     assert max(lengths) > 1
-    assert [one.done.number for one in steps if one.record is not None] == [4, 9, 10]
+    assert [step.round.number for step in steps if step.record is not None] == [
+        4,
+        9,
+        10,
+    ]
     monkeypatch.setattr(Simulation, "rounds_at_once", lambda self, job: 0)
-    *_, last = run_experiment(experiment, tmp_path / "alone", goes_on=False)
-    found = [
+    *_, last = run_experiment(experiment, tmp_path / "alone", resume=False)
+    records = [
         [record._replace(seconds=0.0) for record in read_records(tmp_path / directory)]
         for directory in ("together", "alone")
     ]
-    assert [record.rounds for record in found[0]] == [0, 5, 10, 11]
-    assert found[0] == found[1]
-    np.testing.assert_array_equal(steps[-1].done.y, last.done.y)
+    assert [record.rounds for record in records[0]] == [0, 5, 10, 11]
+    assert records[0] == records[1]
+    np.testing.assert_array_equal(steps[-1].round.y, last.round.y)
 
 
 def test_a_metric_that_is_no_number_is_named(tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text(
+    file = tmp_path / "custom.py"
+    file.write_text(
         "from fedbilevel.problems import quadratic_task, random_quadratic\n"
         "def task():\n"
         "    task = quadratic_task(random_quadratic(devices=2))\n"
         "    return task._replace(metrics={'both': lambda x, y: x})\n"
     )
-    experiment = Experiment(FedBiO(0.1), problem=CustomProblem(own), rounds=2)
-    with pytest.raises(ValueError, match="the metric both returned an array of shape"):
-        list(run_experiment(experiment, tmp_path / "run", goes_on=False))
+    experiment = Experiment(FedBiO(0.1), problem=CustomProblem(file), rounds=2)
+    with pytest.raises(
+        ValueError, match="Metric 'both' of the task returned an array of sh"
+    ):
+        list(run_experiment(experiment, tmp_path / "run", resume=False))
 
 
 @pytest.mark.single_precision
-def test_a_run_that_was_killed_after_its_last_record_still_leaves_what_it_learnt(
+def test_a_run_that_was_killed_after_its_last_record_still_writes_its_solution(
     tmp_path,
 ):
     experiment = Experiment(FedBiO(0.1), partition=Partition(devices=2), rounds=2)
-    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path, resume=False)
     (tmp_path / SOLUTION).unlink()
-    *_, again = run_experiment(experiment, tmp_path, goes_on=True)
-    np.testing.assert_array_equal(again.done.x, last.done.x)
-    with np.load(tmp_path / SOLUTION) as learnt:
-        np.testing.assert_array_equal(learnt["x"], last.done.x)
+    *_, again = run_experiment(experiment, tmp_path, resume=True)
+    np.testing.assert_array_equal(again.round.x, last.round.x)
+    with np.load(tmp_path / SOLUTION) as solution:
+        np.testing.assert_array_equal(solution["x"], last.round.x)

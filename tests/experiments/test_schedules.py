@@ -34,7 +34,7 @@ NESTED = optax_schedule(
 
 
 def read(text: str, directory: Path) -> Experiment:
-    file = directory / "asked.toml"
+    file = directory / "experiment.toml"
     file.write_text(text)
     return read_experiment(file)
 
@@ -43,7 +43,7 @@ def test_a_file_names_a_schedule_of_optax(tmp_path):
     assert read(FILE, tmp_path) == Experiment(FedBiO(RATE))
 
 
-def test_the_same_schedule_may_be_a_table_of_its_own(tmp_path):
+def test_the_same_schedule_may_be_a_separate_table(tmp_path):
     text = """
     [algorithm]
     name = "FedBiO"
@@ -58,11 +58,11 @@ def test_the_same_schedule_may_be_a_table_of_its_own(tmp_path):
 @pytest.mark.parametrize("rate", [RATE, NESTED], ids=["flat", "nested"])
 def test_a_schedule_that_is_written_reads_the_same(rate, tmp_path):
     warm = WarmStart(rate, exchanges=3)
-    asked = Experiment(LocalBSGM(rate, NeumannSeries(5, 0.3), warm_start=warm))
-    write_experiment(asked, tmp_path / "again.toml")
+    experiment = Experiment(LocalBSGM(rate, NeumannSeries(5, 0.3), warm_start=warm))
+    write_experiment(experiment, tmp_path / "again.toml")
     again = read_experiment(tmp_path / "again.toml")
-    assert again == asked
-    assert hash(again.algorithm) == hash(asked.algorithm)
+    assert again == experiment
+    assert hash(again.algorithm) == hash(experiment.algorithm)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_schedule_that_is_written_reads_the_same(rate, tmp_path):
         ('"cosine_decay_schedule"', "3", "expected the name of an optax schedule"),
     ],
 )
-def test_a_mistake_in_a_schedule_is_told_with_its_line(old, new, message, tmp_path):
+def test_a_mistake_in_a_schedule_is_reported_with_its_line(old, new, message, tmp_path):
     assert FILE.count(old) == 1
     with pytest.raises(ExperimentError) as caught:
         read(FILE.replace(old, new), tmp_path)
@@ -84,23 +84,25 @@ def test_a_mistake_in_a_schedule_is_told_with_its_line(old, new, message, tmp_pa
     assert message in str(caught.value)
 
 
-def test_a_schedule_can_be_said_on_the_command_line():
-    words = ["--algorithm.learning-rate", COSINE]
-    asked = Experiment(FedBiO(0.3))
-    assert with_overrides(asked, words, "fedbilevel run").algorithm == FedBiO(RATE)
+def test_a_schedule_is_an_option():
+    options = ["--algorithm.learning-rate", COSINE]
+    experiment = Experiment(FedBiO(0.3))
+    assert with_overrides(experiment, options, "fedbilevel run").algorithm == FedBiO(
+        RATE
+    )
 
 
 @pytest.mark.parametrize("rate", [RATE, NESTED], ids=["flat", "nested"])
 def test_a_schedule_of_the_file_stays_if_another_field_is_changed(rate):
-    asked = Experiment(FedBiO(rate))
-    changed = with_overrides(asked, ["--rounds", "3"], "fedbilevel run")
-    assert changed == replace(asked, rounds=3)
+    experiment = Experiment(FedBiO(rate))
+    changed = with_overrides(experiment, ["--rounds", "3"], "fedbilevel run")
+    assert changed == replace(experiment, rounds=3)
 
 
 def test_a_misspelt_schedule_on_the_command_line_ends_with_code_2(capsys):
-    words = ["--algorithm.learning-rate", COSINE.replace("cosine_decay", "cosine")]
+    options = ["--algorithm.learning-rate", COSINE.replace("cosine_decay", "cosine")]
     with pytest.raises(SystemExit) as caught:
-        with_overrides(Experiment(FedBiO(0.3)), words, "fedbilevel run")
+        with_overrides(Experiment(FedBiO(0.3)), options, "fedbilevel run")
     assert caught.value.code == 2
-    said = "".join(capsys.readouterr().err.replace("│", "").split())
-    assert "didyoumeancosine_decay_schedule?" in said
+    error = "".join(capsys.readouterr().err.replace("│", "").split())
+    assert "didyoumeancosine_decay_schedule?" in error

@@ -21,19 +21,19 @@ learning_rate = 0.1
 
 
 def read(text: str, directory: Path) -> Experiment:
-    file = directory / "asked.toml"
+    file = directory / "experiment.toml"
     file.write_text(text)
     return read_experiment(file)
 
 
 def test_a_file_names_an_optimiser_of_optax(tmp_path):
-    asked = read(FILE, tmp_path)
-    assert asked == Experiment(FedBiO(0.1), server_optimiser=ADAM)
-    assert asked.federated_algorithm == with_server_optimiser(FedBiO(0.1), ADAM)
-    assert asked.title == "Regularisation by FedBiO with adam"
+    experiment = read(FILE, tmp_path)
+    assert experiment == Experiment(FedBiO(0.1), server_optimiser=ADAM)
+    assert experiment.federated_algorithm == with_server_optimiser(FedBiO(0.1), ADAM)
+    assert experiment.title == "Regularisation by FedBiO with adam"
 
 
-def test_the_same_optimiser_may_be_a_table_of_its_own(tmp_path):
+def test_the_same_optimiser_may_be_a_separate_table(tmp_path):
     text = """
     [algorithm]
     name = "FedBiO"
@@ -62,19 +62,21 @@ def test_the_same_optimiser_may_be_a_table_of_its_own(tmp_path):
     ids=["none", "adam", "sgd", "schedule"],
 )
 def test_an_optimiser_that_is_written_reads_the_same(optimiser, tmp_path):
-    asked = Experiment(FedBiO(0.1), server_optimiser=optimiser)
-    write_experiment(asked, tmp_path / "again.toml")
-    assert read_experiment(tmp_path / "again.toml") == asked
+    experiment = Experiment(FedBiO(0.1), server_optimiser=optimiser)
+    write_experiment(experiment, tmp_path / "again.toml")
+    assert read_experiment(tmp_path / "again.toml") == experiment
 
 
 def test_the_command_line_names_another_or_none(tmp_path):
-    asked = read(FILE, tmp_path)
-    typed = ["--server-optimiser", '{name = "yogi", learning_rate = 0.1}']
-    changed = with_overrides(asked, typed, "fedbilevel run")
+    experiment = read(FILE, tmp_path)
+    options = ["--server-optimiser", '{name = "yogi", learning_rate = 0.1}']
+    changed = with_overrides(experiment, options, "fedbilevel run")
     assert changed.server_optimiser == optax_optimiser("yogi", learning_rate=0.1)
-    without = with_overrides(asked, ["--server-optimiser", "None"], "fedbilevel run")
+    without = with_overrides(
+        experiment, ["--server-optimiser", "None"], "fedbilevel run"
+    )
     assert without == Experiment(FedBiO(0.1))
-    other = with_overrides(asked, ["--rounds", "3"], "fedbilevel run")
+    other = with_overrides(experiment, ["--rounds", "3"], "fedbilevel run")
     assert other.server_optimiser == ADAM
 
 
@@ -85,7 +87,7 @@ def test_the_command_line_names_another_or_none(tmp_path):
         ("b2", "b3", "adam of optax has no argument b3; there are b1, b2"),
         ("learning_rate = 0.01, ", "", "adam of optax needs the argument learning_rat"),
         ("0.99", '"a"', "adam of optax rejects its arguments"),
-        ("0.99", "nan", "a finite number is needed, but it is nan"),
+        ("0.99", "nan", "give a finite number, not nan"),
         ('name = "adam", ', "", "expected the name of an optax optimiser"),
     ],
 )
@@ -99,6 +101,6 @@ def test_an_optimiser_for_vectors_and_matrices_alone_is_taken():
     x = jnp.ones(3)
     moved, _ = optimiser.step(x, optimiser.init(x), x)
     assert bool(jnp.all(moved < x))
-    # What needs more than a gradient cannot be one of the server.
+    # An optimiser that needs more than a gradient cannot be used on the server.
     with pytest.raises(ValueError, match=r"lbfgs of optax rejects its arguments"):
         optax_optimiser("lbfgs", learning_rate=0.5)

@@ -259,7 +259,7 @@ def test_a_problem_without_model_is_told_before_anything_starts(tmp_path, capsys
     assert main(["federate", str(tmp_path / "wrong.toml")]) == 2
     assert capsys.readouterr().err == (
         f"fedbilevel federate: problem.file: {tmp_path / 'wrong.py'} has no function "
-        "model(); fedbilevel new shows one.\n"
+        "model(); add it, as in the example that fedbilevel new writes.\n"
     )
 
 

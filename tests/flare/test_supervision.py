@@ -10,7 +10,7 @@ from fedbilevel import Costs, FedBiO
 from fedbilevel.deployment.job_files import travelling
 from fedbilevel.deployment.server_report import ServerReport
 from fedbilevel.experiments.run_directory.layout import SOLUTION
-from fedbilevel.experiments.schema import Experiment, Federated, Partition
+from fedbilevel.experiments.schema import Experiment, FederationSettings, Partition
 from fedbilevel.flare import supervision as module
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.supervision import FederationError, Supervision
@@ -26,7 +26,9 @@ def supervision(tmp_path: Path) -> Supervision:
     file = tmp_path / "kit" / "startup" / "fed_admin.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"admin": {"username": "lead@north.org"}}))
-    experiment = Experiment(FedBiO(0.1), federation=Federated(connection_timeout=2.0))
+    experiment = Experiment(
+        FedBiO(0.1), federation=FederationSettings(connection_timeout=2.0)
+    )
     directory = tmp_path / "run"
     directory.mkdir()
     return Supervision(experiment, "a1", directory, Administrator(tmp_path / "kit"))
@@ -78,7 +80,7 @@ def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
 
 
 def test_all_deadlines_travel_with_a_job():
-    asked = Federated(
+    asked = FederationSettings(
         timeout=1.0,
         enrolment_timeout=2.0,
         evaluation_timeout=3.0,
@@ -102,7 +104,7 @@ def supervised(
     """Let jobs carry a run to its end; return the server, and what was said."""
     monkeypatch.setattr(module, "POLL", 0.0)
     monkeypatch.setattr(module, "GATHER", 0.1)
-    asked = Federated(sites=SITES, **{"quorum": 2, **settings})
+    asked = FederationSettings(sites=SITES, **{"quorum": 2, **settings})
     experiment = Experiment(
         FedBiO(0.1),
         partition=Partition(devices=len(SITES)),

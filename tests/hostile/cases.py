@@ -1,6 +1,6 @@
-"""Hostile inputs of the Python API, each with words that its answer must have.
+"""Hostile inputs of the Python API, each with a part of its error message.
 
-They are given as a user's program would, without the checks of types that tests have.
+They run as in a user's program, without the type checks of tests.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,23 +15,23 @@ from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.metrics import diagnose, newton_reference
 
 ACCEPTED = None
-"""In place of words: the input is right, if odd, and is taken."""
+"""In place of a message: the input is unusual but valid."""
 fb: Any = fedbilevel
 nan, inf = np.nan, np.inf
 
 
 class Case(NamedTuple):
-    """An input and what is to become of it.
+    """An input and its expected answer.
 
     Attributes:
-        what: is given.
-        call: gives it.
-        words: of the one sentence or two that answer it; `ACCEPTED` if it is taken.
+        name: name of the input.
+        call: function that passes the input to the library.
+        message: part of the error message; `ACCEPTED` for a valid input.
     """
 
-    what: str
+    name: str
     call: Callable[[], Any]
-    words: str | None
+    message: str | None
 
 
 def loss(x: Any, y: Any, batch: Any) -> Any:
@@ -47,7 +47,7 @@ SERIES = fb.NeumannSeries(2, 0.5)
 
 def runs(**options: Any) -> Any:
     """Run a round, with some of the arguments replaced."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "problem": PROBLEM,
         "algorithm": fb.FedBiO(0.1),
         "devices": DEVICES,
@@ -56,20 +56,20 @@ def runs(**options: Any) -> Any:
         "rounds": 1,
         **options,
     }
-    return list(fb.run(**given))
+    return list(fb.run(**arguments))
 
 
-def each(name: str, values: Iterable[Any], words: str | None) -> list[Case]:
+def each(name: str, values: Iterable[Any], message: str | None) -> list[Case]:
     """Return a case for every value of an argument of `run`."""
-    return [Case(f"{name}={v!r}", partial(runs, **{name: v}), words) for v in values]
+    return [Case(f"{name}={v!r}", partial(runs, **{name: v}), message) for v in values]
 
 
 def made(
-    kind: str, settings: Iterable[dict[str, Any]], words: str | None
+    cls: str, settings: Iterable[dict[str, Any]], message: str | None
 ) -> list[Case]:
-    """Return a case for an object of every setting."""
-    make = getattr(fb, kind)
-    return [Case(f"{kind}({s})", partial(make, **s), words) for s in settings]
+    """Return a case for an object with each of the settings."""
+    make = getattr(fb, cls)
+    return [Case(f"{cls}({s})", partial(make, **s), message) for s in settings]
 
 
 def arguments() -> list[Case]:
@@ -99,9 +99,9 @@ def choices() -> list[Case]:
     def returning(chosen: Any) -> Callable[..., Any]:
         return lambda seed, number, count: chosen
 
-    def case(what: str, chosen: Any, words: str | None) -> Case:
+    def case(name: str, chosen: Any, message: str | None) -> Case:
         call = partial(runs, participation=returning(chosen))
-        return Case(f"participation that returns {what}", call, words)
+        return Case(f"participation that returns {name}", call, message)
 
     return [
         *each(
@@ -127,14 +127,14 @@ def choices() -> list[Case]:
 
 
 def variables() -> list[Case]:
-    words, wrong = np.array("a"), jnp.ones((2, 2))
+    text, wrong = np.array("a"), jnp.ones((2, 2))
     return [
         *(
             case
             for name in ("x", "y")
             for case in (
                 *each(name, [None, [], {}, (), {"a": None}], f"{name} has no arrays"),
-                *each(name, ["a", words, [1.0, "b"]], "Pass arrays of numbers"),
+                *each(name, ["a", text, [1.0, "b"]], "Pass arrays of numbers"),
                 *each(
                     name,
                     [1, True, 1 + 2j, np.arange(2)],
@@ -154,14 +154,16 @@ def variables() -> list[Case]:
 
 
 def holdings() -> list[Case]:
-    def held(what: str, upper: Any, words: str | None) -> Case:
+    def held(name: str, upper: Any, message: str | None) -> Case:
         one = LocalExamples(upper, ONES)
-        return Case(f"upper examples: {what}", lambda: InMemoryDevices([one]), words)
+        return Case(f"upper examples: {name}", lambda: InMemoryDevices([one]), message)
 
-    def number(value: int, words: str | None) -> Case:
+    def number(value: int, message: str | None) -> Case:
         one = LocalExamples(np.ones(2), np.array([0, 1]))
         other = LocalExamples(np.ones(2), np.array([0, value]))
-        return Case(f"the number {value}", lambda: InMemoryDevices([one, other]), words)
+        return Case(
+            f"the number {value}", lambda: InMemoryDevices([one, other]), message
+        )
 
     wraps = "Device 1: lower examples have the integer"
     masked = np.ma.masked_array(ONES, mask=[True, False, False, False])
@@ -212,8 +214,8 @@ def holdings() -> list[Case]:
 
 
 def loaders() -> list[Case]:
-    def case(what: str, words: str | None, **changes: Any) -> Case:
-        given = {
+    def case(name: str, message: str | None, **changes: Any) -> Case:
+        arguments = {
             "device_count": 2,
             "load": lambda device: HELD,
             "upper_capacity": 4,
@@ -221,9 +223,9 @@ def loaders() -> list[Case]:
             **changes,
         }
         return Case(
-            f"on demand: {what}",
-            lambda: runs(devices=fb.OnDemandDevices(**given)),
-            words,
+            f"on demand: {name}",
+            lambda: runs(devices=fb.OnDemandDevices(**arguments)),
+            message,
         )
 
     return [
@@ -240,9 +242,9 @@ def loaders() -> list[Case]:
 
 
 def settings() -> list[Case]:
-    def fedbio(name: str, values: Iterable[Any], words: str) -> list[Case]:
-        given = [{"learning_rate": 0.1, name: value} for value in values]
-        return made("FedBiO", given, words)
+    def fedbio(name: str, values: Iterable[Any], message: str) -> list[Case]:
+        settings = [{"learning_rate": 0.1, name: value} for value in values]
+        return made("FedBiO", settings, message)
 
     rates = ("lower_rate", "adjoint_rate")
     switches = ["no", "false", 0, 1, None]
@@ -275,13 +277,13 @@ def settings() -> list[Case]:
 
 
 def estimators() -> list[Case]:
-    def series(name: str, values: Iterable[Any], words: str) -> list[Case]:
+    def series(name: str, values: Iterable[Any], message: str) -> list[Case]:
         usual = {"terms": 3, "scale": 0.5}
-        return made("NeumannSeries", [{**usual, name: v} for v in values], words)
+        return made("NeumannSeries", [{**usual, name: v} for v in values], message)
 
-    def bsgm(name: str, values: Iterable[Any], words: str) -> list[Case]:
+    def bsgm(name: str, values: Iterable[Any], message: str) -> list[Case]:
         usual = {"learning_rate": 1.0, "hypergradient": SERIES}
-        return made("LocalBSGM", [{**usual, name: v} for v in values], words)
+        return made("LocalBSGM", [{**usual, name: v} for v in values], message)
 
     warm = [{"learning_rate": 0.1, "exchanges": 0}]
     return [
@@ -300,11 +302,11 @@ def estimators() -> list[Case]:
         *made("CubeRootDecay", [{"scale": nan}], "scale is nan, expected a finite"),
         *(
             Case(
-                f"server optimiser {given!r}",
-                partial(fb.with_server_optimiser, fb.FedBiO(0.1), given),
+                f"server optimiser {value!r}",
+                partial(fb.with_server_optimiser, fb.FedBiO(0.1), value),
                 "expected an optimiser of optax",
             )
-            for given in (None, "adam", 0.1, 3)
+            for value in (None, "adam", 0.1, 3)
         ),
         Case("an unknown schedule", partial(fb.optax_schedule, "nope"), "optax has no"),
         Case(
@@ -314,9 +316,9 @@ def estimators() -> list[Case]:
 
 
 def losses() -> list[Case]:
-    def case(what: str, lower: Any, words: str) -> Case:
-        given = lambda: runs(problem=BilevelProblem(loss, lower))  # noqa: E731
-        return Case(f"a lower loss that {what}", given, words)
+    def case(name: str, lower: Any, message: str) -> Case:
+        call = lambda: runs(problem=BilevelProblem(loss, lower))  # noqa: E731
+        return Case(f"a lower loss that {name}", call, message)
 
     return [
         case("is a vector", lambda x, y, b: (y - b) ** 2, "a scalar"),
@@ -347,13 +349,13 @@ def columns() -> list[Case]:
 
     rows = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     labelled = rows, rows[:, 0]
-    given = {
+    arguments = {
         "problem": BilevelProblem(error, error),
         "devices": InMemoryDevices([LocalExamples(labelled, labelled)]),
         "y": np.zeros((3, 1), np.float32),
     }
     return [
-        Case("y of shape [3, 1]", partial(runs, **given), "broadcast with labels of")
+        Case("y of shape [3, 1]", partial(runs, **arguments), "broadcast with labels of")
     ]
 
 

@@ -1,7 +1,7 @@
-"""Hostile run directories and problem files, each with what its answer must have.
+"""Hostile run directories and problem files, each with a part of its error message.
 
-Every case gets a run directory of its own, damaged in one way, and a command. Beside
-the directory lies a file of somebody else's, which nothing may touch.
+Every case has its own run directory, damaged in one way, and a command. Beside the
+directory is a file of another program, which no command may change.
 """
 
 import io
@@ -20,7 +20,7 @@ import numpy as np
 RUN = "r"
 """In place of a path on the command line: the run directory."""
 PRECIOUS = "precious"
-"""The file beside the run directory that is somebody else's."""
+"""The file of another program beside the run directory."""
 PROBLEM = '''"""A scalar problem."""
 import jax.numpy as jnp
 import numpy as np
@@ -64,29 +64,29 @@ LINE = (
 
 
 class Case(NamedTuple):
-    """A damaged run directory, a command, and what is to become of it.
+    """A damaged run directory, a command, and its expected outcome.
 
     Attributes:
-        what: is the matter.
-        damage: does it to a run directory.
-        command: with `RUN` for the directory.
-        words: of the answer.
-        code: the exit code.
+        name: name of the damage.
+        damage: function that damages a run directory.
+        command: arguments of the command line, with `RUN` for the directory.
+        message: part of the output.
+        code: exit code.
         changes: whether the command may write into the directory.
-        root: whether root meets it too, who may read everything.
+        root: whether the error also occurs for root, who may read every file.
     """
 
-    what: str
+    name: str
     damage: Callable[[Path], Any]
     command: tuple[str, ...]
-    words: str
+    message: str
     code: int = 2
     changes: bool = False
     root: bool = True
 
 
 def gone(path: Path) -> Path:
-    """Return a path at which there is nothing any more."""
+    """Delete the file or directory at a path, and return the path."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def link(target: str, path: Path) -> None:
 
 
 def socketed(path: Path) -> None:
-    # The name of a socket is short, and a test's directory is not.
+    # The path of a socket has at most 107 bytes, and a test's directory has more.
     with socket.socket(socket.AF_UNIX) as opened:
         here = Path.cwd()
         os.chdir(gone(path).parent)
@@ -146,7 +146,7 @@ NO_FILE = {
     "a socket": "cannot be read: No such device or address; ",
     "a device": "is a device and no file; ",
 }
-"""What is said of what has the name of a file and is none."""
+"""Messages about objects that are not regular files."""
 
 
 def packed(**arrays: Any) -> bytes:
@@ -167,7 +167,7 @@ def bomb(path: Path) -> None:
 
 
 def claims(path: Path) -> None:
-    """Write arrays whose headers claim more than there is memory."""
+    """Write arrays whose headers declare more bytes than there is memory."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
@@ -177,18 +177,20 @@ def claims(path: Path) -> None:
             archive.writestr(name, header.getvalue())
 
 
-def learnt() -> list[Case]:
-    def at(what: str, damage: Callable[[Path], Any], words: str, **more: Any) -> Case:
+def solutions() -> list[Case]:
+    def at(
+        label: str, damage: Callable[[Path], Any], message: str, **more: Any
+    ) -> Case:
         command = ("diagnose", RUN)
         return Case(
-            f"solution.npz: {what}",
+            f"solution.npz: {label}",
             lambda run: damage(run / "solution.npz"),
             command,
-            words,
+            message,
             **more,
         )
 
-    again = "make it anew by: fedbilevel resume"
+    again = "write it again with: fedbilevel resume"
     numbers = packed(x=np.zeros(()), y=np.zeros(()))
     damaged = f"solution.npz is damaged; remove it, and {again}"
     objects = packed(x=np.array([{}], object), y=np.zeros(()))
@@ -196,8 +198,8 @@ def learnt() -> list[Case]:
     np.save(single, np.zeros(3))
     return [
         *(
-            at(what, damage, NO_FILE.get(what, damaged))
-            for what, damage in DAMAGES.items()
+            at(label, damage, NO_FILE.get(label, damaged))
+            for label, damage in DAMAGES.items()
         ),
         at("truncated", halved, damaged),
         at("pickled objects", partial(written, objects), damaged),
@@ -206,28 +208,38 @@ def learnt() -> list[Case]:
         at("a claim of memory", claims, damaged),
         at("cut by a byte", partial(written, numbers[:-1]), damaged),
         at("text", partial(written, b"PK\x03\x04 and so on"), damaged),
-        at("no array", partial(written, packed()), "has nothing, but the problem"),
-        at("one missing", partial(written, packed(x=np.zeros(()))), "has x, but the"),
+        at(
+            "no array",
+            partial(written, packed()),
+            "has the arrays (none), but the variables",
+        ),
+        at(
+            "one missing",
+            partial(written, packed(x=np.zeros(()))),
+            "has the arrays x, but the",
+        ),
         at(
             "another shape",
             partial(written, packed(x=np.zeros(3), y=np.zeros(()))),
-            "x of r/solution.npz has shape (3,), but the problem has (): it has changed "
-            "since; run it again",
+            "x of r/solution.npz has shape (3,), but the problem has (). The problem "
+            "has changed since the run; run the experiment again",
         ),
-        at("missing", gone, "has no solution.npz: the run has not come to its end; go"),
+        at("missing", gone, "has no solution.npz: the run is not finished; resume it"),
         at("no permission", forbidden, "Permission denied; remove it", root=False),
     ]
 
 
 def plotted() -> list[Case]:
-    """Return what a picture or a page may find in its place."""
+    """Return objects at the paths of pictures and of the report."""
 
-    def at(what: str, name: str, damage: Callable[[Path], Any], words: str, code: int):
+    def at(
+        label: str, name: str, damage: Callable[[Path], Any], message: str, code: int
+    ):
         return Case(
-            f"{name}: {what}",
+            f"{name}: {label}",
             lambda run: damage(run / name),
             ("plot", RUN),
-            words,
+            message,
             code,
             changes=True,
         )
@@ -246,21 +258,21 @@ def plotted() -> list[Case]:
 
 def records() -> list[Case]:
     def at(
-        what: str,
+        label: str,
         damage: Callable[[Path], Any],
-        words: str,
+        message: str,
         command: str = "compare",
         code: int = 2,
     ) -> Case:
         return Case(
-            f"metrics.jsonl: {what}, {command}",
+            f"metrics.jsonl: {label}, {command}",
             lambda run: damage(run / "metrics.jsonl"),
             (command, RUN),
-            words,
+            message,
             code,
         )
 
-    nothing = "nothing was measured yet of the run in r; go on with it by"
+    nothing = "r: the run has no measurements yet; resume it with: fedbilevel"
     wrong: dict[str, Any] = {
         "rounds that are a word": {"rounds": "4"},
         "rounds that are true": {"rounds": True},
@@ -281,17 +293,17 @@ def records() -> list[Case]:
         "a number of 500 digits": {"figures": {"loss": 10**500}},
     }
     lines = {
-        what: f"{json.dumps({**json.loads(LINE), **given})}\n".encode()
-        for what, given in wrong.items()
+        name: f"{json.dumps({**json.loads(LINE), **changes})}\n".encode()
+        for name, changes in wrong.items()
     }
     lines["nested"] = b"[" * 100_000 + b"\n"
     lines["of another version"] = b'{"version": 7, "round": 3}\n'
     return [
         *(
-            at(what, damage, NO_FILE.get(what, nothing))
-            for what, damage in DAMAGES.items()
+            at(label, damage, NO_FILE.get(label, nothing))
+            for label, damage in DAMAGES.items()
         ),
-        *(at(what, partial(written, one), nothing) for what, one in lines.items()),
+        *(at(label, partial(written, one), nothing) for label, one in lines.items()),
         at("missing", gone, nothing),
         at("missing", gone, nothing, "plot"),
         at("a pipe", DAMAGES["a pipe"], NO_FILE["a pipe"], "plot"),
@@ -317,16 +329,16 @@ def endings() -> list[Case]:
     """Return damage to the small files of a run that has ended."""
 
     def at(
-        name: str, what: str, damage: Callable[[Path], Any], command: str, words: str
+        name: str, label: str, damage: Callable[[Path], Any], command: str, message: str
     ) -> Case:
         return Case(
-            f"{name}: {what}",
+            f"{name}: {label}",
             lambda run: damage(run / name),
             (command, RUN),
-            words,
+            message,
         )
 
-    cure = "remove it, and resume the run to learn whether it fails"
+    cure = "remove it, and resume the run, which fails again if its numbers diverge"
     contents = {
         "no rounds": b'{"reason": "x"}',
         "rounds that are a word": b'{"rounds": "x", "reason": "x"}',
@@ -335,8 +347,8 @@ def endings() -> list[Case]:
         "nested": b"[" * 100_000,
     }
     failures: list[tuple[str, Callable[[Path], Any]]] = [
-        *((what, damage) for what, damage in DAMAGES.items()),
-        *((what, partial(written, one)) for what, one in contents.items()),
+        *((label, damage) for label, damage in DAMAGES.items()),
+        *((label, partial(written, one)) for label, one in contents.items()),
     ]
     baselines: list[tuple[str, Callable[[Path], Any]]] = [
         *DAMAGES.items(),
@@ -346,26 +358,32 @@ def endings() -> list[Case]:
         *(
             at(
                 "failure.json",
-                what,
+                label,
                 damage,
                 "plot",
-                NO_FILE.get(what, f"failure.json is damaged; {cure}"),
+                NO_FILE.get(label, f"failure.json is damaged; {cure}"),
             )
-            for what, damage in failures
+            for label, damage in failures
         ),
         *(
             at(
                 "baseline.json",
-                what,
+                label,
                 damage,
                 "resume",
-                NO_FILE.get(what, "baseline.json is damaged, and left aside; remove"),
+                NO_FILE.get(label, "baseline.json is damaged and is ignored; remove"),
             )._replace(code=0)
-            for what, damage in baselines
+            for label, damage in baselines
         ),
         *(
-            at("cause.txt", what, DAMAGES[what], "resume", f"{NO_FILE[what]}remove it")
-            for what in NO_FILE
+            at(
+                "cause.txt",
+                label,
+                DAMAGES[label],
+                "resume",
+                f"{NO_FILE[label]}remove it",
+            )
+            for label in NO_FILE
         ),
         at(
             "cause.txt",
@@ -378,23 +396,23 @@ def endings() -> list[Case]:
 
 
 def settings() -> list[Case]:
-    def at(what: str, damage: Callable[[Path], Any], words: str, command="plot"):
+    def at(label: str, damage: Callable[[Path], Any], message: str, command="plot"):
         return Case(
-            f"experiment.toml: {what}, {command}",
+            f"experiment.toml: {label}, {command}",
             lambda run: damage(run / "experiment.toml"),
             (command, RUN),
-            words,
+            message,
         )
 
     def text(content: str) -> Callable[[Path], None]:
         return partial(written, content.encode())
 
-    none = "has no experiment.toml, so it is no directory of a run; see"
+    none = "is not a run directory: it has no file experiment.toml; give"
     known = EXPERIMENT.replace('"problem.py"', '"../a/problem.py"')
     return [
         *(
-            at(what, DAMAGES[what], none)
-            for what in (
+            at(label, DAMAGES[label], none)
+            for label in (
                 "a directory",
                 "a link to nowhere",
                 "a link to itself",
@@ -405,39 +423,45 @@ def settings() -> list[Case]:
         at("a device", DAMAGES["a device"], none, "compare"),
         at("missing", gone, none, "diagnose"),
         at("missing", gone, none, "plan"),
-        at("empty", DAMAGES["empty"], "algorithm is missing"),
-        at("garbage", DAMAGES["garbage"], "is no text in UTF-8; save it as such"),
-        at("zeros", DAMAGES["zeros"], "is no TOML"),
-        at("no TOML", text("rounds"), "is no TOML", "compare"),
+        at("empty", DAMAGES["empty"], "algorithm is missing; add: algorithm"),
+        at(
+            "garbage",
+            DAMAGES["garbage"],
+            "is not UTF-8 text (byte 128 is invalid); save",
+        ),
+        at("zeros", DAMAGES["zeros"], "is not valid TOML"),
+        at("no TOML", text("rounds"), "is not valid TOML", "compare"),
         at("nested", text("a=" + "[" * 3000), "is nested too deeply"),
-        at("nested tables", text("[" + "a." * 5000 + "a]"), "a is not known"),
-        at("a mark of order", text("\ufeffrounds = 3"), "is no TOML"),
+        at("nested tables", text("[" + "a." * 5000 + "a]"), "unknown key a;"),
+        at("a mark of order", text("\ufeffrounds = 3"), "is not valid TOML"),
         at(
             "lines of spaces",
             text(" " * 50_000 + "\n" + known.replace("4", "0")),
             "rounds: give a whole number, at least 1",
         ),
+        at("a header of spaces", text("[" + " " * 9_000 + "foo]\n"), "unknown key foo"),
+        at("a key of spaces", text('"' + " " * 2_000 + '" = 1'), "unknown key  "),
+        at("an escape", text('"\\u001b[2J" = 1\n'), r"unknown key \x1b[2J;"),
+        at("a mark of direction", text('"\\u202e" = 1'), r"unknown key \u202e;"),
         at(
-            "a header of spaces", text("[" + " " * 9_000 + "foo]\n"), "foo is not known"
+            "no file",
+            text(known.replace("a/problem", "nope")),
+            "nope.py does not exist",
         ),
-        at("a key of spaces", text('"' + " " * 2_000 + '" = 1'), "is not known"),
-        at("an escape", text('"\\u001b[2J" = 1\n'), r"\x1b[2J is not known"),
-        at("a mark of direction", text('"\\u202e" = 1'), r"\u202e is not known"),
-        at("no file", text(known.replace("a/problem", "nope")), "there is no"),
         at("no rounds", text(known.replace("4", "0")), "rounds", "resume"),
-        at("another version", text(f"version = 9\n{known}"), "version is not known"),
+        at("another version", text(f"version = 9\n{known}"), "unknown key version"),
     ]
 
 
 def places() -> list[Case]:
-    """Return what is odd about where a run directory is, or what stands in it."""
+    """Return unusual paths of run directories, and unusual objects in them."""
 
     def moved(name: str | bytes) -> Callable[[Path], Any]:
         return lambda run: os.rename(run, os.path.join(run.parent, os.fsdecode(name)))
 
-    def named(what: str, name: str | bytes, command: str, words: str) -> Case:
+    def named(label: str, name: str | bytes, command: str, message: str) -> Case:
         return Case(
-            f"a name with {what}", moved(name), (command, os.fsdecode(name)), words
+            f"a name with {label}", moved(name), (command, os.fsdecode(name)), message
         )
 
     more = ("resume", RUN, "--rounds", "5")
@@ -447,9 +471,9 @@ def places() -> list[Case]:
             "no directory",
             lambda run: None,
             ("plot", "nope\x1b[2J"),
-            r"nope\x1b[2J has",
+            r"nope\x1b[2J is not",
         ),
-        Case("no text", lambda run: None, ("plot", "nope\udcff"), r"nope\xff has no"),
+        Case("no text", lambda run: None, ("plot", "nope\udcff"), r"nope\xff is not"),
         named("an escape", "\x1b]0;x\x07", "compare", r"\x1b]0;x\x07")._replace(code=0),
         named("a line", "a\nb", "compare", "a")._replace(code=0),
         named("spaces", "a  b", "compare", "a  b")._replace(code=0),
@@ -497,32 +521,32 @@ def places() -> list[Case]:
 
 
 def checkpoints() -> list[Case]:
-    def at(what: str, damage: Callable[[Path], Any], words: str, code: int = 2):
+    def at(label: str, damage: Callable[[Path], Any], message: str, code: int = 2):
         return Case(
-            f"checkpoints: {what}",
+            f"checkpoints: {label}",
             lambda run: damage(run / "checkpoints"),
             ("resume", RUN, "--rounds", "5"),
-            words,
+            message,
             code,
             changes=True,
         )
 
     def inside(name: str, damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
-        def both(kept: Path) -> None:
+        def damage_both(checkpoints: Path) -> None:
             for number in (2, 4):
-                damage(kept / f"round_{number}" / name)
+                damage(checkpoints / f"round_{number}" / name)
 
-        return both
+        return damage_both
 
     def newest(name: str, damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
-        return lambda kept: damage(kept / "round_4" / name)
+        return lambda path: damage(path / "round_4" / name)
 
-    gone_all = "its checkpoints are gone, so that it would begin anew and replace"
-    useless = "can be used: they are damaged, and now called so; give the run another"
+    gone_all = "has records of a run but no checkpoints, so the run would start again"
+    useless = "all checkpoints are damaged, and were renamed to damaged_*; start the"
     skipped = "Skipped the damaged checkpoint"
     return [
         at("missing", gone, gone_all),
-        at("empty", lambda kept: gone(kept).mkdir(), gone_all),
+        at("empty", lambda path: gone(path).mkdir(), gone_all),
         at("a link to nowhere", DAMAGES["a link to nowhere"], gone_all),
         at("a file", DAMAGES["garbage"], gone_all),
         at("a pipe", DAMAGES["a pipe"], gone_all),
@@ -538,53 +562,67 @@ def checkpoints() -> list[Case]:
         at("the newest a pipe", newest("state/0.npz", DAMAGES["a pipe"]), skipped, 0),
         at(
             "the newest a file",
-            lambda kept: written(b"x", kept / "round_4"),
+            lambda path: written(b"x", path / "round_4"),
             skipped,
             0,
         ),
         at(
             "a number too many",
-            lambda kept: (kept / "round_99999999999999999999").mkdir(),
+            lambda path: (path / "round_99999999999999999999").mkdir(),
             "another run has written newer ones",
         ),
-        at("names of none", lambda kept: (kept / "round_x").mkdir(), "after 5", 0),
+        at("names of none", lambda path: (path / "round_x").mkdir(), "after 5", 0),
     ]
 
 
 def problems() -> list[Case]:
-    """Return problem files, run from an experiment file of one's own."""
+    """Return hostile problem files of an experiment."""
 
-    def own(what: str, content: str | bytes, words: str) -> Case:
+    def problem(label: str, content: str | bytes, message: str) -> Case:
         source = content.encode() if isinstance(content, str) else content
 
         def damage(run: Path) -> None:
             (run.parent / "problem.py").write_bytes(source)
             (run.parent / "a.toml").write_text(EXPERIMENT)
 
-        return Case(f"a problem: {what}", damage, ("run", "a.toml"), words)
+        return Case(f"a problem: {label}", damage, ("run", "a.toml"), message)
 
-    def metric(what: str, returned: str) -> Case:
+    def metric(label: str, returned: str) -> Case:
         source = PROBLEM.replace("METRIC", returned)
-        return own(what, source, "the metric size returned a")
+        return problem(label, source, "Metric 'size' of the task returned a")
 
     silent = "class Silent(Exception):\n    def __str__(self): 1 / 0\nraise Silent"
     return [
-        own("empty", "", "has no function task(); fedbilevel new shows one"),
-        own("no Python", "def", "line 1: invalid syntax"),
-        own("no text", b"x = '\xff'", "problem.py"),
-        own("a zero byte", "x = 1\0", "problem.py"),
-        own("a task that is a number", "task = 3", "has no function task()"),
-        own("a task of nothing", "def task(): pass", "returned a NoneType; return a"),
-        own("a task with arguments", "def task(x): pass", "missing 1 required"),
-        own("no such module", "import nope_nope", "line 1: ModuleNotFoundError"),
-        own("escapes", "raise ValueError('\\x1b[2Jfine')", r"ValueError: \x1b[2Jfine"),
-        own("an exit", "raise SystemExit(0)", "line 1 ends the program; let it return"),
-        own("a late exit", "def task():\n    exit(0)", "line 2 ends the program"),
-        own("an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"),
-        own("no words", silent, "its own __str__ fails"),
-        own("endless recursion", "def f(): f()\nf()", "RecursionError"),
-        own("no memory", "raise MemoryError", "line 1: MemoryError"),
-        own("an error of the system", "open('/nope/x')", "line 1: FileNotFoundError"),
+        problem("empty", "", "has no function task(); add it, as in the example"),
+        problem(
+            "no Python", "def", "line 1: SyntaxError: invalid syntax; correct the file"
+        ),
+        problem("no text", b"x = '\xff'", "problem.py"),
+        problem(
+            "a zero byte", "x = 1\0", "problem.py: SyntaxError: source code string"
+        ),
+        problem("a task that is a number", "task = 3", "has no function task()"),
+        problem(
+            "a task of nothing", "def task(): pass", "returned a NoneType; return a"
+        ),
+        problem("a task with arguments", "def task(x): pass", "missing 1 required"),
+        problem("no such module", "import nope_nope", "line 1: ModuleNotFoundError"),
+        problem(
+            "escapes", "raise ValueError('\\x1b[2Jfine')", r"ValueError: \x1b[2Jfine"
+        ),
+        problem(
+            "an exit", "raise SystemExit(0)", "line 1 exits the program; return or"
+        ),
+        problem("a late exit", "def task():\n    exit(0)", "line 2 exits the program"),
+        problem(
+            "an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"
+        ),
+        problem("no words", silent, "Silent: no message, because its __str__ fails"),
+        problem("endless recursion", "def f(): f()\nf()", "RecursionError"),
+        problem("no memory", "raise MemoryError", "line 1: MemoryError"),
+        problem(
+            "an error of the system", "open('/nope/x')", "line 1: FileNotFoundError"
+        ),
         metric("a metric that is a list", "[1.0, 2.0]"),
         metric("a metric of lists", "[[1.0], [2.0, 3.0]]"),
         metric("a metric that is None", "None"),
@@ -626,7 +664,7 @@ def received() -> list[Case]:
 
 
 CASES = [
-    *learnt(),
+    *solutions(),
     *plotted(),
     *records(),
     *endings(),

@@ -1,4 +1,4 @@
-"""Gives every case of the table, in a process without the checks that tests have."""
+"""Run every case of the table in a process without the type checks of tests."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ def answer(case: object) -> dict[str, str] | None:
     try:
         case.call()  # type: ignore[attr-defined]
     except Exception as error:
-        return {"kind": type(error).__name__, "words": str(error)}
+        return {"error": type(error).__name__, "message": str(error)}
     return None
 
 

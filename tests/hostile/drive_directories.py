@@ -1,4 +1,4 @@
-"""Gives every damaged run directory to its command, in one process."""
+"""Run the command of every damaged run directory, in one process."""
 
 import contextlib
 import hashlib
@@ -17,20 +17,20 @@ from fedbilevel.__main__ import main as command_line
 from tests.hostile.directories import CASES, EXPERIMENT, PRECIOUS, PROBLEM, RUN, Case
 
 LONGEST = 600
-"""Seconds after which a command hangs, on however busy a machine."""
+"""Seconds after which a command counts as hanging, even on a busy machine."""
 
 
 def hang(number: int, frame: object) -> None:
-    # No kind of error that a command answers.
+    # Commands do not catch this error.
     raise AssertionError("it hangs")
 
 
-def call(words: list[str]) -> dict[str, Any]:
+def call(arguments: list[str]) -> dict[str, Any]:
     out, err = io.StringIO(), io.StringIO()
     signal.alarm(LONGEST)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code: int | str | None = command_line(words)
+            code: int | str | None = command_line(arguments)
         except SystemExit as error:
             code = error.code
         except BaseException:
@@ -38,12 +38,12 @@ def call(words: list[str]) -> dict[str, Any]:
             code = -1
         finally:
             signal.alarm(0)
-    return {"code": code, "said": out.getvalue() + err.getvalue()}
+    return {"code": code, "output": out.getvalue() + err.getvalue()}
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """Return what is in a directory, by name; times left aside."""
-    found = {}
+    """Return type and content of the files in a directory, by name."""
+    result = {}
     for path in sorted(directory.rglob("*")):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -52,25 +52,25 @@ def contents(directory: Path) -> dict[str, str]:
             about = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
             about = str(stat.S_IFMT(mode))
-        found[os.fsdecode(os.fsencode(path.relative_to(directory)))] = about
-    return found
+        result[os.fsdecode(os.fsencode(path.relative_to(directory)))] = about
+    return result
 
 
-def outcome(case: Case, made: Path, box: Path) -> dict[str, Any]:
+def outcome(case: Case, run: Path, box: Path) -> dict[str, Any]:
     box.mkdir()
     os.chdir(box)
-    shutil.copytree(made, RUN)
+    shutil.copytree(run, RUN)
     Path(PRECIOUS).write_text("mine")
     case.damage(Path(RUN))
     before = contents(box)
-    found = call(list(case.command))
+    result = call(list(case.command))
     after = contents(box)
     changed = sorted(
         name for name in before | after if before.get(name) != after.get(name)
     )
-    os.chdir(made)
+    os.chdir(run)
     shutil.rmtree(box)
-    return {**found, "changed": changed}
+    return {**result, "changed": changed}
 
 
 def main(directory: Path) -> None:
@@ -78,16 +78,16 @@ def main(directory: Path) -> None:
     os.chdir(directory)
     (directory / "problem.py").write_text(PROBLEM.replace("METRIC", "1.0"))
     (directory / "a.toml").write_text(EXPERIMENT)
-    began = call(["run", "a.toml"])
-    assert began["code"] in (0, 3), began
-    made = directory / "runs" / "a"
-    found: list[dict[str, Any] | None] = []
+    result = call(["run", "a.toml"])
+    assert result["code"] in (0, 3), result
+    run = directory / "runs" / "a"
+    outcomes: list[dict[str, Any] | None] = []
     for number, case in enumerate(CASES):
         if case.root or os.geteuid():
-            found.append(outcome(case, made, directory / str(number)))
+            outcomes.append(outcome(case, run, directory / str(number)))
         else:
-            found.append(None)
-    json.dump(found, sys.stdout)
+            outcomes.append(None)
+    json.dump(outcomes, sys.stdout)
 
 
 if __name__ == "__main__":

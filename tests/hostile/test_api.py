@@ -1,4 +1,4 @@
-"""Hostile inputs of the Python API are answered in a sentence, or rightly taken."""
+"""Hostile inputs of the Python API raise an error with a cure, or are accepted."""
 
 import json
 import os
@@ -12,33 +12,33 @@ from tests.hostile.cases import ACCEPTED, CASES
 
 pytestmark = pytest.mark.process
 LONGEST = 900
-"""Characters of an answer; a sentence or two, with what is wrong and what to do."""
+"""The largest number of characters of a message."""
 
-KINDS = ("ValueError", "TypeError", "SettingError", "NoUploadsError")
+ERRORS = ("ValueError", "TypeError", "SettingError", "NoUploadsError")
 
 
 @pytest.fixture(scope="module")
 def answers() -> list[Any]:
-    """What became of every case."""
+    """Return the answer to every case."""
     command = [sys.executable, "-m", "tests.hostile.drive"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
-    return found
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert result.returncode == 0, result.stderr
+    messages: list[Any] = json.loads(result.stdout)
+    return messages
 
 
-def test_every_case_has_a_name_of_its_own():
-    assert len({case.what for case in CASES}) == len(CASES)
+def test_every_case_has_its_own_name():
+    assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("place", range(len(CASES)), ids=[case.what for case in CASES])
-def test_an_input_is_answered_or_taken(answers, place):
-    case, answer = CASES[place], answers[place]
-    if case.words is ACCEPTED:
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+def test_an_input_is_refused_or_accepted(answers, number):
+    case, answer = CASES[number], answers[number]
+    if case.message is ACCEPTED:
         assert answer is None
         return
-    assert answer is not None, "it was taken in silence"
-    assert answer["kind"] in KINDS
-    assert case.words in answer["words"]
-    assert len(answer["words"]) < LONGEST
-    assert answer["words"].rstrip().endswith(".")
+    assert answer is not None, "it was accepted silently"
+    assert answer["error"] in ERRORS
+    assert case.message in answer["message"]
+    assert len(answer["message"]) < LONGEST
+    assert answer["message"].rstrip().endswith(".")

@@ -1,4 +1,4 @@
-"""Hostile words on the command line and in experiment files: a sentence, and code 2."""
+"""Hostile arguments and experiment files: an error message, and exit code 2."""
 
 from pathlib import Path
 
@@ -9,21 +9,27 @@ from fedbilevel.__main__ import main
 AUTO = 'rounds = 2\nalgorithm = "auto"\n'
 FEDBIO = 'rounds = 2\n[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
 FILES = {
-    "empty": ("", "algorithm is missing"),
-    "no text": ("\x00\x01", "is no TOML"),
+    "empty": ("", 'algorithm is missing; add: algorithm = "auto"'),
+    "no text": ("\x00\x01", "is not valid TOML"),
     "nested": ("a=" + "[" * 3000 + "]" * 3000, "is nested too deeply"),
     "twice": ("rounds = 1\nrounds = 2", "Cannot overwrite a value"),
-    "an unknown key": (f"{AUTO}foo = 1", "foo is not known; there are"),
+    "an unknown key": (f"{AUTO}foo = 1", "unknown key foo; there are"),
     "a slip": (f"{AUTO}roundz = 3", "did you mean rounds?"),
     "after many spaces": (
         "rounds =" + " " * 20_000 + '1\nalgorithm = "auto"\nfoo = 1',
-        "foo is not known",
+        "unknown key foo",
     ),
-    "rounds that are a word": ('rounds = "3"', "a whole number is needed"),
-    "rounds that are a half": ("rounds = 3.5", "a whole number is needed"),
-    "rounds that are true": ("rounds = true", "a whole number is needed"),
-    "rounds that are a date": ("rounds = 2020-01-01", "a whole number is needed"),
-    "rounds that are a table": ("rounds = {a = 1}", "a whole number is needed"),
+    "rounds that are a word": ('rounds = "3"', 'give a whole number, not "3"'),
+    "rounds that are a half": ("rounds = 3.5", "give a whole number, not 3.5"),
+    "rounds that are true": ("rounds = true", "give a whole number, not true"),
+    "rounds that are a date": (
+        "rounds = 2020-01-01",
+        "give a whole number, not 2020-01-01",
+    ),
+    "rounds that are a table": (
+        "rounds = {a = 1}",
+        "give a whole number, not {'a': 1}",
+    ),
     "rounds below zero": (
         AUTO.replace("2", "-3"),
         "at least 1, not -3",
@@ -32,25 +38,43 @@ FILES = {
     "too many rounds": (AUTO.replace("2", "9" * 23), "32 bits"),
     "a seed of 33 bits": (f"{AUTO}seed = {2**32}", "at least 0 and at most 4294967295"),
     "a seed below zero": (f"{AUTO}seed = -1", "at least 0 and at most 4294967295"),
-    "no algorithm": ("rounds = 2", "algorithm is missing"),
-    "a number for an algorithm": ("algorithm = 3", 'write { name = "auto" }'),
-    "a list for an algorithm": ("algorithm = [1]", 'write { name = "auto" }'),
+    "no algorithm": ("rounds = 2", 'algorithm is missing; add: algorithm = "auto"'),
+    "a number for an algorithm": (
+        "algorithm = 3",
+        "with the settings beside the name, not 3.",
+    ),
+    "a list for an algorithm": ("algorithm = [1]", "beside the name, not [1]."),
     "a name for an algorithm": ('algorithm = "FedBiO"', '{ name = "FedBiO" }'),
     "an unknown algorithm": ('[algorithm]\nname = "FedBio"', "did you mean FedBiO?"),
-    "an algorithm without name": ("[algorithm]\nx = 1", "its name is missing"),
-    "a rate that is a word": (FEDBIO.replace("0.1", '"a"'), "a number is needed"),
+    "an algorithm without name": (
+        "[algorithm]\nx = 1",
+        "algorithm.name: the key is missing",
+    ),
+    "a rate that is a word": (FEDBIO.replace("0.1", '"a"'), "give a number, not"),
     "a rate below zero": (
         FEDBIO.replace("0.1", "-1"),
         "a schedule, above 0",
     ),
-    "a rate that is no number": (FEDBIO.replace("0.1", "nan"), "a finite number"),
-    "an infinite rate": (FEDBIO.replace("0.1", "inf"), "a finite number"),
-    "a switch that is a word": (f'{FEDBIO}private_lower = "no"', "true or false is"),
-    "an unknown problem": (f'{AUTO}[problem]\nname = "x"', "which is not known"),
-    "no file": (f'{AUTO}[problem]\nname = "CustomProblem"', "problem.file is missing"),
+    "a rate that is no number": (
+        FEDBIO.replace("0.1", "nan"),
+        "give a finite number, not",
+    ),
+    "an infinite rate": (FEDBIO.replace("0.1", "inf"), "give a finite number, not"),
+    "a switch that is a word": (
+        f'{FEDBIO}private_lower = "no"',
+        "give true or false, not",
+    ),
+    "an unknown problem": (
+        f'{AUTO}[problem]\nname = "x"',
+        "unknown name 'x'; there are",
+    ),
+    "no file": (
+        f'{AUTO}[problem]\nname = "CustomProblem"',
+        "problem.file is missing; add the key to [problem]",
+    ),
     "a file that is not there": (
         f'{AUTO}[problem]\nname = "CustomProblem"\nfile = "nope.py"',
-        "problem.file: there is no",
+        "nope.py does not exist; correct the path",
     ),
     "a layer of a trillion": (
         f'{AUTO}[problem]\nname = "Representation"\nunits = [1000000000000]',
@@ -60,44 +84,50 @@ FILES = {
         f'{AUTO}[problem]\nname = "Representation"\nunits = []',
         "give at least one layer",
     ),
-    "unknown data": (f'{AUTO}[data]\nname = "x"', "which is not known"),
-    "more examples than there are": (f"{AUTO}[data]\ntraining = 100000000", "has 1437"),
+    "unknown data": (f'{AUTO}[data]\nname = "x"', "unknown name 'x'; there are"),
+    "more examples than there are": (
+        f"{AUTO}[data]\ntrain_size = 100000000",
+        "has 1437 examples; reduce",
+    ),
     "examples below zero": (
-        f"{AUTO}[data]\ntraining = -1",
+        f"{AUTO}[data]\ntrain_size = -1",
         "whole number, at least 1",
     ),
     "no device": (f"{AUTO}[partition]\ndevices = 0", "whole number, at least 1"),
     "too many devices": (
         f"{AUTO}[partition]\ndevices = 10000",
-        "ask for fewer devices",
+        "reduce partition.devices",
     ),
     "too many participants": (f"{AUTO}participants = 999", "from 1 to 8"),
     "a limit below zero": (f"{AUTO}norm_limit = -1", "give a number, above 0"),
     "no size": (f"{AUTO}size_limit = 0", "whole number, at least 1"),
     "a directory that is a number": (
         f"{AUTO}directory = 3",
-        "of a file or directory is needed",
+        "give the path of a file or directory, not",
     ),
     "a directory without a name": (
         f'{AUTO}directory = ""',
-        "of a file or directory is needed",
+        "give the path of a file or directory, not",
     ),
     "no checkpoint": (
         f"{AUTO}checkpoints.every = 0",
         "whole number, at least 1",
     ),
     "no timeout": (f"{AUTO}federation.timeout = 0", "give a number, above 0"),
-    "no patience": (
+    "a factor below 1": (
         f"{AUTO}federation.straggler_factor = 0.5",
         "give a number, at least 1",
     ),
-    "a site twice": (f'{AUTO}federation.sites = ["a", "a"]', "none twice"),
+    "a site twice": (
+        f'{AUTO}federation.sites = ["a", "a"]',
+        "each name once, not ['a', 'a']",
+    ),
     "an unknown optimiser": (
         f'server_optimiser = {{name = "x"}}\n{FEDBIO}',
         "optax has no optimiser 'x'",
     ),
 }
-WORDS = {
+ARGUMENTS = {
     "a file that is not there": (("run", "nope.toml"), "cannot be read: No such file"),
     "a directory for a file": (("run", "."), "cannot be read: Is a directory"),
     "a file for a directory": (
@@ -108,9 +138,12 @@ WORDS = {
         ("run", "a.toml", "--directory", "/proc/x"),
         "cannot be",
     ),
-    "an unknown kind": (("run", "a.toml", "algorithm:Nope"), "there are Auto"),
-    "no run": (("resume", "nope"), "is no directory of a run"),
-    "a file for a run": (("plot", "a.toml"), "is no directory of a run"),
+    "an unknown kind": (
+        ("run", "a.toml", "algorithm:Nope"),
+        "selects an unknown type; there are Auto",
+    ),
+    "no run": (("resume", "nope"), "is not a run directory"),
+    "a file for a run": (("plot", "a.toml"), "is not a run directory"),
     "no file to compare": (("compare", "nope"), "cannot be read"),
     "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
     "nothing to tune": (("tune", "nope.toml"), "cannot be read"),
@@ -124,12 +157,12 @@ WORDS = {
 }
 
 
-def refusal(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(list(words)) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "Errno" not in said
-    return said
+def refusal(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(list(arguments)) == 2
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    assert "Errno" not in output
+    return output
 
 
 @pytest.fixture(autouse=True)
@@ -140,21 +173,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.single_precision
-@pytest.mark.parametrize("what", FILES)
-def test_a_file_is_answered_in_a_sentence(what, capsys):
-    text, words = FILES[what]
-    Path("asked.toml").write_text(text)
-    assert words in refusal(("run", "asked.toml"), capsys)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_answered_in_a_sentence(name, capsys):
+    text, message = FILES[name]
+    Path("first.toml").write_text(text)
+    assert message in refusal(("run", "first.toml"), capsys)
     assert not Path("runs").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", WORDS)
-def test_words_are_answered_in_a_sentence(what, capsys):
-    given, words = WORDS[what]
-    assert words in refusal(given, capsys)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_are_answered_in_a_sentence(name, capsys):
+    arguments, message = ARGUMENTS[name]
+    assert message in refusal(arguments, capsys)
 
 
-def test_bytes_that_are_no_text_are_told(capsys):
-    Path("asked.toml").write_bytes(b"rounds=\xff\xfe")
-    assert "no text in UTF-8" in refusal(("run", "asked.toml"), capsys)
+def test_bytes_that_are_no_text_are_reported(capsys):
+    Path("first.toml").write_bytes(b"rounds=\xff\xfe")
+    assert "is not UTF-8 text (byte 7 is invalid)" in refusal(
+        ("run", "first.toml"), capsys
+    )

@@ -1,4 +1,4 @@
-"""Runs that lose their directory, their disk or their patience end in a sentence."""
+"""Runs without their directory, without disk space, or interrupted: their messages."""
 
 import errno
 import io
@@ -30,7 +30,7 @@ from tests.hostile.directories import EXPERIMENT, PROBLEM
 @pytest.mark.slow
 @pytest.mark.single_precision
 @pytest.mark.parametrize("recreated", [True, False])
-def test_a_run_whose_folder_is_moved_away_writes_nothing_in_its_place(
+def test_a_run_whose_directory_is_moved_writes_nothing_to_the_old_path(
     recreated, tmp_path
 ):
     directory, away = tmp_path / "first", tmp_path / "away"
@@ -40,7 +40,7 @@ def test_a_run_whose_folder_is_moved_away_writes_nothing_in_its_place(
         evaluation=Evaluation(every=2, baseline=False),
         checkpoints=CheckpointSettings(every=6),
     )
-    steps = run_experiment(experiment, directory, goes_on=False)
+    steps = run_experiment(experiment, directory, resume=False)
     next(steps)
     directory.rename(away)
     if recreated:
@@ -55,18 +55,19 @@ def test_a_run_whose_folder_is_moved_away_writes_nothing_in_its_place(
 
 
 @pytest.mark.slow
-def test_checkpoints_are_not_written_into_another_folder_of_the_name(tmp_path):
-    kept = Checkpoints(tmp_path / "kept", every=1)
-    what = quadratic.problem(), FedBiO(0.1), federation.in_memory()
-    rounds = run(*what, *federation.START, rounds=9, checkpoints=kept)
+def test_checkpoints_are_not_written_into_another_directory_of_the_name(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "saved", every=1)
+    parts = quadratic.problem(), FedBiO(0.1), federation.in_memory()
+    rounds = run(*parts, *federation.START, rounds=9, checkpoints=checkpoints)
     for _ in range(3):
         next(rounds)
-    (tmp_path / "kept").rename(tmp_path / "away")
-    (tmp_path / "kept").mkdir()
-    # Also where one was being written meanwhile, and fails by itself.
-    with pytest.raises(CheckpointError, match="kept was moved or replaced"):
+    (tmp_path / "saved").rename(tmp_path / "away")
+    (tmp_path / "saved").mkdir()
+    # The error is the same if a checkpoint was being written at that time.
+    with pytest.raises(CheckpointError, match="saved was moved or replaced"):
         list(rounds)
-    assert not [one for one in (tmp_path / "kept").iterdir() if "tmp" not in one.name]
+    names = [path.name for path in (tmp_path / "saved").iterdir()]
+    assert not [name for name in names if "tmp" not in name]
 
 
 def test_a_journal_on_a_full_disk_names_its_file(tmp_path):
@@ -79,7 +80,7 @@ def test_a_journal_on_a_full_disk_names_its_file(tmp_path):
             journal.write(Record(0, 0.0, Costs(), {}))
         assert caught.value.filename == str(tmp_path / RECORDS)
         assert caught.value.errno == errno.ENOSPC
-        # What is left in its buffer has nowhere to go.
+        # The rest of the buffer cannot be written either.
         with suppress(OSError):
             journal._file.close()
 
@@ -91,16 +92,16 @@ def test_a_draft_that_cannot_be_written_is_named(tmp_path):
 
 
 @pytest.mark.process
-def test_an_output_that_cannot_be_written_is_told():
+def test_an_output_that_cannot_be_written_is_reported():
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "fedbilevel", "doctor"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == (
         "fedbilevel doctor: a file or the output of this command cannot be used: No "
         "space left on device; free some room on that disk."
     )
@@ -122,10 +123,10 @@ def test_no_number_of_interruptions_prints_a_traceback(tmp_path):
             process.send_signal(signal.SIGINT)
             time.sleep(0.005)
         assert process.stderr is not None
-        said = process.stderr.read()
-    assert "Traceback" not in said, said
+        errors = process.stderr.read()
+    assert "Traceback" not in errors, errors
     assert process.returncode == 130
-    assert "stopping after this round" in said
+    assert "stopping after this round" in errors
 
 
 def test_lines_that_renew_themselves_show_escapes_and_obey_none(monkeypatch):
@@ -144,7 +145,7 @@ def test_lines_that_renew_themselves_show_escapes_and_obey_none(monkeypatch):
     assert "\x07" not in shown
     assert r"refused: \x1b]0;owned\x07" in shown
     assert r"printed: \x1b]0;owned\x07" in shown
-    # Its own escapes it needs.
+    # The display itself uses escape sequences.
     assert "\x1b[?25l" in shown
 
 
@@ -167,22 +168,22 @@ def test_a_person_is_asked_before_a_received_file_is_executed(
     (received / "problem.py").write_text(source)
     (received / "experiment.toml").write_text(EXPERIMENT)
 
-    def answered(words: str) -> str:
+    def answer(text: str) -> str:
         screen = Screen()
-        monkeypatch.setattr(sys, "stdin", Keyboard(words))
+        monkeypatch.setattr(sys, "stdin", Keyboard(text))
         monkeypatch.setattr(sys, "stderr", screen)
         assert main(["diagnose", "received"]) == 2
         return screen.getvalue()
 
     for refusal in ("n\n", "\n", ""):
-        said = answered(refusal)
-        assert "names the problem file" in said
-        assert "Execute it? [y/N]" in said
-        assert "was not executed" in said
+        shown = answer(refusal)
+        assert "names the problem file" in shown
+        assert "Execute it? [y/N]" in shown
+        assert "was not executed" in shown
         assert not (tmp_path / "executed").exists()
-    assert "ValueError: 7" in answered("y\n")
+    assert "ValueError: 7" in answer("y\n")
     assert (tmp_path / "executed").exists()
-    # It is known now, until somebody changes it.
-    assert "Execute it?" not in answered("")
+    # The file is allowed now, until it is changed.
+    assert "Execute it?" not in answer("")
     (received / "problem.py").write_text("raise ValueError(8)")
-    assert "Execute it?" in answered("n\n")
+    assert "Execute it?" in answer("n\n")

@@ -1,4 +1,4 @@
-"""Finite numbers that a device may send, and what they cannot do."""
+"""Extreme finite numbers from a device, and the limits of their effect."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,17 +49,17 @@ def test_a_device_cannot_claim_more_steps_than_there_are(claimed, counts):
 
 
 class Claiming:
-    """A site that claims two thousand million examples, among two honest ones."""
+    """Three sites, one of which reports two thousand million examples."""
 
     lower_sizes = np.array([20, 2**31 - 1, 30], np.int32)
 
 
 def test_a_site_that_lies_about_its_size_counts_for_no_more_than_allowed():
-    asked = Experiment(FedBiO(0.1), weight_by_size=True, size_limit=40)
-    np.testing.assert_array_equal(weights_of(asked, Claiming()), [20, 40, 30])
+    experiment = Experiment(FedBiO(0.1), weight_by_size=True, size_limit=40)
+    np.testing.assert_array_equal(weights_of(experiment, Claiming()), [20, 40, 30])
 
 
-def test_a_federation_that_counts_by_size_asks_for_a_limit():
+def test_a_federation_with_weight_by_size_requires_a_limit():
     with pytest.raises(ValueError, match="give size_limit"):
         sites_of(Experiment(FedBiO(0.1), weight_by_size=True))
     assert sites_of(Experiment(FedBiO(0.1), weight_by_size=True, size_limit=40))

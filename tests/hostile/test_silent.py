@@ -1,4 +1,4 @@
-"""What was once taken in silence, and is wrong: each is answered with its cure."""
+"""Wrong inputs that were once accepted silently: each is an error with a cure."""
 
 import shutil
 import sys
@@ -33,7 +33,7 @@ ONES = np.ones(4)
 DEVICES = InMemoryDevices([LocalExamples(ONES, ONES)] * 2)
 
 
-def test_every_seed_of_a_sweep_is_looked_at():
+def test_every_seed_of_a_sweep_is_checked():
     with pytest.raises(ValueError, match="from 0 to 4294967295"):
         sweep(
             BilevelProblem(loss, loss),
@@ -70,7 +70,7 @@ def test_whole_numbers_that_would_wrap_are_refused(number):
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "..", ".hidden", ""])
-def test_a_new_experiment_is_written_where_it_was_asked_for(name, tmp_path, capsys):
+def test_a_new_experiment_is_written_to_its_directory_only(name, tmp_path, capsys):
     inside = tmp_path / "inside"
     code = main(["new", name, "--ready", "cleaning", "--directory", str(inside)])
     assert code == 2
@@ -84,10 +84,10 @@ def test_a_new_experiment_is_written_where_it_was_asked_for(name, tmp_path, caps
 def test_a_problem_that_ends_the_program_is_named(ends, tmp_path):
     file = tmp_path / "ends.py"
     file.write_text(f"import sys\n\n{ends}\n")
-    with pytest.raises(ValueError, match=r"ends.py, line 3 ends the program"):
+    with pytest.raises(ValueError, match=r"ends.py, line 3 exits the program"):
         custom_task(file)
     file.write_text(f"import sys\n\ndef task():\n    {ends}\n")
-    with pytest.raises(ValueError, match=r"ends.py, line 4 ends the program"):
+    with pytest.raises(ValueError, match=r"ends.py, line 4 exits the program"):
         custom_task(file)
     assert sys.path[0] != str(tmp_path)
 
@@ -105,15 +105,15 @@ def test_a_link_that_awaits_a_file_is_not_followed(tmp_path):
 
 @pytest.mark.single_precision
 @pytest.mark.slow
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
+def test_a_run_without_its_checkpoints_does_not_start_again(tmp_path):
     experiment = Experiment(
         FedBiO(0.1),
         rounds=4,
         checkpoints=CheckpointSettings(every=2),
     )
-    list(run_experiment(experiment, tmp_path, goes_on=False))
+    list(run_experiment(experiment, tmp_path, resume=False))
     records = (tmp_path / RECORDS).read_text()
     shutil.rmtree(tmp_path / CHECKPOINTS)
-    with pytest.raises(ValueError, match="its checkpoints are gone"):
-        list(run_experiment(experiment, tmp_path, goes_on=True))
+    with pytest.raises(ValueError, match="has records of a run but no checkpoints"):
+        list(run_experiment(experiment, tmp_path, resume=True))
     assert (tmp_path / RECORDS).read_text() == records

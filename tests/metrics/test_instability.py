@@ -254,7 +254,7 @@ def test_the_cause_says_that_the_search_ended_without_an_answer(monkeypatch):
     cause = cause_at_the_best_point(task().problem)
     assert cause.startswith(
         "At the best point, after 7 rounds, the search for a step that was too large "
-        "ended after 0 seconds without an answer"
+        "ended after 0 seconds without a result"
     )
 
 

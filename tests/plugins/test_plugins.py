@@ -13,7 +13,7 @@ import pytest
 
 from fedbilevel.experiments import read_experiment, write_experiment
 from fedbilevel.experiments.files.overrides import with_overrides
-from fedbilevel.experiments.schema.registry import kind_of
+from fedbilevel.experiments.schema.registry import find_type
 from tests.plugins.package import MODULE, write_package
 from tests.waiting import HANG
 
@@ -120,7 +120,7 @@ def test_a_file_names_them_and_options_change_their_settings(directory):
             "import fedbilevel\n"
             "def make():\n  class Local(fedbilevel.FedBiO): pass\n  return Local\n"
             "P = make()",
-            r"make.<locals>.Local\); define it at the top of its module",
+            r"make.<locals>.Local\); define it at the top level of its module",
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_module_that_cannot_be_used_is_an_error_of_the_file(
     (tmp_path / f"{name}.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=words):
-        kind_of("algorithm", f"{name}:P")
+        find_type("algorithm", f"{name}:P")
 
 
 def test_a_file_names_them_by_their_place(directory, monkeypatch, capsys):

@@ -10,13 +10,13 @@ from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.engines.screening import NoUploadsError
 from fedbilevel.experiments.baseline import train_baseline
-from fedbilevel.experiments.run import Work
+from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
 
 
 def follow_baseline(
     experiment: Experiment,
-    work: Work,
+    work: PreparedRun,
     directory: Path,
     *,
     as_json: bool = False,
@@ -50,7 +50,7 @@ def follow_baseline(
     ):
         try:
             for step in steps:
-                show(step.done.number + 1, step.done.costs, step.record)
+                show(step.round.number + 1, step.round.costs, step.record)
                 if interrupted():
                     break
         except NoUploadsError as error:
@@ -62,7 +62,7 @@ def follow_baseline(
     if step.record is None:
         print(
             f"the run is finished; its baseline without tuning was stopped after "
-            f"{step.done.number + 1} of {rounds} rounds. Train it with: "
+            f"{step.round.number + 1} of {rounds} rounds. Train it with: "
             f"fedbilevel resume {quote(str(directory))}",
             file=sys.stderr,
         )

@@ -12,7 +12,7 @@ from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.run_directory.runs import asked_of
+from fedbilevel.experiments.run_directory.runs import read_run_experiment
 from fedbilevel.experiments.run_directory.solution import Solution, read_solution
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
 from fedbilevel.metrics.obstacles import Cause
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     survey = Survey(batch_size=given.batch_size, products=given.products)
     finished = given.run.is_dir()
-    experiment = asked_of(given.run) if finished else read_experiment(given.run)
+    experiment = (
+        read_run_experiment(given.run) if finished else read_experiment(given.run)
+    )
     if finished:
         consent(experiment, given.run, given.trust)
     else:

@@ -31,7 +31,12 @@ from fedbilevel.experiments.run_directory.layout import (
     SOLUTION,
 )
 from fedbilevel.experiments.run_directory.lock import run_lock
-from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep, placed
+from fedbilevel.experiments.run_directory.runs import (
+    finished,
+    keep,
+    read_run_experiment,
+    resolve_run_directory,
+)
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.federation import Exchange
 from fedbilevel.tracking.delivery import tracked
@@ -73,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     # Only now, so that --help needs no NVIDIA FLARE. An error names what to install.
     import_module("fedbilevel.flare")
     asked_for = located(asked_for, Path.cwd())
-    experiment, directory = placed(asked_for, file, "-federated")
+    experiment, directory = resolve_run_directory(asked_for, file, "-federated")
     experiment = _as_begun(experiment, directory)
     if finished(experiment, directory) and (directory / SOLUTION).exists():
         print(
@@ -100,7 +105,7 @@ def _as_begun(experiment: Experiment, directory: Path) -> Experiment:
     """
     if not (directory / EXPERIMENT).exists():
         return experiment
-    asked_before = asked_of(directory)
+    asked_before = read_run_experiment(directory)
     then = with_initial_rounds(asked_before, asked_before)
     now = with_initial_rounds(then, experiment)
     differing = [

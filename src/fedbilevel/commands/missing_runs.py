@@ -5,11 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbilevel.commands.job import Job
-from fedbilevel.experiments.differences import differences, in_words
+from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.failures import read_failure
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
-from fedbilevel.experiments.run_directory.runs import asked_of, placed, problem_edited
+from fedbilevel.experiments.run_directory.runs import (
+    problem_edited,
+    read_run_experiment,
+    resolve_run_directory,
+)
 
 
 def jobs_of(file: Path, seeds: int) -> list[Job]:
@@ -29,7 +33,9 @@ def jobs_of(file: Path, seeds: int) -> list[Job]:
     jobs = []
     for seed in range(asked.seed, asked.seed + seeds):
         suffix = f"-seed-{seed}" if seed != asked.seed else ""
-        experiment, directory = placed(replace(asked, seed=seed), file, suffix)
+        experiment, directory = resolve_run_directory(
+            replace(asked, seed=seed), file, suffix
+        )
         owner = directory.parent.parent / f"{directory.name}.toml"
         named_after = directory.parent.name == "runs" and owner.is_file()
         if named_after and not owner.samefile(file):
@@ -90,7 +96,9 @@ def _changes(job: Job) -> str:
     """Return how the file was edited since its run was made; nothing if it was not."""
     if not (job.directory / EXPERIMENT).is_file():
         return ""
-    changes = in_words(differences(asked_of(job.directory), job.experiment))
+    changes = format_differences(
+        differences(read_run_experiment(job.directory), job.experiment)
+    )
     if not changes and problem_edited(job.experiment, job.directory):
         return "the file of its problem was edited"
     return changes
@@ -101,5 +109,5 @@ def _refuse_different(first: Job, second: Job) -> None:
     if different:
         raise ValueError(
             f"{first.file} and {second.file} ask for different runs in {first.directory}: "
-            f"{in_words(different)}; give one of them another `directory`."
+            f"{format_differences(different)}; give one of them another `directory`."
         )

@@ -97,11 +97,11 @@ def _check_importable(name: str) -> None:
 
 
 def _template_of(ready: str) -> str:
-    from fedbilevel.experiments.schema.registry import kinds
+    from fedbilevel.experiments.schema.registry import list_types
 
     known: dict[str, str] = {
         re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): kind.TEMPLATE
-        for name, kind in kinds("problem").items()
+        for name, kind in list_types("problem").items()
         if hasattr(kind, "TEMPLATE")
     }
     if ready not in known:

@@ -14,7 +14,11 @@ from fedbilevel.experiments.baseline import lacks_baseline
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.run_directory.failures import read_failure
 from fedbilevel.experiments.run_directory.layout import PROBLEM, RUN, SOLUTION
-from fedbilevel.experiments.run_directory.runs import asked_of, finished, problem_edited
+from fedbilevel.experiments.run_directory.runs import (
+    finished,
+    problem_edited,
+    read_run_experiment,
+)
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 
@@ -32,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
             f"the run in {directory} is one across sites; go on with it by the "
             "fedbilevel federate that began it."
         )
-    begun = asked_of(directory)
+    begun = read_run_experiment(directory)
     experiment = with_overrides(
         with_initial_rounds(begun, begun),
         given.options,

@@ -9,7 +9,7 @@ from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import read_experiment
-from fedbilevel.experiments.run_directory.runs import placed
+from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     kind = type(asked_for.algorithm)
     rival = kind is not type(written.algorithm) and asked_for.directory is None
     suffix = f"-{kind.__name__}" if rival else ""
-    experiment, directory = placed(asked_for, file, suffix)
+    experiment, directory = resolve_run_directory(asked_for, file, suffix)
     remember_problem(experiment)
     end = follow(experiment, directory, goes_on=False, as_json=given.as_json)
     return conclude(directory, as_json=given.as_json) if end.is_finished else end.code

@@ -12,7 +12,7 @@ from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
-from fedbilevel.experiments.run import Work, prepare_run, run_experiment
+from fedbilevel.experiments.run import PreparedRun, prepare_run, run_experiment
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -61,9 +61,9 @@ def follow(
     """
     silent = as_json or quiet
     code = 0
-    works: list[Work] = []
+    works: list[PreparedRun] = []
 
-    def prepare(experiment: Experiment) -> Work:
+    def prepare(experiment: Experiment) -> PreparedRun:
         works.append(prepare_run(experiment))
         return works[0]
 
@@ -73,7 +73,7 @@ def follow(
         progress(headline(experiment, directory), experiment.rounds, silent) as show,
     ):
         for step in steps:
-            show(step.done.number + 1, step.done.costs, step.record)
+            show(step.round.number + 1, step.round.costs, step.record)
             if as_json and step.record is not None:
                 try:
                     print(step.record.line, flush=True)
@@ -82,7 +82,7 @@ def follow(
             code = code or interrupted()
             if code:
                 break
-    done = step.done.number + 1
+    done = step.round.number + 1
     if done < experiment.rounds:
         print(
             f"stopped after {done} of {experiment.rounds} rounds; go on with: "

@@ -17,7 +17,7 @@ from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run import prepare_run, spec_of
-from fedbilevel.experiments.run_directory.runs import placed
+from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.tuning import (
     BEST,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     kind = type(asked_for.algorithm)
     rival = f"-{kind.__name__}" if kind is not type(written.algorithm) else ""
     suffix = "" if asked_for.directory is not None else f"{rival}-tuned"
-    experiment, directory = placed(asked_for, given.file, suffix)
+    experiment, directory = resolve_run_directory(asked_for, given.file, suffix)
     remember_problem(experiment)
     goal = Goal(given.metric, given.maximise)
     found = _search(

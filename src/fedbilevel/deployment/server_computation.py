@@ -11,7 +11,7 @@ from fedbilevel.deployment.server_report import ServerReport
 from fedbilevel.experiments.build import weights_of
 from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.measure import metrics_of
-from fedbilevel.experiments.run import Work
+from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange, Federation, Transport, enrol
 from fedbilevel.federation.device_state import MOST
@@ -27,7 +27,7 @@ def federated_work(
     transport: Transport,
     reports: ServerReport,
     leave_out: Callable[[Mapping[str, str]], None],
-) -> Work:
+) -> PreparedRun:
     """Have the sites enrol; return what the rounds of an experiment work with.
 
     Args:
@@ -86,7 +86,9 @@ def federated_work(
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
-    return Work(model.problem, devices, model.x, model.y, weights, engine, measured)
+    return PreparedRun(
+        model.problem, devices, model.x, model.y, weights, engine, measured
+    )
 
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedbilevel.deployment.job_files import arrived
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.site_files import read_site_files
-from fedbilevel.experiments.federation import known_at, sites_of
+from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site import Site
@@ -37,7 +37,7 @@ def answering(
         experiment = arrived(configuration, code, kit)
     except (RefusedError, UnknownCodeError) as error:
         return _unable(error)
-    model, examples = known_at(experiment, site)
+    model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
     # What does not fit cannot be computed; the server says so of what is told of it.
     if enrolment[:2] != Enrolment.of(model.form)[:2]:

@@ -1,4 +1,4 @@
-"""Experiments: what a file asks for, read, built, run, measured and written down."""
+"""Experiments: read a TOML file, build its task, run it, measure it, save the run."""
 
 import lazy_loader
 

@@ -2,7 +2,7 @@ from .build import build_task
 from .files.read import ExperimentError, read_experiment
 from .files.write import write_experiment
 from .outcome import Outcome, outcome_of
-from .run import Step, Work, prepare_run, run_experiment
+from .run import PreparedRun, Step, prepare_run, run_experiment
 from .run_directory.runs import Run, read_run
 from .run_directory.solution import Solution, read_solution
 from .schema import Experiment
@@ -12,10 +12,10 @@ __all__ = [
     "Experiment",
     "ExperimentError",
     "Outcome",
+    "PreparedRun",
     "Run",
     "Solution",
     "Step",
-    "Work",
     "build_task",
     "outcome_of",
     "prepare_run",

@@ -1,28 +1,28 @@
-"""The length that the rates of "auto" are made for, when a run gets more rounds."""
+"""The number of rounds that sets the rates of "auto", when a run is extended."""
 
 from dataclasses import replace
 
 from fedbilevel.experiments.schema import Auto, Experiment
 
 
-def with_initial_rounds(then: Experiment, now: Experiment) -> Experiment:
-    """Return an experiment whose rates are those of the run that was begun.
+def with_initial_rounds(old: Experiment, new: Experiment) -> Experiment:
+    """Return the new experiment with the rates of the old one.
 
-    `AutoFedBiO` makes its rates from its number of rounds, so a run that is given more
-    would otherwise not resume from its own checkpoint.
+    `AutoFedBiO` derives its rates from its number of rounds, so a run with more rounds
+    could not resume from its checkpoint otherwise.
 
     Args:
-        then: what the run was asked when it began.
-        now: what it is asked to resume with.
+        old: the experiment that the run started with.
+        new: the experiment that it is resumed with.
 
     Example:
-        >>> then, now = Experiment(Auto(), rounds=3), Experiment(Auto(), rounds=5)
-        >>> with_initial_rounds(then, now).federated_algorithm.rounds
+        >>> old, new = Experiment(Auto(), rounds=3), Experiment(Auto(), rounds=5)
+        >>> with_initial_rounds(old, new).federated_algorithm.rounds
         3
     """
-    if not isinstance(then.algorithm, Auto) or not isinstance(now.algorithm, Auto):
-        return now
-    if now.algorithm.rounds is not None:
-        return now
-    length = then.algorithm.over(then.rounds).rounds
-    return replace(now, algorithm=replace(now.algorithm, rounds=length))
+    if not isinstance(old.algorithm, Auto) or not isinstance(new.algorithm, Auto):
+        return new
+    if new.algorithm.rounds is not None:
+        return new
+    rounds = old.algorithm.over(old.rounds).rounds
+    return replace(new, algorithm=replace(new.algorithm, rounds=rounds))

@@ -6,12 +6,13 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import jax
 
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.run import rounds_of
-from fedbilevel.experiments.run import Step, Work, spec_of
+from fedbilevel.experiments.run import PreparedRun, Step, spec_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.schema import Experiment
@@ -22,55 +23,55 @@ logger = logging.getLogger("fedbilevel")
 
 
 def train_baseline(
-    experiment: Experiment, work: Work, directory: Path
+    experiment: Experiment, prepared: PreparedRun, directory: Path
 ) -> Generator[Step]:
-    """Train y as a finished run did, with x fixed at its start, and keep its metrics.
+    """Train y as a finished run did, with x fixed at its start, and save its metrics.
 
     The algorithm, its samples and its number of steps are those of the run; its upper
-    rate is 0. It is measured once, at the end, and `baseline.json` is written then:
-    whoever stops iterating early leaves nothing behind.
+    rate is 0. The baseline is evaluated once, at the end, and `baseline.json` is
+    written then: a caller that stops iterating early leaves no file.
 
     Args:
-        experiment: that was carried out.
-        work: the same as for the run, so that nothing is compiled anew.
-        directory: of the run.
-
-    Example:
-        >>> train_baseline.__name__
-        'train_baseline'
+        experiment: experiment of the run.
+        prepared: the prepared run; the same object as for the run, so that no program
+            is compiled again.
+        directory: run directory.
     """
-    # Without an optimiser, which may move x by itself.
+    # The server optimiser is omitted: it may move x even if the upper rate is 0.
     algorithm = experiment.inner_algorithm
     # Zero times the rate keeps its type, so that the compiled program is the same.
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
-    began = time.monotonic()
-    spec = spec_of(experiment, work)._replace(algorithm=fixed)
-    # As many rounds in a call as in the run: those of one round are another program.
+    start = time.monotonic()
+    spec = spec_of(experiment, prepared)._replace(algorithm=fixed)
+    # A call has as many rounds as in the run: another number is another program.
     every = experiment.evaluation.every
     with run_lock(directory), closing(rounds_of(spec, every=every)) as rounds:
-        for done in rounds:
-            count, record = done.number + 1, None
+        for result in rounds:
+            count, record = result.number + 1, None
             if count == experiment.rounds:
-                jax.block_until_ready(done.y)
-                seconds = time.monotonic() - began
-                metrics = work.measure(done.x, done.y)
-                record = Record(count, seconds, done.costs, metrics)
+                jax.block_until_ready(result.y)
+                seconds = time.monotonic() - start
+                metrics = prepared.measure(result.x, result.y)
+                record = Record(count, seconds, result.costs, metrics)
                 with replacing(directory / BASELINE) as unfinished:
                     unfinished.write_text(f"{record.line}\n")
-            yield Step(done, record)
+            yield Step(result, record)
 
 
 def read_baseline(directory: Path) -> Record | None:
-    """Return the baseline of the run in a directory; none if it has none of its length.
+    """Return the baseline of the run in a directory; None without one.
 
-    A baseline of fewer rounds than the run has by now is not the run's. A damaged file
-    is none, and a warning says so.
+    A baseline with fewer rounds than the run is ignored, and a damaged file is
+    ignored with a warning.
 
     Example:
         >>> read_baseline(Path("nowhere"))
     """
     file = directory / BASELINE
-    cure = "remove it; fedbilevel resume makes it anew."
+    cure = (
+        "remove it, and train the baseline again with: fedbilevel resume "
+        f"{quote(str(directory))}."
+    )
     try:
         record = Record.parse(read_regular(file, cure).decode())
     except FileNotFoundError:
@@ -79,17 +80,17 @@ def read_baseline(directory: Path) -> Record | None:
         logger.warning("%s", error)
         return None
     except ValueError:
-        logger.warning("%s is damaged, and left aside; %s", file, cure)
+        logger.warning("%s is damaged and is ignored; %s", file, cure)
         return None
-    *_, rounds = 0, *(one.rounds for one in read_records(directory))
+    *_, rounds = 0, *(measured.rounds for measured in read_records(directory))
     return record if record.rounds == rounds else None
 
 
 def lacks_baseline(experiment: Experiment, directory: Path) -> bool:
-    """Return whether a finished run is still to be given its baseline.
+    """Return whether the baseline of a finished run is still to be trained.
 
-    A run with an upper rate of 0 needs none: it is its own. An algorithm without an
-    upper rate gets none, since nothing holds its x fixed.
+    A run with an upper rate of 0 is its own baseline. An algorithm without an upper
+    rate has no baseline: no setting keeps its x fixed.
 
     Example:
         >>> from fedbilevel import FedBiO

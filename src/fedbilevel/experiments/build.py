@@ -1,4 +1,4 @@
-"""From what an experiment asks for to what `run` takes."""
+"""Build the task of an experiment: problem, data and starting point."""
 
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ from fedbilevel.problems.task import Task
 
 
 def build_task(experiment: Experiment) -> Task:
-    """Return the problem with its data.
+    """Return the problem of an experiment with its data.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -42,7 +42,7 @@ def _build_task(experiment: Experiment) -> Task:
 
 @runtime_checkable
 class Sized(Protocol):
-    """Devices whose sizes are known."""
+    """Devices with a known number of examples."""
 
     @property
     def lower_sizes(self) -> Int[np.ndarray, "devices"]:
@@ -52,12 +52,12 @@ class Sized(Protocol):
 def weights_of(
     experiment: Experiment, devices: Sized
 ) -> Int[np.ndarray, "devices"] | None:
-    """Return how much each device counts; none where all count alike.
+    """Return the weight of each device; None for equal weights.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> asked = Experiment(FedBiO(0.1), weight_by_size=True)
-        >>> weights_of(asked, build_task(asked).devices).sum()
+        >>> experiment = Experiment(FedBiO(0.1), weight_by_size=True)
+        >>> weights_of(experiment, build_task(experiment).devices).sum()
         np.int64(1150)
     """
     if not experiment.weight_by_size:
@@ -67,7 +67,10 @@ def weights_of(
 
 
 def require_finite(devices: InMemoryDevices) -> None:
-    """Refuse examples with NaN or infinite numbers, and say whose they are.
+    """Raise an error if an example has a NaN or an infinite number.
+
+    Raises:
+        ValueError: with the device and the row of the example.
 
     Example:
         >>> from fedbilevel import LocalExamples
@@ -76,8 +79,8 @@ def require_finite(devices: InMemoryDevices) -> None:
         >>> require_finite(InMemoryDevices([local]))
         Traceback (most recent call last):
         ...
-        ValueError: row 1 of the lower examples of device 0 has a number that is not
-        finite; fill it in or leave the example out.
+        ValueError: Device 0: row 1 of its lower examples has a number that is not
+        finite; replace the number, or remove the example.
     """
     for level, arrays, sizes in (
         ("upper", devices.pooled.upper, devices.upper_sizes),
@@ -90,8 +93,8 @@ def require_finite(devices: InMemoryDevices) -> None:
             row = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
             ends = np.cumsum(sizes)
             device = int(np.searchsorted(ends, row, side="right"))
-            own = row - int(ends[device] - sizes[device])
+            local_row = row - int(ends[device] - sizes[device])
             raise ValueError(
-                f"row {own} of the {level} examples of device {device} has a number "
-                "that is not finite; fill it in or leave the example out."
+                f"Device {device}: row {local_row} of its {level} examples has a "
+                "number that is not finite; replace the number, or remove the example."
             )

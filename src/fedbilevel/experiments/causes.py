@@ -1,4 +1,4 @@
-"""The cause of a bad outcome: which step was too large, found at the best point."""
+"""Find the cause of a bad outcome: a step size too large at the best point."""
 
 import logging
 from math import inf, isfinite
@@ -17,26 +17,20 @@ from fedbilevel.tracking.records import Record
 
 logger = logging.getLogger("fedbilevel")
 SECONDS = 60.0
-"""That the search for a cause may take."""
+"""Time limit of the search for a cause."""
 FEWEST, MOST = 30, 100
-"""Rounds of a trial run: as many as the run has made since its best point, between."""
+"""Limits of the rounds of a trial run: the rounds since the best point, clipped."""
 
 
 class Best(NamedTuple):
-    """The best point that a run has seen, by its upper loss.
+    """The evaluated point of a run with the lowest upper loss.
 
     Attributes:
-        loss: at the point.
-        rounds: how many were done by then.
-        step: how many local steps were done by then.
-        x: the point.
-        y: the point.
-
-    Example:
-        >>> start = Best(inf, 0, 0, 3.0, 0.0)
-        >>> from fedbilevel import Costs
-        >>> better(start, Record(1, 0.1, Costs(), {"loss": 0.5}), 5, 2.0, 1.0).step
-        5
+        loss: upper loss at the point.
+        rounds: number of rounds before the point.
+        step: number of local steps before the point.
+        x: upper variable.
+        y: lower variable.
     """
 
     loss: float
@@ -47,7 +41,7 @@ class Best(NamedTuple):
 
 
 def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
-    """Return the better of the best point so far and another.
+    """Return the better of the best point so far and a new point.
 
     Example:
         >>> from fedbilevel import Costs
@@ -62,19 +56,14 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
 
 
 def cause_of(spec: RunSpec, best: Best) -> str | None:
-    """Return which steps of a run that ended badly were too large.
+    """Return a sentence about the steps that were too large in a run that ended badly.
 
-    None where that cannot be found out: the data are at sites, or several processes
-    share the run. If the time for the search is used up without an answer, the
-    sentence says so.
+    None if the cause cannot be searched: the data are at sites, or several processes
+    share the run. If the search reaches its time limit, the sentence reports that.
 
     Args:
-        spec: of the run, with the rounds that were done since the point.
-        best: the point to look at.
-
-    Example:
-        >>> cause_of.__name__
-        'cause_of'
+        spec: specification of the run, with the number of rounds since the point.
+        best: point at which steps are tried.
     """
     engine = spec.engine
     if not isinstance(engine, Simulation | Sharded | DebugSimulation):
@@ -82,15 +71,15 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
     if jax.process_count() > 1:
         return None
     logger.warning(
-        "the run ended badly; looking for a step that was too large, for at most "
-        "%.0f seconds",
+        "The run ended badly; searching for a step that was too large, for at most "
+        "%.0f seconds.",
         SECONDS,
     )
-    where = (
+    point = (
         f"the best point, after {best.rounds} rounds" if best.rounds else "the start"
     )
     try:
-        found = find_instabilities(
+        instabilities = find_instabilities(
             spec.problem,
             spec.algorithm,
             spec.devices,
@@ -102,24 +91,23 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
             seed=spec.seed,
             participation=spec.participation,
             weights=spec.weights,
-            # Trials are to reach what is not finite, at which the debug engine stops.
+            # Trials must continue past NaN, at which the debug engine stops.
             engine=Simulation() if isinstance(engine, DebugSimulation) else engine,
             limits=spec.limits,
         )
     except TimeoutError:
         return (
-            f"At {where}, the search for a step that was too large ended after "
-            f"{SECONDS:.0f} seconds without an answer; "
-            "fedbilevel.metrics.find_instabilities searches longer if it is given more "
-            "seconds."
+            f"At {point}, the search for a step that was too large ended after "
+            f"{SECONDS:.0f} seconds without a result; call "
+            "fedbilevel.metrics.find_instabilities with more seconds to continue it."
         )
     except ValueError as error:
-        # A trial begins like a run, which refuses losses that are not finite.
-        return f"At {where}, no step could be tried: {error}"
-    if not found:
+        # A trial starts like a run, which raises an error if a loss is not finite.
+        return f"At {point}, no step could be tried: {error}"
+    if not instabilities:
         return (
-            f"At {where}, no step was found to be too large: a larger batch_size "
-            "lowers the noise, and fedbilevel diagnose tells whether the devices are "
-            "homogeneous enough for the algorithm."
+            f"At {point}, no step was too large. A larger batch_size lowers the noise; "
+            "fedbilevel diagnose reports whether the devices are homogeneous enough "
+            "for the algorithm."
         )
-    return f"At {where}, {'; and '.join(map(str, found))}."
+    return f"At {point}, {'; and '.join(map(str, instabilities))}."

@@ -1,4 +1,4 @@
-"""Problem files that this user has run, or has allowed to be executed."""
+"""A list of problem files that this user has run or allowed to be executed."""
 
 import hashlib
 import os
@@ -8,59 +8,59 @@ from pathlib import Path
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 FILE = Path("fedbilevel") / "executed"
-"""Below the directory that a user's programs keep their state in."""
+"""Path of the list below the user's state directory."""
 
 
 def remember_problem(experiment: Experiment) -> None:
-    """Note that the user has run an experiment file, and so the file of its problem.
+    """Add the problem file of an experiment that the user has run to the list.
 
-    The file may be edited then: it is the user's own. Where nothing can be noted, the
-    user is asked again.
+    The user may edit the file afterwards: the list has its path only. If the list
+    cannot be written, the user is asked again.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> remember_problem(Experiment(FedBiO(0.1)))
     """
-    _note(_place(experiment))
+    _add(_path_digest(experiment))
 
 
 def allow_problem(experiment: Experiment) -> None:
-    """Note that the user has allowed a problem's file to be executed, as it is now.
+    """Add a problem file that the user allows to be executed, with its content.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> allow_problem(Experiment(FedBiO(0.1)))
     """
-    _note(_place_and_content(experiment))
+    _add(_content_digest(experiment))
 
 
-def _note(mark: str | None) -> None:
-    if mark is None or mark in _marks():
+def _add(digest: str | None) -> None:
+    if digest is None or digest in _digests():
         return
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _file().open("a", encoding="ascii") as noted:
-            noted.write(f"{mark}\n")
+        with _file().open("a", encoding="ascii") as opened:
+            opened.write(f"{digest}\n")
 
 
 def is_known_problem(experiment: Experiment) -> bool:
-    """Whether executing an experiment's problem is nothing new to this user.
+    """Return whether the user has run or allowed the problem file of an experiment.
 
-    True of ready-made problems, and of files that are not there.
+    True also for ready-made problems and for files that do not exist.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> is_known_problem(Experiment(FedBiO(0.1)))
         True
     """
-    place = _place(experiment)
-    if place is None:
+    digest = _path_digest(experiment)
+    if digest is None:
         return True
-    return not _marks().isdisjoint({place, _place_and_content(experiment)})
+    return not _digests().isdisjoint({digest, _content_digest(experiment)})
 
 
-def _place(experiment: Experiment) -> str | None:
-    """Return a digest of where a problem's file is."""
+def _path_digest(experiment: Experiment) -> str | None:
+    """Return a digest of the path of a problem file."""
     if (
         not isinstance(experiment.problem, CustomProblem)
         or not experiment.problem.file.is_file()
@@ -69,17 +69,17 @@ def _place(experiment: Experiment) -> str | None:
     return hashlib.sha256(os.fsencode(experiment.problem.file.resolve())).hexdigest()
 
 
-def _place_and_content(experiment: Experiment) -> str | None:
-    """Return a digest of the file and of its place, since it may import from there."""
-    place = _place(experiment)
-    if place is None:
+def _content_digest(experiment: Experiment) -> str | None:
+    """Return a digest of a file and its path: it may import files beside it."""
+    path = _path_digest(experiment)
+    if path is None:
         return None
-    assert isinstance(experiment.problem, CustomProblem), "others have no place"
+    assert isinstance(experiment.problem, CustomProblem), "others have no file"
     content = hashlib.sha256(experiment.problem.file.read_bytes()).hexdigest()
-    return hashlib.sha256(f"{place} {content}".encode()).hexdigest()
+    return hashlib.sha256(f"{path} {content}".encode()).hexdigest()
 
 
-def _marks() -> set[str]:
+def _digests() -> set[str]:
     try:
         return set(_file().read_text(encoding="ascii", errors="replace").split())
     except OSError:
@@ -88,7 +88,7 @@ def _marks() -> set[str]:
 
 def _file() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
-    # As the specification of these directories says: what is no whole path is not one.
+    # The XDG specification requires that relative paths are ignored.
     if state and Path(state).is_absolute():
         return Path(state) / FILE
     return Path(os.path.expanduser("~")) / ".local" / "state" / FILE

@@ -1,4 +1,4 @@
-"""A problem of one's own: what its file makes, and where it goes wrong."""
+"""Custom problems: call the functions of a problem file, and locate its errors."""
 
 import runpy
 import sys
@@ -11,14 +11,14 @@ from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.problems.task import Model, Task
 from fedbilevel.regular_files import UnreadableError, read_regular
 
-Made = TypeVar("Made", Task, Model, LocalExamples)
+Result = TypeVar("Result", Task, Model, LocalExamples)
 
 
 def custom_task(file: Path) -> Task:
-    """Return what the function `task` of a file returns.
+    """Return the task that the function `task` of a problem file returns.
 
     Raises:
-        ValueError: if there is none, or it fails; says where.
+        ValueError: if the function is missing or fails, with the line of the error.
 
     Example:
         >>> import tempfile
@@ -27,117 +27,115 @@ def custom_task(file: Path) -> Task:
         >>> custom_task(file)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: problem.file: ...empty.py has no function task(); fedbilevel new
-        shows one.
+        ValueError: problem.file: ...empty.py has no function task(); add it, as in the
+        example that fedbilevel new writes.
     """
-    made = _made(file, Task, "task")
-    if not isinstance(made.devices, InMemoryDevices):
+    task = _call(file, Task, "task")
+    if not isinstance(task.devices, InMemoryDevices):
         raise ValueError(
-            f"problem.file: the devices of {file} are a {type(made.devices).__name__}; "
-            "give fedbilevel.InMemoryDevices."
+            f"problem.file: task() of {file} returned devices of the type "
+            f"{type(task.devices).__name__}; return fedbilevel.InMemoryDevices."
         )
-    return made
+    return task
 
 
 def custom_model(file: Path) -> Model:
-    """Return what the function `model` of a file returns: a task without its examples.
+    """Return the model (a task without examples) that `model` of a file returns.
 
     Raises:
-        ValueError: if there is none, or it fails; says where.
+        ValueError: if the function is missing or fails, with the line of the error.
 
     Example:
         >>> custom_model(Path("nowhere.py"))
         Traceback (most recent call last):
         ...
-        ValueError: problem.file: there is no nowhere.py.
+        ValueError: problem.file: nowhere.py does not exist; correct the path.
     """
-    return _made(file, Model, "model")
+    return _call(file, Model, "model")
 
 
 def custom_examples(file: Path, site: str) -> LocalExamples:
-    """Return what the function `examples` of a file returns for a site.
+    """Return the examples of a site that the function `examples` of a file returns.
 
     Raises:
-        ValueError: if there is none, or it fails; says where.
-
-    Example:
-        >>> custom_examples(Path("nowhere.py"), "site-1")
-        Traceback (most recent call last):
-        ...
-        ValueError: problem.file: there is no nowhere.py.
+        ValueError: if the function is missing or fails, with the line of the error.
     """
-    return _made(file, LocalExamples, "examples", site)
+    return _call(file, LocalExamples, "examples", site)
 
 
-def _made(file: Path, kind: type[Made], name: str, *arguments: str) -> Made:
-    """Return what a function of a file returns, if it is of a kind."""
+def _call(file: Path, cls: type[Result], name: str, *arguments: str) -> Result:
+    """Return the result of a function of a file, of the given type."""
     try:
-        source = read_regular(file, "name a file of Python.")
+        source = read_regular(file, "give the path of a Python file.")
     except FileNotFoundError:
-        raise ValueError(f"problem.file: there is no {file}.") from None
+        raise ValueError(
+            f"problem.file: {file} does not exist; correct the path."
+        ) from None
     except UnreadableError as error:
         raise ValueError(f"problem.file: {error}") from None
     try:
-        make, made = _result(str(file), source, name, arguments)
+        function, result = _result(str(file), source, name, arguments)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ValueError(f"problem.file: {_place(error, file)}") from error
+        raise ValueError(f"problem.file: {_describe(error, file)}") from error
     call = f"{name}({'site' if arguments else ''})"
-    if not callable(make):
+    if not callable(function):
         raise ValueError(
-            f"problem.file: {file} has no function {call}; fedbilevel new shows one."
+            f"problem.file: {file} has no function {call}; add it, as in the example "
+            "that fedbilevel new writes."
         )
-    if not isinstance(made, kind):
+    if not isinstance(result, cls):
         raise ValueError(
-            f"problem.file: {call} of {file} returned a {type(made).__name__}; return "
-            f"a fedbilevel{'.problems' if kind is not LocalExamples else ''}."
-            f"{kind.__name__}."
+            f"problem.file: {call} of {file} returned a {type(result).__name__}; "
+            f"return a fedbilevel{'.problems' if cls is not LocalExamples else ''}."
+            f"{cls.__name__}."
         )
-    return made
+    return result
 
 
 @lru_cache(maxsize=1)
 def _result(
     file: str, source: bytes, name: str, arguments: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """Return a function of a file, and what it returns; None if there is none.
+    """Return a function of a file and its result; None for a missing function.
 
-    Runs of a comparison, which differ in their seed alone, get the same losses, whose
-    programs are then compiled once, and the same examples, even if the file draws them
-    from a generator of its own.
+    The cache gives all runs of a comparison the same losses, so that they are compiled
+    once, and the same examples, even if the file draws them from its own generator.
     """
-    # What it imports may lie beside it.
+    # The file may import modules of its directory.
     sys.path.insert(0, str(Path(file).parent))
     try:
-        make = runpy.run_path(file).get(name)
-        return make, make(*arguments) if callable(make) else None
+        function = runpy.run_path(file).get(name)
+        return function, function(*arguments) if callable(function) else None
     finally:
         sys.path.remove(str(Path(file).parent))
 
 
-def _place(error: BaseException, file: Path) -> str:
-    """Return what went wrong in a file, and in which line of it."""
+def _describe(error: BaseException, file: Path) -> str:
+    """Return file, line and message of an error in a problem file."""
     if isinstance(error, SyntaxError):
-        return f"{file}, line {error.lineno}: {error.msg}."
+        # Null bytes in a file are a SyntaxError without a line.
+        line = f", line {error.lineno}" if error.lineno else ""
+        return f"{file}{line}: SyntaxError: {error.msg}; correct the file."
     lines = [
-        one.lineno
-        for one in traceback.extract_tb(error.__traceback__)
-        if one.filename == str(file)
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(file)
     ]
-    where = f", line {lines[-1]}" if lines else ""
+    line = f", line {lines[-1]}" if lines else ""
     if isinstance(error, SystemExit):
-        return f"{file}{where} ends the program; let it return, or raise an error."
-    message = _message(error).rstrip(".")
-    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return f"{file}{where}: {what}."
+        return f"{file}{line} exits the program; return or raise an error instead."
+    message, name = _message(error).rstrip("."), type(error).__name__
+    text = f"{name}: {message}" if message else name
+    return f"{file}{line}: {text}. For the traceback, set FEDBILEVEL_DEBUG=1."
 
 
 def _message(error: BaseException) -> str:
-    """Return what an error of somebody's file says, even if it cannot say it."""
+    """Return the message of an error, even if its `__str__` fails."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     try:
         return str(error)
     except Exception:
-        return "it has no words, since its own __str__ fails"
+        return "no message, because its __str__ fails"

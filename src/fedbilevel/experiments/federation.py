@@ -1,4 +1,4 @@
-"""An experiment seen from the server of a federation, and from a site."""
+"""The parts of an experiment on the server and on the sites of a federation."""
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.experiments.build import build_task
@@ -8,56 +8,57 @@ from fedbilevel.problems.task import Model
 
 NORM_LIMIT = 1e6
 DISTANCE_LIMIT = 10.0
-"""Of uploads in a federation, where an experiment has none: sites are not trusted."""
+"""Default limits of uploads in a federation, because sites are not trusted."""
 
 
 def sites_of(experiment: Experiment) -> tuple[str, ...]:
     """Return the names of the sites, in the order of device numbers.
 
     Raises:
-        ValueError: if they do not fit the experiment's devices.
+        ValueError: if the sites do not match the devices of the experiment.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> sites_of(Experiment(FedBiO(0.1)))[:2]
         ('site-1', 'site-2')
     """
-    named = experiment.federation.sites
+    sites = experiment.federation.sites
     if isinstance(experiment.problem, CustomProblem):
-        if named is None:
+        if sites is None:
             raise ValueError(
-                "federation.sites is missing: name the sites, for each of which "
-                "examples(site) of the problem's file is called."
+                "federation.sites is missing, and a custom problem requires it; give "
+                "the names of the sites, for each of which examples(site) of "
+                f"{experiment.problem.file} is called."
             )
-        return _checked(experiment, named)
+        return _check_sites(experiment, sites)
     count = experiment.partition.devices
     if experiment.partition.natural or experiment.brings_data:
         count = build_task(experiment).devices.device_count
-    if named is not None and len(named) != count:
+    if sites is not None and len(sites) != count:
         raise ValueError(
-            f"federation.sites names {len(named)} sites, but the examples are dealt "
-            f"to {count} devices; let both be as many."
+            f"federation.sites has {len(sites)} names, but the examples are split over "
+            f"{count} devices; make the two numbers equal."
         )
-    named = named or tuple(f"site-{number + 1}" for number in range(count))
-    return _checked(experiment, named)
+    sites = sites or tuple(f"site-{number + 1}" for number in range(count))
+    return _check_sites(experiment, sites)
 
 
-def _checked(experiment: Experiment, named: tuple[str, ...]) -> tuple[str, ...]:
-    if experiment.federation.quorum > len(named):
+def _check_sites(experiment: Experiment, sites: tuple[str, ...]) -> tuple[str, ...]:
+    if experiment.federation.quorum > len(sites):
         raise ValueError(
             f"federation.quorum is {experiment.federation.quorum}, but there are "
-            f"{len(named)} sites; give at most that."
+            f"{len(sites)} sites; give at most {len(sites)}."
         )
     if experiment.weight_by_size and experiment.size_limit is None:
         raise ValueError(
-            "weight_by_size lets a site claim how much it counts; give size_limit, the "
-            "most examples that any site counts for."
+            "weight_by_size is true and size_limit is missing: a site could report any "
+            "size; give size_limit, the largest number of examples that counts."
         )
-    return named
+    return sites
 
 
 def model_of(experiment: Experiment) -> Model:
-    """Return what the server knows.
+    """Return the model of the server: problem, starting point and metrics.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -69,16 +70,16 @@ def model_of(experiment: Experiment) -> Model:
     return Model.of(build_task(experiment))
 
 
-def known_at(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
-    """Return what a site knows, and what it holds.
+def load_site(experiment: Experiment, site: str) -> tuple[Model, LocalExamples]:
+    """Return the model and the examples of a site.
 
-    For a problem of your own its file says so; a ready-made one is dealt to sites as it
-    would be to the devices of a simulation.
+    The file of a custom problem defines both. The examples of a ready-made problem are
+    split over sites as over the devices of a simulation.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> _, held = known_at(Experiment(FedBiO(0.1)), "site-1")
-        >>> len(held.lower.labels)
+        >>> _, examples = load_site(Experiment(FedBiO(0.1)), "site-1")
+        >>> len(examples.lower.labels)
         143
     """
     if isinstance(experiment.problem, CustomProblem):

@@ -1,4 +1,4 @@
-"""Runs to be compared, in groups that differ by their seed alone."""
+"""Groups of runs for a comparison; the runs of a group differ only by their seed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from fedbilevel.experiments.run_directory.failures import (
     read_failure,
 )
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
-from fedbilevel.experiments.run_directory.runs import asked_of, read_run
+from fedbilevel.experiments.run_directory.runs import read_run, read_run_experiment
 from fedbilevel.experiments.schema import Experiment, Tracking
 from fedbilevel.terminal import printable
 from fedbilevel.tracking.records import Record, read_records
@@ -25,12 +25,8 @@ class SeedRun(NamedTuple):
         directory: the run directory.
         experiment: the settings of the run, its seed among them.
         records: the measurements, oldest first; a failed run may have none.
-        failure: why the run failed; None if it did not.
-        baseline: the same training with x fixed at its start, where it was made.
-
-    Example:
-        >>> SeedRun._fields[0]
-        'directory'
+        failure: the failure of the run; None if it did not fail.
+        baseline: the same training with x fixed at its start; None without one.
     """
 
     directory: Path
@@ -41,11 +37,11 @@ class SeedRun(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ by their seed alone.
+    """Runs that differ only by their seed.
 
     Attributes:
         label: the name of the group in tables and legends.
-        runs: one a seed.
+        runs: the runs, one for each seed.
 
     Example:
         >>> Group("FedBiO", ()).failed
@@ -57,7 +53,7 @@ class Group(NamedTuple):
 
     @property
     def successful(self) -> tuple[SeedRun, ...]:
-        """The runs that did not fail: means and deviations are over these."""
+        """The runs that did not fail; means and deviations are over these."""
         return tuple(run for run in self.runs if run.failure is None)
 
     @property
@@ -70,11 +66,8 @@ def read_seed_run(directory: Path) -> SeedRun:
     """Return the run in a directory, whether it failed or not.
 
     Raises:
-        ValueError: if there is none, or it did not fail and was never measured.
-
-    Example:
-        >>> read_seed_run.__name__
-        'read_seed_run'
+        ValueError: if the directory has no run, or a run without measurements that
+            did not fail.
     """
     failure = read_failure(directory)
     if failure is None:
@@ -86,40 +79,43 @@ def read_seed_run(directory: Path) -> SeedRun:
             divergence(records),
             read_baseline(directory),
         )
-    # It may have failed before it was measured for the first time.
+    # It may have failed before its first measurement.
     return SeedRun(
-        directory, asked_of(directory), list(read_records(directory)), failure
+        directory,
+        read_run_experiment(directory),
+        list(read_records(directory)),
+        failure,
     )
 
 
 def grouped(runs: Sequence[SeedRun]) -> list[Group]:
-    """Return runs in groups, in the order in which each group's first run comes.
+    """Return runs in groups, in the order of the first run of each group.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> asked = [Experiment(FedBiO(0.1), seed=seed) for seed in range(2)]
+        >>> seeds = [Experiment(FedBiO(0.1), seed=seed) for seed in range(2)]
         >>> directories = [Path("runs/quick"), Path("runs/quick-seed-1")]
-        >>> runs = [SeedRun(directories[n], asked[n], [], None) for n in range(2)]
+        >>> runs = [SeedRun(directories[n], seeds[n], [], None) for n in range(2)]
         >>> [(group.label, len(group.runs)) for group in grouped(runs)]
         [('quick (FedBiO)', 2)]
     """
     groups: dict[str, tuple[SeedRun, ...]] = {}
     settings: dict[str, tuple[Experiment, bool]] = {}
     for run in runs:
-        asked = replace(run.experiment, seed=0, tracking=Tracking())
-        # A run across sites is another than its simulation.
-        own = asked, (run.directory / EXCHANGES).exists()
-        same = [label for label, other in settings.items() if other == own]
-        label = same[0] if same else _label(run.directory.absolute().name, asked)
+        experiment = replace(run.experiment, seed=0, tracking=Tracking())
+        # A run across sites is not in the group of its simulation.
+        setting = experiment, (run.directory / EXCHANGES).exists()
+        same = [label for label, other in settings.items() if other == setting]
+        label = same[0] if same else _label(run.directory.absolute().name, experiment)
         if not same and label in settings:
-            label = _label(str(run.directory), asked)
-        settings.setdefault(label, own)
+            label = _label(str(run.directory), experiment)
+        settings.setdefault(label, setting)
         groups[label] = (*groups.get(label, ()), run)
     return [Group(label, members) for label, members in groups.items()]
 
 
-def _label(name: str, asked: Experiment) -> str:
-    algorithm = asked.algorithm_name
-    # Fonts, too, know no bytes that are no text.
+def _label(name: str, experiment: Experiment) -> str:
+    algorithm = experiment.algorithm_name
+    # Bytes of a file name that are not text have no glyph in the fonts of pictures.
     name = printable(name)
     return name if algorithm in name else f"{name} ({algorithm})"

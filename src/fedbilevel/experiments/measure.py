@@ -1,4 +1,4 @@
-"""What is measured of a run as it goes."""
+"""The metrics of a run: both losses, a task's metrics, and stationarity."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -24,12 +24,12 @@ def measurements(
     weights: Int[np.ndarray, "devices"] | None,
     with_stationarity: bool,
 ) -> Callable[[Upper, Lower], dict[str, float]]:
-    """Return what measures x and y: both losses over all data, and a task's metrics.
+    """Return a function that measures both losses over all data and a task's metrics.
 
     Args:
-        task: of the run.
-        weights: of its devices, as given to `run`.
-        with_stationarity: whether to solve for y*(x) too.
+        task: task of the run.
+        weights: weights of its devices, as passed to `run`.
+        with_stationarity: whether to solve for y*(x) and measure the stationarity.
 
     Example:
         >>> from fedbilevel.problems import quadratic_task, random_quadratic
@@ -45,53 +45,53 @@ def measurements(
         reference = newton_reference(task.problem, task.devices, weights=weights)
 
     def measure(x: Upper, y: Lower) -> dict[str, float]:
-        figures = {
+        metric_values = {
             "loss": float(upper_loss(x, y, upper)),
             "training_loss": float(lower_loss(x, y, lower)),
             **metrics(x, y),
         }
         if reference is not None:
-            found = stationarity(reference, x, y)
-            figures["hypergradient"] = found.hypergradient
-            figures["lower_error"] = found.lower_error
-        return figures
+            result = stationarity(reference, x, y)
+            metric_values["hypergradient"] = result.hypergradient
+            metric_values["lower_error"] = result.lower_error
+        return metric_values
 
     return measure
 
 
-def measured_start(
+def measure_start(
     measure: Callable[[Upper, Lower], Mapping[str, float]], x: Upper, y: Lower
 ) -> Mapping[str, float] | None:
-    """Measure a start before any round; refuse losses that are not finite there.
+    """Return the metrics of the starting point; raise an error for an infinite loss.
 
-    A metric of a task may be undefined at the start. None if the numbers end the
-    measurement by an error: a run raises it again, and records it as its failure.
+    A metric of a task may be undefined at the start. None if the measurement raises an
+    ArithmeticError: the run raises it again, and records it as its failure.
 
     Raises:
-        ValueError: if a loss is not finite.
+        ValueError: if a loss is NaN or infinite.
 
     Example:
-        >>> measured_start(lambda x, y: {"loss": x + y}, 1.0, 2.0)
+        >>> measure_start(lambda x, y: {"loss": x + y}, 1.0, 2.0)
         {'loss': 3.0}
     """
     try:
-        figures = measure(x, y)
+        metric_values = measure(x, y)
     except ArithmeticError:
         return None
-    for figure, loss in (("loss", "upper_loss"), ("training_loss", "lower_loss")):
-        value = figures.get(figure, 0.0)
+    for name, loss in (("loss", "upper_loss"), ("training_loss", "lower_loss")):
+        value = metric_values.get(name, 0.0)
         if not isfinite(value):
             raise ValueError(
-                f"the {title_of(figure)} ({loss} on the examples of all devices) is "
+                f"The {title_of(name)} ({loss} on the examples of all devices) is "
                 f"{value} at the start. {NOT_FINITE}"
             )
-    return figures
+    return metric_values
 
 
 def metrics_of(
     metrics: Mapping[str, Metric],
 ) -> Callable[[Upper, Lower], dict[str, float]]:
-    """Return what measures x and y by a task's metrics alone.
+    """Return a function that measures only the metrics of a task.
 
     Example:
         >>> metrics_of({"sum": lambda x, y: x + y})(1.0, 2.0)
@@ -106,8 +106,10 @@ def _number(name: str, value: Any) -> float:
     try:
         if not np.shape(value):
             return float(value)
-        what = f"an array of shape {np.shape(value)}"
+        result = f"an array of shape {np.shape(value)}"
     except (TypeError, ValueError, OverflowError):
-        # Lists of unequal lengths, words, None: whatever a file returns.
-        what = f"a {type(value).__name__}"
-    raise ValueError(f"the metric {name} returned {what}; return one number.")
+        # A problem file may return anything, such as text or lists of unequal lengths.
+        result = f"a {type(value).__name__}"
+    raise ValueError(
+        f"Metric {name!r} of the task returned {result}; return one real number."
+    )

@@ -1,4 +1,4 @@
-"""The outcome of a run, from its records: improved, worse, diverged, or one-sided."""
+"""The outcome of a run: the change of its upper loss, and its excluded devices."""
 
 import json
 from collections.abc import Sequence
@@ -27,12 +27,7 @@ BAD = 3
 
 
 class Change(Enum):
-    """How the upper loss at the end compares with the start.
-
-    Example:
-        >>> Change.WORSE.value
-        'worse than at the start'
-    """
+    """The change of the upper loss from the start to the end of a run."""
 
     IMPROVED = "improved"
     UNCHANGED = "unchanged"
@@ -42,15 +37,16 @@ class Change(Enum):
 
 
 class Outcome(NamedTuple):
-    """What a run has come to.
+    """The outcome of a run.
 
     Attributes:
-        change: of the upper loss.
+        change: change of the upper loss.
         excluded: devices that were excluded in more than half of their rounds, at most
             20.
-        reasons: what is bad about it, a sentence each; none if nothing is.
-        more_excluded: how many other devices were excluded in more than half of their
-            rounds.
+        reasons: reasons why the outcome is bad, one sentence each; empty for a good
+            outcome.
+        more_excluded: number of other devices that were excluded in more than half of
+            their rounds.
 
     Example:
         >>> Outcome(Change.IMPROVED, (), ()).is_good
@@ -64,7 +60,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether the run may count as a success."""
+        """True if no reason makes the outcome bad."""
         return not self.reasons
 
     @property
@@ -73,7 +69,7 @@ class Outcome(NamedTuple):
         return json.dumps(
             {
                 "outcome": self.change.value,
-                "excluded": {one.device: one.excluded for one in self.excluded},
+                "excluded": {item.device: item.excluded for item in self.excluded},
                 "more_excluded": self.more_excluded,
                 "reasons": self.reasons,
             }
@@ -87,31 +83,30 @@ def outcome_of(
 ) -> Outcome:
     """Return the outcome of a run.
 
-    A run is worse if its upper loss is above its start; `divergence` decides whether it
-    has diverged. A difference of at most a millionth of the larger of the two values
-    may be rounding: the loss is then unchanged.
+    A run is worse if its upper loss is higher at the end than at the start;
+    `divergence` decides whether it has diverged. A difference of at most a millionth
+    of the larger value may be rounding: the loss is unchanged.
 
-    A device counts as excluded if its upload was left out in more than half of the
-    rounds it was a participant of, and in at least three of them (in a shorter run: in
-    all of its rounds).
+    A device is listed as excluded if its upload was excluded in more than half of the
+    rounds in which it was a participant, and in at least three of them (in a shorter
+    run: in all of its rounds).
 
     Args:
-        records: of the run, oldest first, at least one.
-        devices: their names, by number; numbers by default.
-        cause: of a divergence, where it was found.
+        records: records of the run, oldest first, at least one.
+        devices: names of the devices, by number; default: the numbers.
+        cause: cause of a divergence, if it was found.
 
     Example:
         >>> from fedbilevel import Costs
-        >>> losses = [0.5, 0.2, 0.7]
-        >>> records = [Record(n, 1.0, Costs(), {"loss": one})
-        ...            for n, one in enumerate(losses)]
+        >>> losses = enumerate([0.5, 0.2, 0.7])
+        >>> records = [Record(n, 1.0, Costs(), {"loss": loss}) for n, loss in losses]
         >>> outcome_of(records).reasons
         ('worse than at the start: the validation loss was 0.5 and is 0.7; the lowest
           was 0.2, after 1 rounds.',)
     """
     first, last = records[0].figures, records[-1].figures
     change, reasons = _change(first.get(LOSS, nan), last.get(LOSS)), []
-    broken = [
+    not_finite = [
         title_of(name)
         for name, value in last.items()
         if name != LOSS and not isfinite(value) and isfinite(first.get(name, nan))
@@ -119,16 +114,16 @@ def outcome_of(
     if divergence(records) is not None:
         change = Change.DIVERGED
     if change in (Change.WORSE, Change.DIVERGED):
-        told = [_losses(records)] if LOSS in last else []
-        told += [f"the {name} is not finite" for name in broken]
+        details = [_losses(records)] if LOSS in last else []
+        details += [f"the {name} is not finite" for name in not_finite]
         lower = growth(records, TRAINING_LOSS)
-        told += [lower.reason] if lower is not None else []
-        reasons.append(f"{change.value}: {'; '.join(told)}.")
+        details += [lower.reason] if lower is not None else []
+        reasons.append(f"{change.value}: {'; '.join(details)}.")
     exclusions = records[-1].exclusions
     excluded = tuple(
-        one for one in exclusions.devices if one.is_frequent(records[-1].rounds)
+        item for item in exclusions.devices if item.is_frequent(records[-1].rounds)
     )
-    # A record that was written without this number has 0.
+    # The number is 0 in records that were written by older versions.
     more = max(0, exclusions.frequent - len(excluded))
     reasons += _sentences(exclusions, excluded, more, devices)
     if cause is not None and reasons:
@@ -151,10 +146,10 @@ def _change(first: float, last: float | None) -> Change:
 def _losses(records: Sequence[Record]) -> str:
     first, last = records[0].figures[LOSS], records[-1].figures[LOSS]
     best = min(records, key=_loss)
-    said = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
+    text = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
     if best.rounds > records[0].rounds and best.figures[LOSS] < min(first, last):
-        return f"{said}; the lowest was {_loss(best):.4g}, after {best.rounds} rounds"
-    return said
+        return f"{text}; the lowest was {_loss(best):.4g}, after {best.rounds} rounds"
+    return text
 
 
 def _loss(record: Record) -> float:
@@ -173,21 +168,22 @@ def _sentences(
             return []
         return [
             f"{exclusions.excluded} of {exclusions.participations} uploads were "
-            "excluded: the result is that of the others."
+            "excluded: the result uses only the others."
         ]
-    told = [
-        f"{names[one.device] if names else f'device {one.device}'} was excluded in "
-        f"{one.excluded} of its {one.rounds} rounds"
-        for one in excluded
+    details = [
+        f"{names[item.device] if names else f'device {item.device}'} was excluded in "
+        f"{item.excluded} of its {item.rounds} rounds"
+        for item in excluded
     ]
     if more:
-        told.append(f"and {more} more in more than half of their rounds")
+        details.append(f"and {more} more in more than half of their rounds")
     others = exclusions.enrolled - len(excluded) - more
-    return [f"{'; '.join(told)}: the result is that of the other {others} devices."]
+    noun = "device" if others == 1 else "devices"
+    return [f"{'; '.join(details)}: the result uses only the other {others} {noun}."]
 
 
 def write_cause(directory: Path, cause: str) -> None:
-    """Write down why a run has diverged.
+    """Write the cause of a divergence to the run directory.
 
     Example:
         >>> import tempfile
@@ -201,13 +197,13 @@ def write_cause(directory: Path, cause: str) -> None:
 
 
 def read_cause(directory: Path) -> str | None:
-    """Return why the run in a directory has diverged, where that was found.
+    """Return the cause of a divergence in a run directory; None without one.
 
     Example:
         >>> read_cause(Path("nowhere"))
     """
     try:
-        content = read_regular(directory / CAUSE, "remove it.")
+        content = read_regular(directory / CAUSE, "remove it; no command needs it.")
     except FileNotFoundError:
         return None
     return content.decode(errors="replace")

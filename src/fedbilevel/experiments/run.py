@@ -1,4 +1,4 @@
-"""An experiment carried out: rounds run, measured, written down and kept."""
+"""Run an experiment: its rounds, measurements, records and checkpoints."""
 
 import logging
 import time
@@ -27,9 +27,9 @@ from fedbilevel.engines.sharded import engine as sharded
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.causes import Best, better, cause_of
 from fedbilevel.experiments.files.write import settings_of
-from fedbilevel.experiments.measure import measured_start, measurements
+from fedbilevel.experiments.measure import measure_start, measurements
 from fedbilevel.experiments.outcome import outcome_of, write_cause
-from fedbilevel.experiments.run_directory.failures import failure_recorded
+from fedbilevel.experiments.run_directory.failures import record_failure
 from fedbilevel.experiments.run_directory.layout import (
     CHECKPOINTS,
     EXPERIMENT,
@@ -37,7 +37,11 @@ from fedbilevel.experiments.run_directory.layout import (
 )
 from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.recorder import Recorder
-from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep
+from fedbilevel.experiments.run_directory.runs import (
+    finished,
+    keep,
+    read_run_experiment,
+)
 from fedbilevel.experiments.run_directory.solution import Solution, write_solution
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -52,33 +56,25 @@ class Step(NamedTuple):
     """A finished round of an experiment.
 
     Attributes:
-        done: the round; not each is seen where a measurement is due every n-th only.
-        record: what was measured of it; none in between.
-
-    Example:
-        >>> Step._fields
-        ('done', 'record')
+        round: the round; between two measurements some rounds may be skipped.
+        record: the measurement after the round; None between two measurements.
     """
 
-    done: Round
+    round: Round
     record: Record | None
 
 
-class Work(NamedTuple):
-    """What an experiment comes to: all that `run` takes, and how it is measured.
+class PreparedRun(NamedTuple):
+    """The arguments of `run` for an experiment, and the function that measures it.
 
     Attributes:
-        problem: the two losses.
-        devices: the data, or who has them.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        weights: of devices.
-        engine: where devices' work is done.
-        measure: what is measured at a point.
-
-    Example:
-        >>> Work._fields[0]
-        'problem'
+        problem: bilevel problem.
+        devices: devices with their data, or the sites that have the data.
+        x: start of the upper variable.
+        y: start of the lower variable.
+        weights: weights of the devices; None for equal weights.
+        engine: engine that computes the devices' work.
+        measure: function that returns the metrics of x and y.
     """
 
     problem: BilevelProblem
@@ -90,192 +86,194 @@ class Work(NamedTuple):
     measure: Callable[[Upper, Lower], dict[str, float]]
 
 
-def prepare_run(experiment: Experiment) -> Work:
-    """Return what an experiment comes to where all its data are here.
+def prepare_run(experiment: Experiment) -> PreparedRun:
+    """Return the prepared run of an experiment whose data are on this machine.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> prepare_run(Experiment(FedBiO(0.1))).devices.device_count
         8
     """
-    # The number of cores is settled before JAX does anything.
+    # JAX reads the number of cores once, before its first computation.
     engine = _engine(experiment)
     task = build_task(experiment)
     weights = weights_of(experiment, task.devices)
     measure = measurements(task, weights, experiment.evaluation.stationarity)
-    return Work(task.problem, task.devices, task.x, task.y, weights, engine, measure)
+    return PreparedRun(
+        task.problem, task.devices, task.x, task.y, weights, engine, measure
+    )
 
 
 def run_experiment(
     experiment: Experiment,
     directory: Path,
-    goes_on: bool,
-    prepare: Callable[[Experiment], Work] = prepare_run,
+    resume: bool,
+    prepare: Callable[[Experiment], PreparedRun] = prepare_run,
 ) -> Generator[Step]:
-    """Run an experiment in a directory that no other process is running in.
+    """Run an experiment in a directory, and yield its rounds.
 
-    Trackers are told of each record, and of how the run ends: whoever stops iterating
-    early closes the generator, and has left the run. It is then measured once more.
-    A run whose numbers end it leaves the reason in its directory (`failures`).
+    The directory is locked during the run. Trackers receive each record and the end of
+    the run. A caller that stops iterating early closes the generator; the last round
+    is then measured. The reason of a divergence is written to the directory
+    (`failures`), and so is the step that was too large, if the run ends badly.
 
     Args:
-        experiment: what is asked for.
-        directory: of the run.
-        goes_on: whether to go on from the newest checkpoint in it, if there is one.
-        prepare: returns what the experiment comes to.
-
-    If the run ends badly, which step was too large is written down in the directory.
+        experiment: experiment to run.
+        directory: run directory.
+        resume: whether to resume from the newest checkpoint, if there is one.
+        prepare: function that returns the prepared run of the experiment.
 
     Raises:
-        ValueError: if there is a checkpoint and the run is not to go on from it, or
-            none of those that there are can be used, or a loss is not finite at the
-            start.
-        NoUploadsError: if all devices were excluded; it says which step was too large.
-
-    Example:
-        >>> run_experiment.__name__
-        'run_experiment'
+        ValueError: if there is a checkpoint and `resume` is False, or no checkpoint
+            can be used, or a loss is not finite at the start.
+        NoUploadsError: if all devices were excluded; the message names the step that
+            was too large.
     """
-    work = prepare(experiment)
+    prepared = prepare(experiment)
     with run_lock(directory):
-        begun = has_checkpoints(directory)
-        if begun and not goes_on:
-            raise ValueError(_occupied(directory))
-        rounds = _rounds(experiment, work, directory)
-        if begun and not has_checkpoints(directory):
+        has_run = has_checkpoints(directory)
+        if has_run and not resume:
+            raise ValueError(_occupied_message(directory))
+        rounds = _rounds(experiment, prepared, directory)
+        if has_run and not has_checkpoints(directory):
             raise ValueError(
-                f"no checkpoint in {directory} can be used: they are damaged, and now "
-                "called so; give the run another --directory to begin anew."
+                f"{directory}: all checkpoints are damaged, and were renamed to "
+                "damaged_*; start the run again in another --directory."
             )
-        if begun and finished(experiment, directory):
-            for done in rounds:
-                if done.number + 1 == experiment.rounds:
-                    # A run that was killed after its last record has not come to it.
-                    write_solution(directory, Solution(done.x, done.y))
-                yield Step(done, None)
+        if has_run and finished(experiment, directory):
+            for result in rounds:
+                if result.number + 1 == experiment.rounds:
+                    # A run that was killed after its last record has no solution yet.
+                    write_solution(directory, Solution(result.x, result.y))
+                yield Step(result, None)
             return
-        # Between two checkpoints, a run that was killed has done no more than this.
-        most = 2 * experiment.checkpoints.every
-        lost = (one.rounds >= most for one in read_records(directory))
-        if goes_on and not begun and any(lost):
+        # A run that was killed before its first checkpoint has fewer rounds than this.
+        limit = 2 * experiment.checkpoints.every
+        lost = (record.rounds >= limit for record in read_records(directory))
+        if resume and not has_run and any(lost):
             raise ValueError(
-                f"{directory} has records of a run, but its checkpoints are gone, so that "
-                "it would begin anew and replace them; put its directory "
-                f"{CHECKPOINTS!r} back, or run the experiment in another --directory."
+                f"{directory} has records of a run but no checkpoints, so the run "
+                "would start again and overwrite the records; restore its directory "
+                f"{CHECKPOINTS!r}, or run the experiment in another --directory."
             )
-        if begun and not any(read_records(directory)):
+        if has_run and not any(read_records(directory)):
             logger.warning(
-                "%s has checkpoints but no records: what was measured before is lost, "
-                "and the run goes on without.",
+                "%s has checkpoints but no records: earlier measurements are lost. The "
+                "run continues without them.",
                 directory,
             )
-        start = None if begun else measured_start(work.measure, work.x, work.y)
+        point = prepared.x, prepared.y
+        start = None if has_run else measure_start(prepared.measure, *point)
         keep(experiment, directory)
         tracking = tracked(
             trackers_of(experiment.tracking, directory),
             directory.absolute().name,
             settings_of(experiment),
-            goes_on=begun,
+            goes_on=has_run,
         )
-        with failure_recorded(directory), tracking as tell_trackers, closing(rounds):
-            yield from _recorded(
-                experiment, work, start, rounds, directory, tell_trackers
-            )
+        with record_failure(directory), tracking as send, closing(rounds):
+            yield from _run_rounds(experiment, prepared, start, rounds, directory, send)
 
 
-def _occupied(directory: Path) -> str:
+def _occupied_message(directory: Path) -> str:
     command = f"fedbilevel resume {quote(str(directory))}"
     if (directory / EXPERIMENT).is_file() and finished(
-        former := asked_of(directory), directory
+        former := read_run_experiment(directory), directory
     ):
         return (
-            f"{directory} has a finished run of {former.rounds} rounds already; continue "
-            f"it with more rounds by: {command} --rounds {2 * former.rounds}, or give "
-            "this one another --directory."
+            f"{directory} already has a finished run of {former.rounds} rounds; extend "
+            f"it with: {command} --rounds {2 * former.rounds}, or choose another "
+            "--directory."
         )
     return (
-        f"{directory} has a run already; go on with it by: {command}, or give this one "
-        "another --directory."
+        f"{directory} already has a run; resume it with: {command}, or choose another "
+        "--directory."
     )
 
 
-def _recorded(
+def _run_rounds(
     experiment: Experiment,
-    work: Work,
+    prepared: PreparedRun,
     start: Mapping[str, float] | None,
     rounds: Iterator[Round],
     directory: Path,
-    tell_trackers: Callable[[Record], None],
+    send: Callable[[Record], None],
 ) -> Generator[Step]:
-    began, record, count = time.monotonic(), None, 0
-    best = Best(inf, 0, 0, work.x, work.y)
-    with _explained(experiment, work, directory, lambda: (best, count - best.rounds)):
+    start_time, record, count = time.monotonic(), None, 0
+    point = prepared.x, prepared.y
+    best = Best(inf, 0, 0, *point)
+
+    def since_best() -> tuple[Best, int]:
+        return best, count - best.rounds
+
+    with _write_cause_of_bad_end(experiment, prepared, directory, since_best):
         first = next(rounds)
         with Journal(directory, first.number) as journal:
-            recorder = Recorder(journal, tell_trackers, work.measure, began)
+            recorder = Recorder(journal, send, prepared.measure, start_time)
             if not first.number:
-                point = work.x, work.y
-                record = recorder.record(0, Costs(), *point, 0.0, figures=start)
+                record = recorder.record(0, Costs(), *point, 0.0, metrics=start)
                 best = better(best, record, 0, *point)
             try:
-                for done in chain([first], rounds):
-                    count = done.number + 1
+                for result in chain([first], rounds):
+                    count = result.number + 1
                     due = count % experiment.evaluation.every == 0
                     record = None
                     if due or count == experiment.rounds:
-                        record = recorder.record(
-                            count,
-                            done.costs,
-                            done.x,
-                            done.y,
-                            exclusions=done.exclusions,
-                        )
-                        taken = getattr(done.server, "step", 0)
-                        best = better(best, record, taken, done.x, done.y)
-                    yield Step(done, record)
+                        record = _record(recorder, result)
+                        step = getattr(result.server, "step", 0)
+                        best = better(best, record, step, result.x, result.y)
+                    yield Step(result, record)
             except GeneratorExit:
                 if record is None:
-                    recorder.record(
-                        count, done.costs, done.x, done.y, exclusions=done.exclusions
-                    )
+                    _record(recorder, result)
                 raise
             finally:
-                # Not into the directory of another run, which has taken its place.
+                # The directory may have been moved and replaced by another run's.
                 with suppress(MovedError):
                     journal.check_place()
-                    write_solution(directory, Solution(done.x, done.y))
+                    write_solution(directory, Solution(result.x, result.y))
+
+
+def _record(recorder: Recorder, result: Round) -> Record:
+    return recorder.record(
+        result.number + 1,
+        result.costs,
+        result.x,
+        result.y,
+        exclusions=result.exclusions,
+    )
 
 
 @contextmanager
-def _explained(
+def _write_cause_of_bad_end(
     experiment: Experiment,
-    work: Work,
+    prepared: PreparedRun,
     directory: Path,
     best: Callable[[], tuple[Best, int]],
 ) -> Iterator[None]:
-    """Write down the cause if the run that is carried out inside ends badly."""
+    """Write the cause to the run directory if the run inside the context ends badly."""
 
-    def cause() -> str | None:
-        point, since = best()
-        return cause_of(spec_of(experiment, work)._replace(rounds=since), point)
+    def find_cause() -> str | None:
+        point, rounds = best()
+        return cause_of(spec_of(experiment, prepared)._replace(rounds=rounds), point)
 
     try:
         yield
     except NoUploadsError as error:
-        found = cause()
-        if found is None:
+        cause = find_cause()
+        if cause is None:
             raise
-        write_cause(directory, found)
-        raise NoUploadsError(f"{error} {found}") from error
+        write_cause(directory, cause)
+        raise NoUploadsError(f"{error} {cause}") from error
     if outcome_of(list(read_records(directory))).is_good:
         return
-    found = cause()
-    if found is not None:
-        write_cause(directory, found)
+    cause = find_cause()
+    if cause is not None:
+        write_cause(directory, cause)
 
 
-def spec_of(experiment: Experiment, work: Work) -> RunSpec:
-    """Return what the engine is asked to do in an experiment.
+def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
+    """Return the specification of a run for the engine.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -283,30 +281,30 @@ def spec_of(experiment: Experiment, work: Work) -> RunSpec:
         >>> spec_of(experiment, prepare_run(experiment)).participation
         UniformSample(devices=3)
     """
-    chosen = experiment.participants
+    count = experiment.participants
     return RunSpec(
-        work.problem,
+        prepared.problem,
         experiment.federated_algorithm,
-        work.devices,
-        work.x,
-        work.y,
+        prepared.devices,
+        prepared.x,
+        prepared.y,
         experiment.rounds,
         experiment.seed,
-        FullParticipation() if chosen is None else UniformSample(chosen),
-        work.weights,
-        work.engine,
+        FullParticipation() if count is None else UniformSample(count),
+        prepared.weights,
+        prepared.engine,
         experiment.limits,
     )
 
 
 def _rounds(
-    experiment: Experiment, work: Work, directory: Path
+    experiment: Experiment, prepared: PreparedRun, directory: Path
 ) -> Generator[Round, None, None]:
-    keeping = experiment.checkpoints
-    kept = Checkpoints(directory / CHECKPOINTS, keeping.every, keeping.keep)
-    # Nobody looks at the rounds between two measurements but to show progress.
+    settings = experiment.checkpoints
+    checkpoints = Checkpoints(directory / CHECKPOINTS, settings.every, settings.keep)
+    # Rounds between two measurements are used only to show progress.
     every = experiment.evaluation.every
-    return remaining_rounds_of(spec_of(experiment, work), kept, every)
+    return remaining_rounds_of(spec_of(experiment, prepared), checkpoints, every)
 
 
 def _engine(experiment: Experiment) -> Engine:
@@ -318,22 +316,23 @@ def _engine(experiment: Experiment) -> Engine:
     return sharded.Sharded(chunk_size=engine.chunk_size)
 
 
-def trackers_of(asked: Tracking, directory: Path) -> list[Tracker]:
-    """Return trackers that have not begun.
+def trackers_of(tracking: Tracking, directory: Path) -> list[Tracker]:
+    """Return the trackers of an experiment, before their start.
 
     Args:
-        asked: of an experiment.
-        directory: of the run.
+        tracking: settings of the trackers.
+        directory: run directory.
 
     Example:
-        >>> [type(one).__name__ for one in trackers_of(Tracking(True), Path("runs"))]
+        >>> trackers = trackers_of(Tracking(True), Path("runs"))
+        >>> [type(tracker).__name__ for tracker in trackers]
         ['TensorBoard']
     """
     trackers: list[Tracker] = []
-    if asked.tensorboard:
+    if tracking.tensorboard:
         trackers.append(TensorBoard(directory))
-    if asked.mlflow is not None:
-        trackers.append(MLflow(asked.mlflow, directory))
-    if asked.wandb is not None:
-        trackers.append(WeightsAndBiases(asked.wandb, directory))
+    if tracking.mlflow is not None:
+        trackers.append(MLflow(tracking.mlflow, directory))
+    if tracking.wandb is not None:
+        trackers.append(WeightsAndBiases(tracking.wandb, directory))
     return trackers

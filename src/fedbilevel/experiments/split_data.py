@@ -1,4 +1,4 @@
-"""Examples dealt to devices, as an experiment asks for."""
+"""Split the examples of an experiment over its devices."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,16 @@ from fedbilevel.problems.label_noise import redraw_labels
 from fedbilevel.problems.split import Split, SplitData
 
 
-def split_data(data: Data, held: Partition) -> SplitData:
-    """Return examples dealt to devices.
+def split_data(data: Data, parts: Partition) -> SplitData:
+    """Return the examples of a data set, split over devices.
+
+    Raises:
+        ValueError: if the data set has too few examples or no natural groups.
 
     Example:
-        >>> found = split_data(Data(train_size=100, validation_size=50), Partition(devices=3))
-        >>> [len(rows) for rows in found.split.training_rows]
+        >>> data = Data(train_size=100, validation_size=50)
+        >>> result = split_data(data, Partition(devices=3))
+        >>> [len(rows) for rows in result.split.training_rows]
         [30, 36, 34]
     """
     source = _source(data)
@@ -30,26 +34,27 @@ def split_data(data: Data, held: Partition) -> SplitData:
     training = data.train_size or len(order) - validation
     if training + validation > len(order):
         raise ValueError(
-            f"data.train_size and data.validation_size ask for {training} + {validation} "
-            f"examples, but {data.path or data.name} has {len(order)}."
+            f"data.train_size + data.validation_size is {training} + {validation}, but "
+            f"{data.path or data.name} has {len(order)} examples; reduce the sizes."
         )
     groups = None
-    if held.natural:
+    if parts.natural:
         groups = _groups(source, data.name)[order]
-    elif held.devices > min(training, validation):
+    elif parts.devices > min(training, validation):
         raise ValueError(
-            f"partition.devices asks for {held.devices} devices, each with examples of "
-            f"both kinds, but there are {training} for training and {validation} for "
-            "validation; ask for fewer devices or more examples."
+            f"partition.devices is {parts.devices}, but there are {training} training "
+            f"and {validation} validation examples, and each device needs one of both; "
+            "reduce partition.devices, or raise data.train_size or "
+            "data.validation_size."
         )
     table = take(table, np.arange(training + validation))
     wrong = None
-    kept = np.arange(training)
+    training_rows = np.arange(training)
     if data.imbalance > 1:
-        kept = long_tail(
+        training_rows = long_tail(
             table.labels[:training], source.classes, data.imbalance, data.seed
         )
-    lower = take(table, kept)
+    lower = take(table, training_rows)
     if data.label_noise:
         redrawn = redraw_labels(
             lower.labels, data.label_noise, source.classes, data.seed
@@ -57,11 +62,12 @@ def split_data(data: Data, held: Partition) -> SplitData:
         lower, wrong = Labelled(lower.features, redrawn.labels), redrawn.wrong
     upper = take(table, np.arange(training, training + validation))
     if groups is None:
-        both = np.concatenate([lower.labels, upper.labels])
-        rows = fill_empty_parts(_deal(both, held))
+        labels = np.concatenate([lower.labels, upper.labels])
+        rows = fill_empty_parts(_partition(labels, parts))
     else:
-        chosen = groups[np.concatenate([kept, np.arange(training, len(table.labels))])]
-        rows = [np.flatnonzero(chosen == group) for group in np.unique(chosen)]
+        validation_rows = np.arange(training, len(table.labels))
+        members = groups[np.concatenate([training_rows, validation_rows])]
+        rows = [np.flatnonzero(members == group) for group in np.unique(members)]
     count = len(lower.labels)
     return SplitData(
         Split(
@@ -79,33 +85,37 @@ def split_data(data: Data, held: Partition) -> SplitData:
 def _groups(source: DataSet | GroupedDataSet, name: str) -> Int[np.ndarray, "examples"]:
     if not isinstance(source, GroupedDataSet):
         raise ValueError(
-            f"partition.natural: {name} has no natural groups, which adult has; leave "
-            "it out, and say how many devices there are."
+            f"partition.natural is true, but the data set {name} has no natural groups "
+            "(adult has); remove the key, and set partition.devices."
         )
     return source.train_groups
 
 
 def _source(data: Data) -> DataSet | GroupedDataSet:
     load: Callable[..., DataSet | GroupedDataSet] = getattr(datasets, data.name)
-    given = {name: getattr(data, name) for name in HUB_FIELDS}
-    return load(**{name: value for name, value in given.items() if value is not None})
+    options = {name: getattr(data, name) for name in HUB_FIELDS}
+    return load(**{name: value for name, value in options.items() if value is not None})
 
 
-def _deal(
-    labels: Int[np.ndarray, "examples"], held: Partition
+def _partition(
+    labels: Int[np.ndarray, "examples"], parts: Partition
 ) -> list[Int[np.ndarray, "_"]]:
-    if held.concentration is None:
-        order = np.random.default_rng(held.seed).permutation(len(labels))
-        return list(np.array_split(order, held.devices))
+    if parts.concentration is None:
+        order = np.random.default_rng(parts.seed).permutation(len(labels))
+        return list(np.array_split(order, parts.devices))
     try:
         from flwr_datasets.partitioner import DirichletPartitioner
     except ImportError as error:
         raise ImportError(
-            "partition.concentration needs flwr-datasets; run: pip install "
-            "'fedbilevel[partition]'"
+            "partition.concentration needs the package flwr-datasets; install it with: "
+            "pip install 'fedbilevel[partition]'"
         ) from error
 
     partitioner = DirichletPartitioner(
-        held.devices, "label", held.concentration, min_partition_size=1, seed=held.seed
+        parts.devices,
+        "label",
+        parts.concentration,
+        min_partition_size=1,
+        seed=parts.seed,
     )
-    return partition(partitioner, seed=held.seed, label=labels.astype(np.int64))
+    return partition(partitioner, seed=parts.seed, label=labels.astype(np.int64))

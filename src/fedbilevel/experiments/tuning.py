@@ -1,4 +1,4 @@
-"""The settings of an experiment file searched: what is scored, and what is kept."""
+"""The search for settings of an experiment file: its score and its files."""
 
 import csv
 import hashlib
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.costs import Costs
-from fedbilevel.experiments.differences import differences, in_words
+from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
-from fedbilevel.experiments.measure import measured_start
+from fedbilevel.experiments.measure import measure_start
 from fedbilevel.experiments.run_directory.failures import LOSS, divergence
 from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -24,22 +24,22 @@ from fedbilevel.tuning.scoring import Score
 from fedbilevel.tuning.tuner import TuningResult
 
 STUDY = "study.log"
-"""A journal of Optuna: all proposals and scores."""
+"""Optuna's journal of all proposals and scores."""
 START = "start.toml"
 """The experiment whose settings are searched."""
 BEST = "best.toml"
 """The same experiment with the best settings."""
 TRIALS = "trials.csv"
-"""A row for each setting that was tried."""
+"""A table with a row for each trial."""
 PICTURE = "tuning.svg"
 """The score against each setting."""
 
 
 class Goal(NamedTuple):
-    """What a search is to improve.
+    """The metric that a search improves.
 
     Attributes:
-        metric: a name that a run's records have; "loss" is the upper loss.
+        metric: name of a metric in the records of a run; "loss" is the upper loss.
         maximise: whether larger values are better.
 
     Example:
@@ -51,15 +51,15 @@ class Goal(NamedTuple):
     maximise: bool = False
 
     def score(self, value: float) -> float:
-        """Return what is minimised; or from a score, the value."""
+        """Return the score to minimise for a value; or the value for a score."""
         return -value if self.maximise else value
 
 
 def about_of(experiment: Experiment, goal: Goal) -> dict[str, Any]:
-    """Return what a resumed search must have in common with the one it resumes.
+    """Return the properties that a search and its resumption must have in common.
 
-    Besides what `keep_start` compares: the metric, and a digest of a custom problem's
-    file, which defines the metrics.
+    They are the metric, and a digest of a custom problem's file, which defines the
+    metrics. `keep_start` compares the settings.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -81,34 +81,35 @@ def score_of(
 ) -> Score:
     """Return the score of a point: the value that the summary of a run reports.
 
-    It is infinite where `fedbilevel run` would report the run as failed, besides what
-    every search counts as divergence: the best file must not fail when it is run.
+    The score is infinite if the search counts the run as diverged, or if `fedbilevel
+    run` would report it as failed: a run of the best settings must not fail.
 
     Args:
-        measure: what is measured at a point.
-        x: where runs start.
-        y: where runs start.
-        goal: what is to be improved.
+        measure: function that returns the metrics of a point.
+        x: upper variable at the start of runs.
+        y: lower variable at the start of runs.
+        goal: metric to improve.
 
     Raises:
-        ValueError: if there is no such metric, or a loss is not finite at the start.
+        ValueError: if the metric is unknown, or a loss is not finite at the start.
 
     Example:
         >>> score = score_of(lambda x, y: {"loss": x, "accuracy": y}, 1.0, 0.1)
         >>> score(0.5, 0.9), score(2000.0, 0.9)
         (0.5, inf)
     """
-    first = measured_start(measure, x, y) or measure(x, y)
+    first = measure_start(measure, x, y) or measure(x, y)
     if goal.metric not in first:
         raise ValueError(
-            f"there is no metric {goal.metric!r} in this experiment; "
+            f"--metric {goal.metric}: this experiment has no such metric; "
             f"{nearest(goal.metric, first)}"
         )
 
     def score(x: Upper, y: Lower, /) -> float:
         last = dict(measure(x, y))
         records = [
-            Record(place, 0.0, Costs(), one) for place, one in enumerate([first, last])
+            Record(number, 0.0, Costs(), metrics)
+            for number, metrics in enumerate([first, last])
         ]
         value = last[goal.metric]
         diverged = divergence(records) is not None or not isfinite(value)
@@ -121,13 +122,13 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
     """Return an experiment with other settings of its algorithm.
 
     Args:
-        experiment: whose algorithm is replaced.
-        algorithm: of the same class, with the same kind of server optimiser.
+        experiment: experiment whose algorithm is replaced.
+        algorithm: algorithm of the same class, with the same type of server optimiser.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> asked = Experiment(FedBiO(0.1))
-        >>> with_algorithm(asked, FedBiO(0.3)).algorithm.learning_rate
+        >>> experiment = Experiment(FedBiO(0.1))
+        >>> with_algorithm(experiment, FedBiO(0.3)).algorithm.learning_rate
         0.3
     """
     if isinstance(experiment.algorithm, Auto):
@@ -143,10 +144,10 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
 
 
 def keep_start(experiment: Experiment, directory: Path) -> None:
-    """Write down what is searched; refuse the directory of another search.
+    """Write the experiment of a search to its directory, or compare it on resumption.
 
     Raises:
-        ValueError: if the directory is that of a search of another experiment.
+        ValueError: if the directory has a search of another experiment.
 
     Example:
         >>> import tempfile
@@ -166,64 +167,52 @@ def keep_start(experiment: Experiment, directory: Path) -> None:
     different = differences(read_experiment(file), experiment)
     if different:
         raise ValueError(
-            f"{directory} holds a search of another experiment: {in_words(different)}. "
-            "Give this one another --directory, or remove the directory."
+            f"{directory} has a search of another experiment: "
+            f"{format_differences(different)}. Choose another --directory, or remove "
+            "this one."
         )
 
 
 def keep_result(
-    experiment: Experiment, found: TuningResult, goal: Goal, directory: Path
+    experiment: Experiment, result: TuningResult, goal: Goal, directory: Path
 ) -> Experiment:
     """Write the best settings as an experiment file, and a table of all trials.
 
     Returns:
         The experiment with the best settings.
-
-    Example:
-        >>> keep_result.__name__
-        'keep_result'
     """
-    best = with_algorithm(experiment, found.algorithm)
-    # Its run goes beside it, and not into a directory `runs` of this directory.
+    best = with_algorithm(experiment, result.algorithm)
+    # The run directory is beside the file, not in another directory `runs`.
     text = text_of(replace(best, directory=Path(Path(BEST).stem)))
     with replacing(directory / BEST) as unfinished:
-        unfinished.write_text(f"# {promise(found, goal)}\n{text}", encoding="utf-8")
+        unfinished.write_text(f"# {promise(result, goal)}\n{text}", encoding="utf-8")
     with replacing(directory / TRIALS) as unfinished:
-        write_trials(found, goal, unfinished)
+        write_trials(result, goal, unfinished)
     return best
 
 
-def promise(found: TuningResult, goal: Goal) -> str:
-    """Return what the best settings came to.
-
-    Example:
-        >>> promise.__name__
-        'promise'
-    """
-    best = found.best
-    own = goal.score(best.scores[best.rounds][0])
+def promise(result: TuningResult, goal: Goal) -> str:
+    """Return a sentence with the metric of the best settings."""
+    best = result.best
+    first_seed = goal.score(best.scores[best.rounds][0])
     return (
         f"{title_of(goal.metric)} {goal.score(best.score):.4g} after {best.rounds} "
-        f"rounds, the median of {len(found.seeds)} seeds; {own:.4g} with seed "
-        f"{found.seeds[0]}"
+        f"rounds, the median of {len(result.seeds)} seeds; {first_seed:.4g} with seed "
+        f"{result.seeds[0]}"
     )
 
 
-def write_trials(found: TuningResult, goal: Goal, file: Path) -> None:
-    """Write a table of all trials: settings, rounds, and values of each seed.
+def write_trials(result: TuningResult, goal: Goal, file: Path) -> None:
+    """Write a table of all trials: settings, rounds, and the metric of each seed.
 
-    A value is empty where a run diverged.
-
-    Example:
-        >>> write_trials.__name__
-        'write_trials'
+    The metric of a run that diverged is empty.
     """
-    names = list(found.start.settings)
+    names = list(result.start.settings)
     with file.open("w", encoding="utf-8", newline="") as table:
         writer = csv.writer(table, lineterminator="\n")
-        values = [f"{goal.metric} (seed {seed})" for seed in found.seeds]
+        values = [f"{goal.metric} (seed {seed})" for seed in result.seeds]
         writer.writerow(["trial", "generation", *names, "rounds", goal.metric, *values])
-        for trial in found.trials:
+        for trial in result.trials:
             scores = [trial.score, *trial.scores.get(trial.rounds, ())]
             writer.writerow(
                 [
@@ -231,6 +220,6 @@ def write_trials(found: TuningResult, goal: Goal, file: Path) -> None:
                     trial.generation,
                     *(trial.settings[name] for name in names),
                     trial.rounds,
-                    *(goal.score(one) if isfinite(one) else "" for one in scores),
+                    *(goal.score(score) if isfinite(score) else "" for score in scores),
                 ]
             )

@@ -15,7 +15,7 @@ from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.server_computation import federated_work
 from fedbilevel.deployment.server_report import ServerReport, is_mistake
 from fedbilevel.experiments.federation import model_of
-from fedbilevel.experiments.run import Work, run_experiment
+from fedbilevel.experiments.run import PreparedRun, run_experiment
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.flare.message_limits import message_limit, too_small
@@ -69,7 +69,7 @@ class CollabServer:
 
         context.get_engine().register_app_command(TOPIC, answer)
 
-        def prepare(experiment: Experiment) -> Work:
+        def prepare(experiment: Experiment) -> PreparedRun:
             return _work(experiment, self.run_name, home, reports, calls)
 
         try:
@@ -80,7 +80,7 @@ class CollabServer:
             )
             with closing(run_experiment(experiment, home, True, prepare)) as steps:
                 for step in steps:
-                    reports.begin(step.done.number)
+                    reports.begin(step.round.number)
                     if reports.stop_is_asked or collab.is_aborted:
                         break
         except RunAborted:
@@ -103,7 +103,7 @@ class CollabServer:
 
 def _work(
     experiment: Experiment, run: str, home: Path, reports: ServerReport, calls: Calls
-) -> Work:
+) -> PreparedRun:
     model = model_of(experiment)
     needed = message_limit(model.x, model.y)
     if reason := too_small(needed):

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from fedbilevel.deployment.local_code import digest_of, reviewed
 from fedbilevel.deployment.site_files import read_site_files
-from fedbilevel.experiments.federation import known_at, sites_of
+from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.schema import CustomProblem
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
@@ -60,7 +60,7 @@ def check_site(kit: Path, file: Path, site: str) -> str:
     ):
         problem = experiment.problem.file
         reviewed(kit, problem.name, digest_of(problem))
-    model, examples = known_at(experiment, site)
+    model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
     EnrolledDevices({site: enrolment}, model.form)
     try:

@@ -1,5 +1,6 @@
-"""From the plain values of a file to dataclasses, strictly."""
+"""Strict conversion of the values of an experiment file to dataclasses."""
 
+import json
 from collections.abc import Callable
 from functools import cache, partial
 from math import isfinite
@@ -17,8 +18,8 @@ from fedbilevel.experiments.schema import (
 from fedbilevel.experiments.schema.registry import (
     AUTO,
     UnknownNameError,
-    kind_of,
-    kinds,
+    find_type,
+    list_types,
 )
 from fedbilevel.mathematics.hypergradients import (
     ConjugateGradient,
@@ -28,20 +29,20 @@ from fedbilevel.mathematics.hypergradients import (
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser, optimiser_of
 from fedbilevel.mathematics.optax_schedule import schedule_of
 from fedbilevel.mathematics.schedules import CubeRootDecay, LearningRate
-from fedbilevel.mathematics.settings import unmarked
+from fedbilevel.mathematics.settings import SettingError, unmarked
 from fedbilevel.mathematics.tree import Scalar
 from fedbilevel.nearest import nearest_name
 
 ESTIMATORS: dict[str, type] = {
-    one.__name__: one for one in (NeumannSeries, ConjugateGradient)
+    cls.__name__: cls for cls in (NeumannSeries, ConjugateGradient)
 }
-"""The hypergradient estimators that a file can name."""
+"""The hypergradient estimators that a file can select."""
 CHOICES: dict[str, Any] = {
     "algorithm": AlgorithmChoice,
     "problem": ProblemChoice,
     "engine": EngineChoice,
 }
-"""What the tables that come in several kinds are declared as."""
+"""The declared types of the tables that have several types."""
 
 
 @cache
@@ -53,68 +54,68 @@ def converter() -> cattrs.Converter:
         >>> converter().structure({"devices": 4}, Partition).devices
         4
     """
-    made = cattrs.Converter(forbid_extra_keys=True)
-    made.register_structure_hook(int, _only(int, "a whole number"))
-    made.register_structure_hook(str, _only(str, "text"))
-    made.register_structure_hook(bool, _only(bool, "true or false"))
-    made.register_structure_hook(float, lambda value, _: _number(value))
-    made.register_structure_hook(Path, lambda value, _: _path(value))
+    result = cattrs.Converter(forbid_extra_keys=True)
+    result.register_structure_hook(int, _only(int, "a whole number"))
+    result.register_structure_hook(str, _only(str, "text in quotes"))
+    result.register_structure_hook(bool, _only(bool, "true or false"))
+    result.register_structure_hook(float, lambda value, _: _number(value))
+    result.register_structure_hook(Path, lambda value, _: _path(value))
 
     def register(types: tuple[Any, ...], hook: Callable[[Any, Any], Any]) -> None:
-        made.register_structure_hook_func(lambda kind: unmarked(kind) in types, hook)
+        result.register_structure_hook_func(lambda hint: unmarked(hint) in types, hook)
 
     def learning_rate(value: Any, _: Any) -> Any:
         if isinstance(value, dict):
             if "schedule" in value:
                 return schedule_of(value)
-            return made.structure(value, CubeRootDecay)
+            return result.structure(value, CubeRootDecay)
         return _number(value)
 
     register((Scalar, Scalar | None), lambda value, _: _number(value))
     register((unmarked(LearningRate),), learning_rate)
     register((OptaxOptimiser | None,), lambda value, _: _optimiser(value))
-    made.register_structure_hook_func(
+    result.register_structure_hook_func(
         _is_literal,
-        lambda value, kind: _one_of(value, get_args(kind)),
+        lambda value, hint: _one_of(value, get_args(hint)),
     )
-    register((Hypergradient,), _named(made, _estimator, list(ESTIMATORS)))
+    register((Hypergradient,), _by_name(result, _estimator, list(ESTIMATORS)))
     for table, union in CHOICES.items():
-        named = _named(made, partial(kind_of, table), list(kinds(table)))
-        register((union,), named)
-    return made
+        find = partial(find_type, table)
+        register((union,), _by_name(result, find, list(list_types(table))))
+    return result
 
 
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError(f"the path of a file or directory is needed, not {value!r}.")
+        raise _refusal("the path of a file or directory", value)
     return Path(value)
 
 
-def _named(
-    made: cattrs.Converter, find: Callable[[str], type], known: list[str]
+def _by_name(
+    base: cattrs.Converter, find: Callable[[str], type], known: list[str]
 ) -> Callable[[Any, Any], Any]:
-    """Return how to make one of several classes, by the `name` in its table."""
+    """Return the conversion of a table to the type that its `name` selects."""
 
     def structure(value: Any, _: Any) -> Any:
         if value == AUTO and AUTO in known:
             return Auto()
         if not isinstance(value, dict):
-            word = f', or "{AUTO}"' if AUTO in known else ""
-            # As it is spelt, whatever the case of its letters.
-            spelt = {one.lower(): one for one in known}
-            named = spelt.get(str(value).lower()) or nearest_name(str(value), known)
-            named = named or known[0]
-            raise ValueError(
-                f"a table with a name is needed{word}, but it is {value!r}; write "
-                f'{{ name = "{named}" }}, with its settings beside the name.'
+            auto = f'"{AUTO}" or ' if AUTO in known else ""
+            by_lower_case = {name.lower(): name for name in known}
+            text = str(value)
+            near = by_lower_case.get(text.lower()) or nearest_name(text, known)
+            table = f'{{ name = "{near or known[-1]}" }}'
+            wanted = f"{auto}a table such as {table} with the settings beside the name"
+            raise _refusal(wanted, value)
+        settings = dict(value)
+        if "name" not in settings:
+            raise SettingError(
+                "name", f"the key is missing; give one of {', '.join(known)}."
             )
-        given = dict(value)
-        if "name" not in given:
-            raise ValueError(f"its name is missing, one of {', '.join(known)}.")
-        name = given.pop("name")
+        name = settings.pop("name")
         if not isinstance(name, str):
             raise UnknownNameError(str(name), known)
-        return made.structure(given, find(name))
+        return base.structure(settings, find(name))
 
     return structure
 
@@ -127,23 +128,21 @@ def _estimator(name: str) -> type:
 
 def _optimiser(value: Any) -> OptaxOptimiser:
     if not isinstance(value, dict):
-        raise ValueError(
-            f"the name of an optax optimiser is needed, but it is {value!r}."
-        )
-    for one in value.values():
-        if isinstance(one, float):
-            _number(one)
+        raise _refusal("a table with the name of an optax optimiser", value)
+    for argument in value.values():
+        if isinstance(argument, float):
+            _number(argument)
     return optimiser_of(value)
 
 
-def _is_literal(kind: Any) -> bool:
-    return get_origin(kind) is Literal
+def _is_literal(hint: Any) -> bool:
+    return get_origin(hint) is Literal
 
 
-def _only(kind: type, wanted: str) -> Callable[[Any, Any], Any]:
+def _only(cls: type, wanted: str) -> Callable[[Any, Any], Any]:
     def structure(value: Any, _: Any) -> Any:
-        if type(value) is not kind:
-            raise ValueError(f"{wanted} is needed, but it is {value!r}.")
+        if type(value) is not cls:
+            raise _refusal(wanted, value)
         return value
 
     return structure
@@ -151,13 +150,19 @@ def _only(kind: type, wanted: str) -> Callable[[Any, Any], Any]:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"a number is needed, but it is {value!r}.")
+        raise _refusal("a number", value)
     if not isfinite(value):
-        raise ValueError(f"a finite number is needed, but it is {value!r}.")
+        raise _refusal("a finite number", value)
     return float(value)
 
 
 def _one_of(value: Any, known: tuple[Any, ...]) -> Any:
     if value not in known:
-        raise UnknownNameError(str(value), list(map(str, known)))
+        raise UnknownNameError(str(value), list(map(str, known)), key="")
     return value
+
+
+def _refusal(wanted: str, value: Any) -> ValueError:
+    # Text and booleans are printed as in TOML; other values are the same in Python.
+    text = json.dumps(value) if isinstance(value, bool | str) else str(value)
+    return ValueError(f"give {wanted}, not {text}.")

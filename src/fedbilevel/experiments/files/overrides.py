@@ -1,5 +1,7 @@
-"""What the command line changes of an experiment file."""
+"""Options of the command line that override an experiment file."""
 
+import inspect
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import field, fields, is_dataclass, make_dataclass
@@ -19,8 +21,8 @@ from tyro.constructors import (
 )
 
 from fedbilevel.experiments.files.convert import converter
-from fedbilevel.experiments.files.type_options import in_order, kinds_for
-from fedbilevel.experiments.files.write import in_line
+from fedbilevel.experiments.files.type_options import order_arguments, types_for
+from fedbilevel.experiments.files.write import format_value
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
@@ -35,93 +37,101 @@ _registry = ConstructorRegistry()
 def with_overrides(
     experiment: Experiment, arguments: Sequence[str], program: str
 ) -> Experiment:
-    """Return the experiment with what the command line says instead.
+    """Return the experiment with the overrides of the command line.
 
-    Every field is an option, `--algorithm.learning-rate 0.1`; another kind of problem,
-    algorithm or engine is a word of its own, `algorithm:FedBiO`.
+    Every field is an option, `--algorithm.learning-rate 0.1`; a subcommand selects
+    another type of problem, algorithm or engine, `algorithm:FedBiO`.
 
     Args:
-        experiment: as its file has it.
-        arguments: of the command line.
-        program: how the command was called, for its help.
+        experiment: the experiment of the file.
+        arguments: arguments of the command line after the file.
+        program: name of the command in its help.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> asked = Experiment(FedBiO(0.1))
-        >>> with_overrides(asked, ["--rounds", "7"], "fedbilevel run").rounds
+        >>> experiment = Experiment(FedBiO(0.1))
+        >>> with_overrides(experiment, ["--rounds", "7"], "fedbilevel run").rounds
         7
     """
-    # Options of what the file names need no word before them; other kinds do.
-    ordered = in_order(arguments, experiment)
-    without_words = (tyro.conf.AvoidSubcommands,)
+    # Options of the file's types need no subcommand before them; other types do.
+    ordered = order_arguments(arguments, experiment)
+    without_subcommands = (tyro.conf.AvoidSubcommands,)
     with _registry, original_streams():
         changed: Experiment = tyro.cli(
-            _with_kinds(kinds_for(arguments, experiment)),
+            _with_types(types_for(arguments, experiment)),
             default=experiment,
             args=list(arguments) if ordered is None else ordered,
             prog=program,
-            config=without_words if ordered is None else (),
+            config=without_subcommands if ordered is None else (),
         )
     return Experiment(
-        **{one.name: getattr(changed, one.name) for one in fields(changed)}
+        **{item.name: getattr(changed, item.name) for item in fields(changed)}
     )
 
 
-def _with_kinds(kinds: dict[str, tuple[type, ...]]) -> type[Experiment]:
-    """Return the class of an experiment, its tables declared as what they may be.
+def _with_types(types: dict[str, tuple[type, ...]]) -> type[Experiment]:
+    """Return a class like `Experiment` whose tables are declared with the given types.
 
-    Tyro makes options of what a field is declared as, and plug-ins are not known where
-    `Experiment` is written.
+    Tyro derives options from the declared types of fields, and `Experiment` itself
+    cannot declare the types of plug-ins.
     """
     declared: list[tuple[str, Any, Any]] = []
-    for one in fields(Experiment):
-        if one.name in kinds:
-            default = field(default=one.default, default_factory=one.default_factory)
-            declared.append((one.name, reduce(or_, kinds[one.name]), default))
-    made = make_dataclass("Experiment", declared, bases=(Experiment,), frozen=True)
-    made.__doc__ = Experiment.__doc__
-    return made
+    for item in fields(Experiment):
+        if item.name in types:
+            default = field(default=item.default, default_factory=item.default_factory)
+            declared.append((item.name, reduce(or_, types[item.name]), default))
+    cls = make_dataclass("Experiment", declared, bases=(Experiment,), frozen=True)
+    cls.__doc__ = Experiment.__doc__
+    return cls
 
 
 @_registry.primitive_rule
 def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """A rate is a number; a schedule or an optimiser is a table."""
-    kind = unmarked(info.type)
-    optimiser = kind == OptaxOptimiser | None
-    if not optimiser and kind not in (Scalar, unmarked(LearningRate), Scalar | None):
+    """Parse a rate as a number, and a schedule or an optimiser as a TOML table."""
+    hint = unmarked(info.type)
+    optimiser = hint == OptaxOptimiser | None
+    if not optimiser and hint not in (Scalar, unmarked(LearningRate), Scalar | None):
         return None
 
-    def parse(words: list[str]) -> Any:
-        if optimiser and words[0] == "None":
+    def parse(texts: list[str]) -> Any:
+        if optimiser and texts[0] == "None":
             return None
-        value = tomllib.loads(f"value = {words[0]}")["value"]
-        return converter().structure(value, kind)
+        value = tomllib.loads(f"value = {texts[0]}")["value"]
+        return converter().structure(value, hint)
 
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="TABLE" if optimiser else "NUMBER",
         instance_from_str=parse,
         is_instance=lambda value: True,
-        str_from_instance=lambda value: [in_line(value)],
+        str_from_instance=lambda value: [format_value(value)],
     )
 
 
 @_registry.struct_rule
 def _estimator(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """An estimator has the fields of the one that the file names, or the paper's."""
+    """Use the fields of the file's estimator, or of the paper's `NeumannSeries`."""
     if info.type is not Hypergradient:
         return None
-    named = is_dataclass(info.default)
-    kind: Any = type(info.default) if named else NeumannSeries
-    hints = get_type_hints(kind)
+    has_default = is_dataclass(info.default)
+    cls: Any = type(info.default) if has_default else NeumannSeries
+    hints = get_type_hints(cls)
     return StructConstructorSpec(
-        instantiate=kind,
+        instantiate=cls,
         fields=tuple(
             StructFieldSpec(
-                one.name,
-                hints[one.name],
-                getattr(info.default, one.name) if named else MISSING,
+                item.name,
+                hints[item.name],
+                getattr(info.default, item.name) if has_default else MISSING,
+                helptext=_attribute_help(cls, item.name),
             )
-            for one in fields(kind)
+            for item in fields(cls)
         ),
     )
+
+
+def _attribute_help(cls: type, name: str) -> str | None:
+    """Return the text of an attribute in the docstring of a class."""
+    docstring = inspect.getdoc(cls) or ""
+    match = re.search(rf"^    {name}: (.+(?:\n {{8}}.+)*)", docstring, re.MULTILINE)
+    return " ".join(match[1].split()) if match else None

@@ -1,4 +1,4 @@
-"""An experiment file read into dataclasses; mistakes with their lines and cures."""
+"""Read experiment files; report mistakes with file, line, key, value and cure."""
 
 import tomllib
 from collections.abc import Iterator
@@ -18,25 +18,20 @@ from fedbilevel.experiments.files.convert import converter
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.toml_lines import line_of
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.registry import UnknownNameError
+from fedbilevel.experiments.schema.registry import AUTO, UnknownNameError
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.nearest import nearest, nearest_name
 
 
 class ExperimentError(ValueError):
-    """What is wrong with an experiment file, one line a mistake.
-
-    Example:
-        >>> str(ExperimentError("first.toml, line 3: rounds is 0"))
-        'first.toml, line 3: rounds is 0'
-    """
+    """The mistakes in an experiment file, one line for each."""
 
 
 def read_experiment(file: Path) -> Experiment:
     r"""Read an experiment file.
 
     Raises:
-        ExperimentError: if it asks for what there is not.
+        ExperimentError: if the file cannot be read or has a mistake.
 
     Example:
         >>> import tempfile
@@ -47,78 +42,91 @@ def read_experiment(file: Path) -> Experiment:
         ...     read_experiment(file)
         ... except ExperimentError as error:
         ...     print(str(error).replace(str(file.parent), "…"))
-        …/first.toml, line 4: algorithm.learning_rat is not known; did you mean
+        …/first.toml, line 4: unknown key algorithm.learning_rat; did you mean
         learning_rate?
     """
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ExperimentError(f"{file} cannot be read: {error.strerror}.") from error
+        raise ExperimentError(
+            f"{file} cannot be read: {error.strerror}; give the path of an experiment "
+            "file, or write one with: fedbilevel new NAME."
+        ) from error
     except UnicodeDecodeError as error:
         raise ExperimentError(
-            f"{file} is no text in UTF-8; save it as such."
+            f"{file} is not UTF-8 text (byte {error.start} is invalid); save the file "
+            "in UTF-8."
         ) from error
     try:
-        asked = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{file} is no TOML: {error}.") from error
+        raise ExperimentError(
+            f"{file} is not valid TOML: {error}; correct the syntax there."
+        ) from error
     except RecursionError:
         raise ExperimentError(
-            f"{file} is nested too deeply; no experiment has more than three levels."
+            f"{file} is nested too deeply; an experiment file has at most three levels."
         ) from None
     try:
-        found: Experiment = converter().structure(asked, Experiment)
+        experiment: Experiment = converter().structure(document, Experiment)
     except BaseValidationError as error:
         mistakes = _without_echoes(list(_mistakes(error)))
-        found_at = [(line_of(text, one.path), one.words) for one in mistakes]
+        lines = [(line_of(text, mistake.path) or 0, mistake) for mistake in mistakes]
         raise ExperimentError(
             "\n".join(
-                f"{file}, line {line}: {words}" if line else f"{file}: {words}"
-                for line, words in sorted(found_at, key=lambda one: one[0] or 0)
+                f"{file}, line {line}: {mistake.message}"
+                if line
+                else f"{file}: {mistake.message}"
+                for line, mistake in sorted(lines, key=lambda pair: pair[0])
             )
         ) from None
-    # What a file says of other files is meant from where it is.
-    return located(found, file.parent)
+    return located(experiment, file.parent)
 
 
 class _Mistake(NamedTuple):
-    path: tuple[str, ...]  # of the setting
-    words: str
-    meant: str | None = None  # the setting whose name was misspelt
+    path: tuple[str, ...]  # The key and its tables, outermost first.
+    message: str
+    near_key: str | None = None  # The known key that an unknown key resembles.
     missing: bool = False
 
 
 def _without_echoes(mistakes: list[_Mistake]) -> list[_Mistake]:
-    """Leave out what is missing only because it was misspelt."""
-    meant = {(*one.path[:-1], one.meant) for one in mistakes if one.meant}
-    return [one for one in mistakes if not (one.missing and one.path in meant)]
+    """Omit keys that are missing only because they are misspelt."""
+    near = {(*item.path[:-1], item.near_key) for item in mistakes if item.near_key}
+    return [item for item in mistakes if not (item.missing and item.path in near)]
 
 
 def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mistake]:
     if isinstance(error, ClassValidationError | IterableValidationError):
         with_notes, others = error.group_exceptions()
         for inner, note in with_notes:
-            # A list's places have no names: the list is where the mistake is.
-            named = (note.name,) if isinstance(note, AttributeValidationNote) else ()
-            yield from _mistakes(inner, (*path, *named))
+            # Elements of a list have no keys, so the list's key is reported.
+            name = (note.name,) if isinstance(note, AttributeValidationNote) else ()
+            yield from _mistakes(inner, (*path, *name))
         for inner in others:
             yield from _mistakes(inner, path)
         return
-    name = ".".join(path)
     if isinstance(error, ForbiddenExtraKeysError):
-        known = [one.name for one in fields(error.cl)]
+        known = [item.name for item in fields(error.cl)]
         for extra in sorted(error.extra_fields):
-            full = (*path, extra)
-            words = f"{'.'.join(full)} is not known; {nearest(extra, known)}"
-            yield _Mistake(full, words, meant=nearest_name(extra, known))
+            key = (*path, extra)
+            message = f"unknown key {'.'.join(key)}; {nearest(extra, known)}"
+            yield _Mistake(key, message, near_key=nearest_name(extra, known))
     elif isinstance(error, UnknownNameError):
-        cure = nearest(error.given, error.known)
-        words = f"{name} is {error.given!r}, which is not known; {cure}"
-        yield _Mistake(path, words)
+        key = (*path, error.key) if error.key else path
+        cure = nearest(error.name, error.known)
+        yield _Mistake(key, f"{'.'.join(key)}: unknown name {error.name!r}; {cure}")
     elif isinstance(error, SettingError):
-        full = (*path, error.field)
-        yield _Mistake(full, f"{'.'.join(full)}: {error.cure}")
+        key = (*path, error.field)
+        yield _Mistake(key, f"{'.'.join(key)}: {error.cure}")
     elif isinstance(error, KeyError):
-        yield _Mistake(path, f"{name} is missing.", missing=True)
+        message = f"{'.'.join(path)} is missing; {_addition(path)}"
+        yield _Mistake(path, message, missing=True)
     else:
-        yield _Mistake(path, f"{name}: {error}")
+        yield _Mistake(path, f"{'.'.join(path)}: {error}")
+
+
+def _addition(path: tuple[str, ...]) -> str:
+    if path == ("algorithm",):
+        return f'add: algorithm = "{AUTO}", or a table [algorithm] with a name.'
+    return f"add the key to [{'.'.join(path[:-1])}]." if path[:-1] else "add the key."

@@ -1,8 +1,8 @@
-"""Where in a TOML file a key stands."""
+"""Line numbers of keys in a TOML file."""
 
 import re
 
-# Of lines without spaces at their ends, and greedy: each takes one pass over a line.
+# They match stripped lines, and greedily, so that each takes one pass over a line.
 _HEADER = re.compile(r"\[\[?(?P<path>[^\]]+)\]")
 _KEY = re.compile(r"(?P<path>[A-Za-z0-9_\-.\"' \t]+)=")
 
@@ -11,8 +11,8 @@ def line_of(text: str, path: tuple[str, ...]) -> int | None:
     r"""Return the line of a key, or of the nearest table above it that has one.
 
     Args:
-        text: of a TOML file that can be parsed.
-        path: the key and the tables around it, the outermost first.
+        text: text of a valid TOML file.
+        path: the key and the tables around it, outermost first.
 
     Example:
         >>> line_of('rounds = 3\n[data]\nname = "digits"', ("data", "name"))
@@ -20,19 +20,19 @@ def line_of(text: str, path: tuple[str, ...]) -> int | None:
         >>> line_of('data = {name = "digits"}', ("data", "name"))
         1
     """
-    found: dict[tuple[str, ...], int] = {}
+    lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         header, key = _HEADER.match(line), _KEY.match(line)
         if header:
             table = _parts(header["path"])
-            found.setdefault(table, number)
+            lines.setdefault(table, number)
         elif key:
-            found.setdefault(table + _parts(key["path"]), number)
-    while path and path not in found:
+            lines.setdefault(table + _parts(key["path"]), number)
+    while path and path not in lines:
         path = path[:-1]
-    return found.get(path)
+    return lines.get(path)
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""An experiment written as a file that reads as the same experiment."""
+"""Write experiment files, from which the same experiment is read again."""
 
 import json
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ def write_experiment(experiment: Experiment, file: Path) -> None:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
         >>> from fedbilevel.experiments.files.read import read_experiment
-        >>> asked = Experiment(FedBiO(0.1), rounds=7)
+        >>> experiment = Experiment(FedBiO(0.1), rounds=7)
         >>> file = Path(tempfile.mkdtemp()) / "first.toml"
-        >>> write_experiment(asked, file)
-        >>> read_experiment(file) == asked
+        >>> write_experiment(experiment, file)
+        >>> read_experiment(file) == experiment
         True
     """
     file.write_text(text_of(experiment), encoding="utf-8")
 
 
 def text_of(experiment: Experiment) -> str:
-    """Return an experiment as the text of a file.
+    """Return the text of an experiment file.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -43,10 +43,9 @@ def text_of(experiment: Experiment) -> str:
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """Return what an experiment's file says, by dotted name.
+    """Return the settings of an experiment by dotted name, without tracking.
 
-    What it says of tracking is left aside: it changes nothing of the run, and addresses
-    can hold passwords.
+    Tracking does not change the run, and its addresses can have passwords.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -54,31 +53,31 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
         0.1
     """
     flat = _flat(_plain(experiment))
-    return {name: one for name, one in flat if not name.startswith("tracking.")}
+    return {key: value for key, value in flat if not key.startswith("tracking.")}
 
 
 def _flat(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", one) for inner, one in _flat(value))
+            yield from ((f"{name}.{key}", inner) for key, inner in _flat(value))
         else:
             yield name, value
 
 
-def in_line(value: Any) -> str:
-    """Return a value as it stands after the equals sign of a file.
+def format_value(value: Any) -> str:
+    """Return the TOML text of a value, on one line.
 
     Example:
         >>> from fedbilevel import CubeRootDecay
-        >>> in_line(CubeRootDecay(0.5))
+        >>> format_value(CubeRootDecay(0.5))
         '{scale = 0.5, plateau = 2.0}'
     """
     value = _plain(value)
     if isinstance(value, dict):
-        pairs = (f"{name} = {in_line(one)}" for name, one in value.items())
+        pairs = (f"{key} = {format_value(inner)}" for key, inner in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(in_line, value))}]"
+        return f"[{', '.join(map(format_value, value))}]"
     return json.dumps(value) if isinstance(value, bool | str) else str(value)
 
 
@@ -92,30 +91,30 @@ def _plain(value: Any, declared: Any = None) -> Any:
     if isinstance(value, Experiment):
         return _tables(value)
     if is_dataclass(value) and not isinstance(value, type):
-        # Where nothing else can stand, a file gives no name.
+        # A table that is declared with a single type has no name in the file.
         name = type(value).__name__
         has_name = name in ESTIMATORS and type(value) is not declared
-        named = {"name": name} if has_name else {}
-        return named | _held(value)
+        return ({"name": name} if has_name else {}) | _fields(value)
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
 
 
 def _tables(experiment: Experiment) -> dict[str, Any]:
-    held = _held(experiment)
+    tables = _fields(experiment)
     for table in TABLES:
         value = getattr(experiment, table)
         if value != Auto():
-            held[table] = {"name": name_of(table, type(value)), **held[table]}
+            tables[table] = {"name": name_of(table, type(value)), **tables[table]}
     if experiment.brings_data:
-        held = {k: v for k, v in held.items() if k not in ("data", "partition")}
-    return held
+        tables = {k: v for k, v in tables.items() if k not in ("data", "partition")}
+    return tables
 
 
-def _held(value: Any) -> dict[str, Any]:
-    held = {
-        one.name: _plain(getattr(value, one.name), one.type) for one in fields(value)
+def _fields(value: Any) -> dict[str, Any]:
+    plain = {
+        item.name: _plain(getattr(value, item.name), item.type)
+        for item in fields(value)
     }
-    # What is none is what a file leaves out.
-    return {k: v for k, v in held.items() if v is not None}
+    # TOML has no null: a key without a value is omitted.
+    return {k: v for k, v in plain.items() if v is not None}

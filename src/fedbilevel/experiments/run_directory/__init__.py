@@ -1,1 +1,1 @@
-"""The directory of a run: who may write to it, and what it holds."""
+"""Run directories: their lock, their files, and reading them."""

@@ -1,10 +1,11 @@
-"""Failed runs: a file in the run directory holds the reason."""
+"""Failed runs: a file in the run directory has the reason."""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite, nan
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
@@ -24,8 +25,8 @@ class Failure(NamedTuple):
     """The end of a run that diverged.
 
     Attributes:
-        rounds: after how many rounds the run was last measured before it failed.
-        reason: the error's message.
+        rounds: number of rounds before the last measurement.
+        reason: message of the error.
 
     Example:
         >>> str(Failure(40, "the validation loss is inf"))
@@ -54,7 +55,7 @@ def write_failure(directory: Path, failure: Failure) -> None:
 
 
 def read_failure(directory: Path) -> Failure | None:
-    """Return the failure that is written in a run directory; None without one.
+    """Return the failure in a run directory; None without one.
 
     Raises:
         ValueError: if the file is damaged.
@@ -63,14 +64,16 @@ def read_failure(directory: Path) -> Failure | None:
         >>> read_failure(Path("nowhere"))
     """
     file = directory / FAILURE
-    cure = "remove it, and resume the run to learn whether it fails."
+    cure = (
+        "remove it, and resume the run, which fails again if its numbers diverge: "
+        f"fedbilevel resume {quote(str(directory))}."
+    )
     try:
         content = read_regular(file, cure)
     except FileNotFoundError:
         return None
     try:
-        told = json.loads(content)
-        failure = Failure(**told)
+        failure = Failure(**json.loads(content))
     except (ValueError, TypeError, RecursionError):
         failure = Failure(-1, "")
     if not isinstance(failure.rounds, int) or failure.rounds < 0:
@@ -81,19 +84,19 @@ def read_failure(directory: Path) -> Failure | None:
 def divergence(records: Sequence[Record]) -> Failure | None:
     """Return the failure of a run that diverged without an error; None otherwise.
 
-    A run has diverged if the upper loss is not finite at the end, or another value is
-    not that was finite before, or if one of the two losses is a thousand times as large
-    as its first finite value. Another metric that was never finite is not defined for
-    the task: it is no failure.
+    A run has diverged if the upper loss is not finite at the end, if another metric
+    that was finite before is not, or if one of the two losses is a thousand times its
+    first finite value. A metric that was never finite is undefined for the task, which
+    is no failure.
 
     Args:
-        records: of the run, oldest first.
+        records: records of the run, oldest first.
 
     Example:
         >>> from fedbilevel import Costs
         >>> def losses(*values):
-        ...     found = ({"loss": one} for one in values)
-        ...     return [Record(n, 0.1, Costs(), one) for n, one in enumerate(found)]
+        ...     metrics = ({"loss": value} for value in values)
+        ...     return [Record(n, 0.1, Costs(), m) for n, m in enumerate(metrics)]
         >>> str(divergence(losses(2.0, 3.0, float("inf"), float("nan"))))
         'last measured after 1 rounds: the validation loss is nan after 3 rounds'
         >>> str(divergence(losses(2.0, 3.0, 5e33)))
@@ -105,10 +108,10 @@ def divergence(records: Sequence[Record]) -> Failure | None:
     last = records[-1]
     for name, value in last.figures.items():
         if not isfinite(value):
-            known = _finite(records, name)
-            if known or name == LOSS:
+            finite = _finite(records, name)
+            if finite or name == LOSS:
                 return Failure(
-                    known[-1].rounds if known else 0,
+                    finite[-1].rounds if finite else 0,
                     f"the {title_of(name)} is {value} after {last.rounds} rounds",
                 )
     return growth(records, LOSS) or growth(records, TRAINING_LOSS)
@@ -118,8 +121,8 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
     """Return the failure of a loss that is a thousand times its first finite value.
 
     Args:
-        records: of the run, oldest first.
-        name: of the loss.
+        records: records of the run, oldest first.
+        name: name of the loss.
 
     Example:
         >>> from fedbilevel import Costs
@@ -128,37 +131,41 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
         Failure(rounds=3, reason='the validation loss grew from 1 to 6561')
         >>> growth(records, "training_loss")
     """
-    known = _finite(records, name)
-    if not known:
+    finite = _finite(records, name)
+    if not finite:
         return None
-    # A file may hold 2 where 2.0 was measured.
+    # JSON may have 2 for a measured 2.0.
     before, after = (
-        float(one.figures.get(name, nan)) for one in (known[0], records[-1])
+        float(record.figures.get(name, nan)) for record in (finite[0], records[-1])
     )
     if not has_grown(before, after):
         return None
-    small = [one for one in known if not has_grown(before, float(one.figures[name]))]
-    words = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
-    return Failure(small[-1].rounds, words)
+    small = [
+        record
+        for record in finite
+        if not has_grown(before, float(record.figures[name]))
+    ]
+    reason = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
+    return Failure(small[-1].rounds, reason)
 
 
 def _finite(records: Sequence[Record], name: str) -> list[Record]:
-    """Return the records that have a finite value of a name."""
-    return [one for one in records if isfinite(one.figures.get(name, nan))]
+    """Return the records in which a metric is finite."""
+    return [record for record in records if isfinite(record.figures.get(name, nan))]
 
 
 @contextmanager
-def failure_recorded(directory: Path) -> Iterator[None]:
-    """Write a failure to the run directory when the numbers of a run end it.
+def record_failure(directory: Path) -> Iterator[None]:
+    """Write a failure to the run directory if a divergence ends the run.
 
-    Any other error (memory, disk, a mistake in a file) says nothing about the run's
-    settings, so it is not written: the run can be resumed.
+    Any other error (memory, disk, a mistake in a file) does not depend on the settings
+    of the run, so it is not written, and the run can be resumed.
 
     Example:
         >>> import tempfile
         >>> directory = Path(tempfile.mkdtemp())
         >>> try:
-        ...     with failure_recorded(directory):
+        ...     with record_failure(directory):
         ...         raise ArithmeticError("all uploads are not finite")
         ... except ArithmeticError:
         ...     read_failure(directory).reason
@@ -167,7 +174,7 @@ def failure_recorded(directory: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # The debug engine's DeviceError is caused by the error of a device's numbers.
+        # The cause of the debug engine's DeviceError is an ArithmeticError.
         if _is_divergence(error) or _is_divergence(error.__cause__):
             *_, last = 0, *(record.rounds for record in read_records(directory))
             write_failure(directory, Failure(last, str(error)))
@@ -175,6 +182,6 @@ def failure_recorded(directory: Path) -> Iterator[None]:
 
 
 def _is_divergence(error: BaseException | None) -> bool:
-    # Python's own errors are mistakes in a file: arrays divide by zero without one.
+    # Arrays divide by zero without an error, so Python's errors are mistakes in code.
     mistakes = ZeroDivisionError | OverflowError
     return isinstance(error, ArithmeticError) and not isinstance(error, mistakes)

@@ -1,26 +1,26 @@
-"""What a run's directory holds."""
+"""Names of the files in a run directory."""
 
 from pathlib import Path
 
 EXPERIMENT = "experiment.toml"
 PROBLEM = "problem.py"
-"""Of a custom problem: its file as it was when the run began or was last resumed."""
+"""A copy of a custom problem's file when the run was started or last resumed."""
 CHECKPOINTS = "checkpoints"
 SOLUTION = "solution.npz"
 FAILURE = "failure.json"
-"""Of a failed run: the reason, and after how many rounds it was last measured."""
+"""The reason of a failed run, and the rounds of its last measurement."""
 CAUSE = "cause.txt"
-"""Of a run that ended badly: which step was too large."""
+"""The step that was too large in a run that ended badly."""
 BASELINE = "baseline.json"
 """The record of the same training with x fixed at its start."""
 RUN = "run"
-"""Of a run across sites: the name under which server and sites know it."""
+"""The name of a run across sites, on server and sites."""
 EXCHANGES = "exchanges.jsonl"
-"""Of a run across sites: who took part in each exchange, and who did not and why."""
+"""The participants and the exclusions of each exchange of a run across sites."""
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Whether a run can be resumed from a directory.
+    """Return whether a run directory has checkpoints.
 
     Example:
         >>> has_checkpoints(Path("nowhere"))

@@ -1,4 +1,4 @@
-"""A directory belongs to one run at a time."""
+"""A lock that lets one process at a time run in a directory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,45 +10,41 @@ LOCK = ".lock"
 
 
 class LockedError(ValueError):
-    """A directory in which another process is running.
-
-    Example:
-        >>> str(LockedError("another process is running in runs/first"))
-        'another process is running in runs/first'
-    """
+    """A run directory that is locked by another process."""
 
 
 @contextmanager
 def run_lock(directory: Path) -> Iterator[None]:
-    """Make a directory, and keep other processes from running in it meanwhile.
+    """Create a run directory if necessary, and lock it.
 
-    A new directory in which nothing is written, as by a run that is refused, is removed.
+    A new directory is removed at the end if it is empty, as after an invalid run.
 
     Raises:
-        LockedError: if another one does already.
+        LockedError: if another process has locked the directory.
 
     Example:
         >>> import tempfile
         >>> with run_lock(Path(tempfile.mkdtemp()) / "first"):
         ...     pass
     """
-    made = [one for one in (directory, *directory.parents) if not one.exists()]
+    created = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise LockedError(
-            f"another process is running in {directory}; wait for it, or choose another "
-            "--directory."
+            f"{directory} is locked: another process is running in it; wait until that "
+            "process ends, or choose another --directory."
         ) from None
     try:
         yield
     finally:
         with suppress(OSError):
-            if made and [one.name for one in directory.iterdir()] == [LOCK]:
-                # While it is held, so that no other process takes it in between.
+            if created and [path.name for path in directory.iterdir()] == [LOCK]:
+                # The file is removed before the release, so that no other process
+                # acquires the lock of a directory that is about to be removed.
                 (directory / LOCK).unlink()
-                for one in made:
-                    one.rmdir()
+                for path in created:
+                    path.rmdir()
         lock.release()

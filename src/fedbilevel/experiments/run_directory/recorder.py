@@ -1,4 +1,4 @@
-"""Measurements taken, written down and told to trackers, off the run's own time."""
+"""Measure a run, write its records and send them to trackers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,32 +12,39 @@ from fedbilevel.tracking.records import Journal, Record
 
 
 class Recorder:
-    """Takes records of a run.
+    """A recorder of measurements.
 
-    A run's time is that of its rounds, however often and however long it is measured.
+    The time of a run is the time of its rounds, without the time of measurements.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
         >>> with Journal(Path(tempfile.mkdtemp()), first=0) as journal:
-        ...     told = []
-        ...     recorder = Recorder(journal, told.append, lambda x, y: {"loss": x + y})
+        ...     sent = []
+        ...     recorder = Recorder(journal, sent.append, lambda x, y: {"loss": x + y})
         ...     recorder.record(1, Costs(), 1.0, 2.0).figures
         {'loss': 3.0}
-        >>> [record.rounds for record in told]
+        >>> [record.rounds for record in sent]
         [1]
     """
 
     def __init__(
         self,
         journal: Journal,
-        tell: Callable[[Record], None],
+        send: Callable[[Record], None],
         measure: Callable[[Upper, Lower], Mapping[str, float]],
-        began: float | None = None,
+        start: float | None = None,
     ) -> None:
-        """Write to a journal, tell trackers; rounds began now, or at that time."""
-        self._journal, self._tell, self._measure = journal, tell, measure
-        self._began = time.monotonic() if began is None else began
+        """Set the journal, the trackers, and the start of the first round.
+
+        Args:
+            journal: journal of the run.
+            send: function that sends a record to the trackers.
+            measure: function that returns the metrics of x and y.
+            start: time of the start by `time.monotonic`; default: now.
+        """
+        self._journal, self._send, self._measure = journal, send, measure
+        self._start = time.monotonic() if start is None else start
 
     def record(
         self,
@@ -47,17 +54,17 @@ class Recorder:
         y: Lower,
         seconds: float | None = None,
         exclusions: Exclusions = Exclusions(),
-        figures: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> Record:
-        """Measure after so many rounds, unless figures are given; return the record."""
+        """Measure unless metrics are given, write the record, and return it."""
         jax.block_until_ready((x, y))
         paused = time.monotonic()
         if seconds is None:
-            seconds = self._journal.seconds + paused - self._began
-        if figures is None:
-            figures = self._measure(x, y)
-        record = Record(rounds, seconds, costs, figures, exclusions)
+            seconds = self._journal.seconds + paused - self._start
+        if metrics is None:
+            metrics = self._measure(x, y)
+        record = Record(rounds, seconds, costs, metrics, exclusions)
         self._journal.write(record)
-        self._tell(record)
-        self._began += time.monotonic() - paused
+        self._send(record)
+        self._start += time.monotonic() - paused
         return record

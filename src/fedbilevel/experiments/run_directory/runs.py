@@ -1,8 +1,9 @@
-"""A run in its directory: what it was asked, where it is, what was measured of it."""
+"""Runs in their directories: read, write, and delete them."""
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
@@ -29,35 +30,31 @@ class Run(NamedTuple):
     """A run in a directory.
 
     Attributes:
-        experiment: what was asked for.
-        records: what was measured, oldest first.
-
-    Example:
-        >>> Run._fields
-        ('experiment', 'records')
+        experiment: settings of the run.
+        records: measurements, oldest first.
     """
 
     experiment: Experiment
     records: list[Record]
 
 
-def asked_of(directory: Path) -> Experiment:
-    """Return what the run in a directory was asked to do.
+def read_run_experiment(directory: Path) -> Experiment:
+    """Return the experiment of the run in a directory.
 
     Raises:
-        ValueError: if it is no directory of a run.
+        ValueError: if the directory is not a run directory.
 
     Example:
-        >>> asked_of(Path("nowhere"))
+        >>> read_run_experiment(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        ValueError: nowhere has no experiment.toml, so it is no directory of a run; see
-        what fedbilevel run said at its end.
+        ValueError: nowhere is not a run directory: it has no file experiment.toml; give
+        the directory that fedbilevel run printed.
     """
     if not (directory / EXPERIMENT).is_file():
         raise ValueError(
-            f"{directory} has no {EXPERIMENT}, so it is no directory of a run; see what "
-            "fedbilevel run said at its end."
+            f"{directory} is not a run directory: it has no file {EXPERIMENT}; give "
+            "the directory that fedbilevel run printed."
         )
     return read_experiment(directory / EXPERIMENT)
 
@@ -66,38 +63,37 @@ def read_run(directory: Path) -> Run:
     """Return the run in a directory.
 
     Raises:
-        ValueError: if there is none, or nothing was measured of it.
-
-    Example:
-        >>> read_run.__name__
-        'read_run'
+        ValueError: if the directory has no run, or a run without measurements.
     """
-    run = Run(asked_of(directory), list(read_records(directory)))
+    run = Run(read_run_experiment(directory), list(read_records(directory)))
     failure = read_failure(directory)
     if not run.records and failure is not None:
         raise ValueError(
-            f"the run in {directory} failed before anything was measured: {failure.reason}"
+            f"{directory}: the run failed before its first measurement: "
+            f"{failure.reason}"
         )
     if not run.records:
         raise ValueError(
-            f"nothing was measured yet of the run in {directory}; go on with it by: "
-            f"fedbilevel resume {directory}."
+            f"{directory}: the run has no measurements yet; resume it with: fedbilevel "
+            f"resume {quote(str(directory))}."
         )
     return run
 
 
-def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment, Path]:
-    """Return an experiment as its run keeps it, and the directory of that run.
+def resolve_run_directory(
+    experiment: Experiment, file: Path, suffix: str
+) -> tuple[Experiment, Path]:
+    """Return an experiment without its `directory`, and the run directory.
 
     Args:
-        experiment: what is asked for.
-        file: that it was read from.
-        suffix: of the directory's name.
+        experiment: experiment to run.
+        file: file of the experiment.
+        suffix: suffix of the name of the run directory.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> experiment, directory = placed(Experiment(FedBiO(0.1)), Path("a/b.toml"), "")
-        >>> directory.as_posix()
+        >>> experiment = Experiment(FedBiO(0.1))
+        >>> resolve_run_directory(experiment, Path("a/b.toml"), "")[1].as_posix()
         'a/runs/b'
     """
     directory = experiment.directory or file.parent / "runs" / file.stem
@@ -107,16 +103,16 @@ def placed(experiment: Experiment, file: Path, suffix: str) -> tuple[Experiment,
 
 
 def keep(experiment: Experiment, directory: Path) -> None:
-    """Write down what a run is asked to do, and forget how an earlier one ended.
+    """Write the experiment of a run, and delete the results of an earlier end.
 
-    The file of a custom problem is copied: it may be edited after the run.
+    The file of a custom problem is copied, because it may be edited after the run.
 
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
         >>> directory = Path(tempfile.mkdtemp()) / "first"
         >>> keep(Experiment(FedBiO(0.1)), directory)
-        >>> asked_of(directory).rounds
+        >>> read_run_experiment(directory).rounds
         100
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -129,12 +125,12 @@ def keep(experiment: Experiment, directory: Path) -> None:
     ):
         with replacing(directory / PROBLEM) as unfinished:
             shutil.copyfile(experiment.problem.file, unfinished)
-    for ending in (SOLUTION, BASELINE, FAILURE, CAUSE):
-        (directory / ending).unlink(missing_ok=True)
+    for name in (SOLUTION, BASELINE, FAILURE, CAUSE):
+        (directory / name).unlink(missing_ok=True)
 
 
 def problem_edited(experiment: Experiment, directory: Path) -> bool:
-    """Whether the file of a custom problem is another than that of a run.
+    """Return whether the file of a custom problem was edited since its run.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -144,23 +140,23 @@ def problem_edited(experiment: Experiment, directory: Path) -> bool:
     copy = directory / PROBLEM
     if not isinstance(experiment.problem, CustomProblem) or not copy.is_file():
         return False
-    cure = "put the problem's file back."
+    cure = "restore the file of the problem."
     try:
-        now = read_regular(experiment.problem.file, cure)
+        current = read_regular(experiment.problem.file, cure)
     except FileNotFoundError:
         raise ValueError(
-            f"problem.file: there is no {experiment.problem.file}; as it was run it is "
-            f"{copy}."
+            f"problem.file: {experiment.problem.file} does not exist; restore it from "
+            f"the copy of the run, {copy}."
         ) from None
-    return now != read_regular(copy, cure)
+    return current != read_regular(copy, cure)
 
 
 def discard(directory: Path) -> None:
-    """Delete a run from its directory; files that no run writes stay.
+    """Delete the files of a run from its directory; other files stay.
 
     Raises:
-        ValueError: if it is no run directory, or of a run across sites, which other
-            machines know too, or another process is running in it.
+        ValueError: if the directory is not a run directory, or has a run across sites,
+            which server and sites know too, or is locked.
 
     Example:
         >>> import tempfile
@@ -171,25 +167,25 @@ def discard(directory: Path) -> None:
         >>> (directory / EXPERIMENT).exists()
         False
     """
-    asked_of(directory)
+    read_run_experiment(directory)
     if (directory / RUN).exists():
         raise ValueError(
-            f"{directory} holds a run across sites, which is not replaced; give the "
-            "experiment another directory."
+            f"{directory} has a run across sites, which cannot be replaced; choose "
+            "another --directory."
         )
     with run_lock(directory):
         if (directory / CHECKPOINTS).is_symlink():
-            # What it leads to may be somebody else's.
+            # The target of the link may belong to another program.
             (directory / CHECKPOINTS).unlink()
         elif (directory / CHECKPOINTS).exists():
             shutil.rmtree(directory / CHECKPOINTS)
-        # The settings go last: until then it is known as a run directory.
+        # The experiment is last, so that an interrupted deletion can be repeated.
         for file in (RECORDS, SOLUTION, BASELINE, FAILURE, CAUSE, PROBLEM, EXPERIMENT):
             (directory / file).unlink(missing_ok=True)
 
 
 def finished(experiment: Experiment, directory: Path) -> bool:
-    """Whether all rounds of a run were made and measured.
+    """Return whether a run has measured its last round.
 
     Example:
         >>> from fedbilevel import FedBiO

@@ -1,4 +1,4 @@
-"""What a run has learnt, in a file that NumPy reads."""
+"""The solution of a run, in a file that NumPy reads."""
 
 import io
 import zlib
@@ -18,9 +18,9 @@ from fedbilevel.problems.task import Task
 from fedbilevel.regular_files import read_regular
 
 HEADER = 10_000
-"""Bytes that NumPy may write before the numbers of an array."""
+"""An upper bound of the bytes that NumPy writes before the numbers of an array."""
 
-
+CHANGED = "The problem has changed since the run; run the experiment again."
 UNREADABLE = (
     ValueError,
     EOFError,
@@ -32,26 +32,22 @@ UNREADABLE = (
     BadZipFile,
     zlib.error,
 )
-"""What NumPy raises at files that are none of its own."""
+"""Errors that NumPy raises for files that are not valid `.npz` files."""
 
 
 class Solution(NamedTuple):
     """Both variables at the end of a run.
 
     Attributes:
-        x: the upper variable, what was tuned.
-        y: the lower variable, the model.
-
-    Example:
-        >>> Solution(1.0, 2.0).y
-        2.0
+        x: upper variable, such as tuned hyperparameters.
+        y: lower variable, such as the weights of a model.
     """
 
     x: Upper
     y: Lower
 
 
-def write_solution(directory: Path, learnt: Solution) -> None:
+def write_solution(directory: Path, solution: Solution) -> None:
     """Write `solution.npz`: an array for each leaf of x and y, named by its path.
 
     Example:
@@ -62,15 +58,15 @@ def write_solution(directory: Path, learnt: Solution) -> None:
         ["x['rate']", 'y']
     """
     with replacing(directory / SOLUTION) as unfinished:
-        np.savez(unfinished, **_named(learnt))
+        np.savez(unfinished, **_named(solution))
 
 
 def read_solution(directory: Path, task: Task) -> Solution:
-    """Read `solution.npz` into variables like those of the run's task.
+    """Return the solution in `solution.npz`, with the structure of the run's task.
 
     Raises:
-        ValueError: if the run has not come to its end, is of another problem, or the
-            file is damaged.
+        ValueError: if the run is not finished, or of another problem, or the file is
+            damaged.
 
     Example:
         >>> import tempfile
@@ -82,63 +78,64 @@ def read_solution(directory: Path, task: Task) -> Solution:
         True
     """
     file = directory / SOLUTION
-    again = (
-        f"remove it, and make it anew by: fedbilevel resume {quote(str(directory))}."
-    )
+    command = f"fedbilevel resume {quote(str(directory))}"
+    cure = f"remove it, and write it again with: {command}."
     try:
-        content = read_regular(file, again)
+        content = read_regular(file, cure)
     except FileNotFoundError:
         raise ValueError(
-            f"{directory} has no {SOLUTION}: the run has not come to its end; go on with "
-            f"it by: fedbilevel resume {quote(str(directory))}."
+            f"{directory} has no {SOLUTION}: the run is not finished; resume it with: "
+            f"{command}."
         ) from None
-    like = Solution(task.x, task.y)
-    wanted = _named(like)
+    start = Solution(task.x, task.y)
+    expected = _named(start)
     try:
-        arrays = _arrays(content, {name: one.nbytes for name, one in wanted.items()})
+        arrays = _arrays(
+            content, {name: leaf.nbytes for name, leaf in expected.items()}
+        )
     except UNREADABLE:
-        # Its words are NumPy's, which suggests to load pickled objects.
-        raise ValueError(f"{file} is damaged; {again}") from None
-    if sorted(wanted) != sorted(arrays):
+        # NumPy's message suggests to load pickled objects, which is not safe.
+        raise ValueError(f"{file} is damaged; {cure}") from None
+    if sorted(expected) != sorted(arrays):
         raise ValueError(
-            f"{file} has {', '.join(arrays) or 'nothing'}, but the problem has "
-            f"{', '.join(wanted)}: it has changed since; run it again."
+            f"{file} has the arrays {', '.join(arrays) or '(none)'}, but the variables "
+            f"of the problem are {', '.join(expected)}. {CHANGED}"
         )
     leaves = [
-        _as(arrays[name], leaf, f"{name} of {file}") for name, leaf in wanted.items()
+        _as(arrays[name], leaf, f"{name} of {file}") for name, leaf in expected.items()
     ]
-    found: Solution = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    return found
+    solution: Solution = jax.tree.unflatten(jax.tree.structure(start), leaves)
+    return solution
 
 
 def _arrays(content: bytes, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the arrays of a file; those of other names unread.
+    """Return the arrays of a file by name; None for other names than those of `sizes`.
 
     Raises:
         Exception: one of `UNREADABLE`.
     """
-    with ZipFile(io.BytesIO(content)) as packed:
-        for member in packed.infolist():
-            # A few packed bytes can stand for more than there is memory.
-            most = sizes.get(member.filename.removesuffix(".npy"))
-            if most is not None and member.file_size > most + HEADER:
-                raise ValueError("it unpacks to more than the problem has")
+    with ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.infolist():
+            # A small compressed file can unpack to more bytes than there is memory.
+            size = sizes.get(member.filename.removesuffix(".npy"))
+            if size is not None and member.file_size > size + HEADER:
+                raise ValueError("The file unpacks to more bytes than the problem has.")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return {name: arrays[name] if name in sizes else None for name in arrays}
 
 
-def _as(array: Any, like: Any, what: str) -> Any:
-    if array.shape != like.shape:
+def _as(array: Any, expected: Any, name: str) -> Any:
+    if array.shape != expected.shape:
         raise ValueError(
-            f"{what} has shape {array.shape}, but the problem has {like.shape}: it has "
-            "changed since; run it again."
+            f"{name} has shape {array.shape}, but the problem has {expected.shape}. "
+            f"{CHANGED}"
         )
-    # NumPy's files forget the names of dtypes that are not its own.
-    return array.view(like.dtype) if array.dtype.kind == "V" else array
+    # NumPy's files do not keep the names of other dtypes than NumPy's.
+    return array.view(expected.dtype) if array.dtype.kind == "V" else array
 
 
-def _named(learnt: Solution) -> dict[str, Any]:
+def _named(solution: Solution) -> dict[str, Any]:
     return {
         jax.tree_util.keystr(path).lstrip("."): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(learnt)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(solution)
     }

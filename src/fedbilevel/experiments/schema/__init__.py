@@ -1,10 +1,10 @@
-"""What an experiment file can ask for: one dataclass a table of the file."""
+"""The schema of experiment files: one dataclass for each table."""
 
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice, Sharded
 from fedbilevel.experiments.schema.experiment import AlgorithmChoice, Experiment
-from fedbilevel.experiments.schema.federation import Federated
+from fedbilevel.experiments.schema.federation import FederationSettings
 from fedbilevel.experiments.schema.outputs import (
     CheckpointSettings,
     Evaluation,
@@ -21,7 +21,7 @@ __all__ = [
     "EngineChoice",
     "Evaluation",
     "Experiment",
-    "Federated",
+    "FederationSettings",
     "Partition",
     "ProblemChoice",
     "Sharded",

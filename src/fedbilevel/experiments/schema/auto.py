@@ -1,4 +1,4 @@
-"""The algorithm of a file that asks for none: "auto"."""
+"""Settings of the algorithm "auto", which chooses its own rates."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,17 @@ from fedbilevel.mathematics.settings import UpperRate
 
 @dataclass(frozen=True)
 class Auto:
-    """FedBiO that finds its own rates, as long as the run is.
+    """FedBiO with rates chosen automatically for the number of rounds.
 
-    In a file it is `algorithm = "auto"`, or a table with `name = "auto"` where a
-    setting is to be another.
+    In a file: `algorithm = "auto"`, or a table with `name = "auto"` and the settings
+    to change.
 
     Attributes:
-        upper_rate: about how far a coordinate of x moves in a round.
-        local_steps: steps between two exchanges.
-        batch_size: examples in each of the four batches of a step.
-        rounds: after which x rests; by default those of the experiment.
+        upper_rate: approximate distance that a coordinate of x moves in a round.
+        local_steps: local steps between two exchanges.
+        batch_size: examples in each of the four batches of a local step.
+        rounds: number of rounds after which x stops moving; None for `rounds` of the
+            experiment.
 
     Example:
         >>> Auto().over(300).rounds
@@ -30,10 +31,10 @@ class Auto:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        self.over(2)  # refuses what is impossible
+        self.over(2)  # Raises an error for settings outside their ranges.
 
     def over(self, rounds: int) -> AutoFedBiO:
-        """Return the algorithm of a run of so many rounds.
+        """Return the algorithm for a run of the given number of rounds.
 
         Example:
             >>> Auto(rounds=200).over(300).rounds

@@ -1,4 +1,4 @@
-"""The data of an experiment, and who holds them."""
+"""Settings of the data of an experiment and of their partition over devices."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,34 +13,35 @@ from fedbilevel.mathematics.settings import (
 )
 
 HUB_FIELDS = ("path", "features", "label", "splits")
-"""The fields of `Data` that are about sets of the Hugging Face hub."""
+"""The fields of `Data` that apply only to data sets of the Hugging Face hub."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which examples there are; a problem of your own brings its own.
+    """The data set of an experiment; a custom problem loads its own data.
 
     Attributes:
-        name: of the data set; "hub" for any in the layout of the Hugging Face hub.
-        train_size: examples of lower losses; all that are left by default.
-        validation_size: examples of upper losses; by default a fifth of all.
-        label_noise: the share of training labels drawn anew at random.
-        imbalance: how many times the most frequent class outnumbers the rarest in training.
-        seed: of the order of examples, of noise and tail.
-        path: of the hub's set: its name there, or a directory beside the experiment file,
-            or anywhere by its whole path.
-        features: the hub's columns that are learnt from; by default its images, or else
-            its numbers.
-        label: the hub's column of classes; "label" by default.
-        splits: the hub's parts for training and for test; "train" and "test" by
-            default.
+        name: name of the data set; "hub" for a data set in the layout of the Hugging
+            Face hub (see `path`).
+        train_size: number of training examples (lower loss); None for all examples that
+            are not used for validation.
+        validation_size: number of validation examples (upper loss); None for a fifth of
+            all examples.
+        label_noise: fraction of training labels replaced by random labels, 0 to 1.
+        imbalance: ratio of the largest to the smallest class in the training
+            examples, at least 1.
+        seed: seed of the order of examples, of label noise and of imbalance.
+        path: with name "hub": name of the data set on the hub, or a directory
+            (relative to the experiment file, or absolute).
+        features: with name "hub": columns used as features; None for the image columns,
+            or for the numeric columns if there are no images.
+        label: with name "hub": column of class labels; None for "label".
+        splits: with name "hub": names of the training and the test split; None for
+            "train" and "test".
 
     Raises:
-        ValueError: if "hub" has no path, or another set has what is the hub's.
-
-    Example:
-        >>> Data().name
-        'digits'
+        ValueError: if name is "hub" without a path, or a field of the hub is set for
+            another data set.
     """
 
     name: Literal["digits", "mnist", "fashion_mnist", "adult", "newsgroups", "hub"] = (
@@ -48,9 +49,9 @@ class Data:
     )
     train_size: Count | None = None
     validation_size: Count | None = None
-    label_noise: Annotated[float, Range(at_least=0.0, at_most=1.0, kind="a share")] = (
-        0.0
-    )
+    label_noise: Annotated[
+        float, Range(at_least=0.0, at_most=1.0, kind="a fraction")
+    ] = 0.0
     imbalance: Annotated[float, Range(at_least=1.0)] = 1.0
     seed: Seed = 0
     path: str | None = None
@@ -63,32 +64,30 @@ class Data:
         if self.name == "hub" and self.path is None:
             raise SettingError(
                 "path",
-                'data of name "hub" need one: a name on the hub, or a directory.',
+                'it is missing, but name is "hub"; give the name of a data set on the '
+                "Hugging Face hub, or a directory.",
             )
-        given = [name for name in HUB_FIELDS if getattr(self, name) is not None]
-        if given and self.name != "hub":
+        hub_fields = [name for name in HUB_FIELDS if getattr(self, name) is not None]
+        if hub_fields and self.name != "hub":
             raise SettingError(
-                given[0],
-                f'it is for name = "hub" only, but the name is {self.name!r}; leave '
-                "out one of the two.",
+                hub_fields[0],
+                f'this key applies only if name is "hub", but name is "{self.name}"; '
+                'remove the key, or set name = "hub".',
             )
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Who holds which examples.
+    """The partition of the examples over devices.
 
     Attributes:
-        devices: how many there are, unless they are natural.
-        concentration: of the Dirichlet distribution by which each device has its own
-            mixture of classes; the smaller, the less alike. Alike by default.
-        natural: whether each natural group of the data is a device; those of `adult`
-            are occupations.
-        seed: of the deal.
-
-    Example:
-        >>> Partition().devices
-        8
+        devices: number of devices; ignored if `natural` is true.
+        concentration: concentration of the Dirichlet distribution of each device's
+            class proportions, smaller for more heterogeneous devices (requires
+            flwr-datasets); None for the same proportions on all devices.
+        natural: whether each natural group of the data set is a device; for `adult`
+            the groups are occupations.
+        seed: seed of the partition.
     """
 
     devices: Count = 8
@@ -100,5 +99,7 @@ class Partition:
         check_ranges(self)
         if self.natural and self.concentration is not None:
             raise SettingError(
-                "concentration", "natural devices have none; leave out one of the two."
+                "concentration",
+                f"natural is true, so concentration = {self.concentration:g} would be "
+                "ignored; remove one of the two keys.",
             )

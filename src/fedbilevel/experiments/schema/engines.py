@@ -1,4 +1,4 @@
-"""The engines that an experiment file can name."""
+"""Settings of the engines that an experiment file can select."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,12 +13,9 @@ class Sharded:
     """The sharded engine on all JAX devices.
 
     Attributes:
-        cores: of this machine's CPU to use; none to leave that to JAX.
-        chunk_size: devices in a chunk.
-
-    Example:
-        >>> Sharded(cores=2).cores
-        2
+        cores: number of CPU cores of this machine to use; None to let JAX choose.
+        chunk_size: number of devices computed at once on each JAX device; None to let
+            the engine choose.
     """
 
     cores: Count | None = None
@@ -29,4 +26,4 @@ class Sharded:
 
 
 EngineChoice: TypeAlias = Simulation | Sharded | DebugSimulation
-"""The engines that a file can name."""
+"""An engine that an experiment file can select."""

@@ -1,4 +1,4 @@
-"""All that an experiment file can ask for."""
+"""The settings of an experiment, as its file gives them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.data import Data, Partition
 from fedbilevel.experiments.schema.engines import EngineChoice
-from fedbilevel.experiments.schema.federation import Federated
+from fedbilevel.experiments.schema.federation import FederationSettings
 from fedbilevel.experiments.schema.outputs import (
     CheckpointSettings,
     Evaluation,
@@ -30,42 +30,39 @@ from fedbilevel.problems.ready_made import WithBundledData
 from fedbilevel.problems.regularisation import Regularisation
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
-"""What a file can name: any algorithm of `registry.kinds`, or one by its place."""
+"""An algorithm that a file can select: one of `list_types`, or `module:Class`."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that a run is asked to do.
+    """The settings of a run; each is a key of the file and an option.
 
     Attributes:
-        algorithm: what devices and server do.
-        problem: what is learnt.
-        data: from which examples.
-        partition: held by whom.
-        engine: where devices' work is done.
-        server_optimiser: moves the upper variable on the server; by default it becomes
-            the mean of what devices send.
-        rounds: how many.
-        seed: of every random choice of the run.
-        participants: devices that take part in a round; all by default.
-        weight_by_size: whether a device counts by the number of its training examples;
-            all count alike by default, as in the paper.
-        size_limit: the most examples that a device counts for where it counts by
-            them; a federation asks for it, as sites claim how many they hold.
-        norm_limit: the largest Euclidean norm of an upload that counts.
-        distance_limit: how many times as far as the median device an upload may go
-            from what was sent, and count; a federation has 10 if this is left out.
-        directory: where everything about the run is kept; by default one named after the
-            file.
-        federation: how it is carried out across sites, by `fedbilevel federate`.
-        evaluation: what is measured.
-        checkpoints: how often the run is saved.
-        tracking: who else is told of measurements.
-
-    Example:
-        >>> from fedbilevel import FedBiO
-        >>> Experiment(FedBiO(0.1)).rounds
-        100
+        algorithm: algorithm of devices and server, or "auto".
+        problem: bilevel problem to solve.
+        data: data set of the problem.
+        partition: partition of the data over devices.
+        engine: engine that computes the devices' work.
+        server_optimiser: optax optimiser of the upper variable on the server, such as
+            {name = "adam", learning_rate = 0.01}; None to set the upper variable to
+            the mean of the uploads.
+        rounds: number of rounds.
+        seed: seed of every random choice of the run.
+        participants: number of devices sampled in each round; None for all devices.
+        weight_by_size: whether the weight of a device is the number of its training
+            examples; otherwise all weights are equal, as in the paper.
+        size_limit: largest weight of a device with `weight_by_size`; None for no limit.
+            A federation requires a limit, because sites report their own sizes.
+        norm_limit: largest Euclidean norm of an accepted upload; None for no limit in a
+            simulation and 1e6 in a federation.
+        distance_limit: largest distance of an accepted upload from the downloaded
+            point, as a multiple (above 1) of the median over devices; None for no
+            limit in a simulation and 10 in a federation.
+        directory: run directory; None for runs/NAME beside the file NAME.toml.
+        federation: federation across sites (`fedbilevel federate`).
+        evaluation: metrics and their frequency.
+        checkpoints: checkpoints of the run.
+        tracking: trackers of metrics.
     """
 
     algorithm: AlgorithmChoice
@@ -82,7 +79,7 @@ class Experiment:
     norm_limit: Positive | None = None
     distance_limit: float | None = None
     directory: Path | None = None
-    federation: Federated = field(default_factory=Federated)
+    federation: FederationSettings = field(default_factory=FederationSettings)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     tracking: Tracking = field(default_factory=Tracking)
@@ -92,38 +89,42 @@ class Experiment:
         if self.distance_limit is not None and not self.distance_limit > 1:
             raise SettingError(
                 "distance_limit",
-                "it says how many times as far as the median device an upload may go; "
-                f"give a number above 1, not {self.distance_limit}.",
+                f"give a number above 1, not {self.distance_limit}: it is a multiple "
+                "of the median distance over devices.",
             )
         if isinstance(self.algorithm, Auto) and self.rounds < 2:
             raise SettingError(
                 "rounds",
-                "the algorithm is auto, whose first round measures and moves nothing; "
-                f"give at least 2, not {self.rounds}.",
+                f"give at least 2, not {self.rounds}: the first round of the algorithm "
+                '"auto" only measures, and moves neither variable.',
             )
         if isinstance(self.algorithm, Auto) and self.server_optimiser is not None:
             raise SettingError(
                 "server_optimiser",
-                "the algorithm is auto, which has an optimiser of its own; leave this "
-                "out, or name another algorithm.",
+                'the algorithm "auto" has its own server optimiser; remove this key, '
+                "or select another algorithm.",
             )
         for name, default in (("data", Data()), ("partition", Partition())):
             if self.brings_data and getattr(self, name) != default:
-                raise SettingError(name, "the problem brings its data; leave this out.")
+                raise SettingError(
+                    name,
+                    f"the problem {type(self.problem).__name__} has its own data and "
+                    "devices; remove this table.",
+                )
 
     @property
     def brings_data(self) -> bool:
-        """Whether the problem has its own data and devices."""
+        """True if the problem has its own data and devices."""
         return isinstance(self.problem, CustomProblem | WithBundledData)
 
     @property
     def limits(self) -> Limits:
-        """What uploads are held to."""
+        """The limits of accepted uploads."""
         return Limits(self.norm_limit, self.distance_limit)
 
     @property
     def title(self) -> str:
-        """Problem and algorithm; a custom problem is named after its file."""
+        """The problem (or the file of a custom problem) and the algorithm, by name."""
         problem = self.problem
         name = (
             problem.file.stem

@@ -1,4 +1,4 @@
-"""The federation in which an experiment file is carried out across sites."""
+"""Settings of a federation that runs an experiment across sites."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +14,26 @@ from fedbilevel.mathematics.settings import (
 
 
 @dataclass(frozen=True)
-class Federated:
-    """What `fedbilevel federate` asks of a federation; `fedbilevel run` ignores it.
+class FederationSettings:
+    """Settings of `fedbilevel federate`; `fedbilevel run` ignores them.
 
     Attributes:
-        sites: their names; by default site-1, site-2 and so on, one a device.
-        kit: the directory of an administrator's startup kit; none to rehearse with
-            processes on this machine.
+        sites: names of the sites; None for site-1, site-2, …, one for each device.
+        kit: directory of the administrator's NVIDIA FLARE startup kit; None for a
+            rehearsal with server and site processes on this machine.
         timeout: seconds that an exchange waits for replies.
-        quorum: how many uploads an exchange needs at least.
-        straggler_factor: how many times as long as half of the sites took the others are waited
-            for, once these and a quorum have answered; by default until the timeout.
-        enrolment_timeout: seconds for sites to load their data and compile.
-        evaluation_timeout: seconds for the server to measure once.
-        connection_timeout: seconds for which the server may not answer before giving up.
-        attempts: how many times a job may fail without progress before giving up.
-        local_code: whether server and sites execute their own reviewed copies of a custom
-            problem's file, so that the job brings no code.
-
-    Example:
-        >>> Federated(sites=("north", "south")).timeout
-        60.0
+        quorum: smallest number of uploads that an exchange requires.
+        straggler_factor: multiple, at least 1, of the time in which half of the sites
+            replied: an exchange with a quorum stops waiting for the others after this
+            time; None to wait until `timeout`.
+        enrolment_timeout: seconds for the sites to load their data and compile.
+        evaluation_timeout: seconds for one evaluation on the server.
+        connection_timeout: seconds without a reply of the server before the command
+            gives up.
+        attempts: number of times that a job may fail without progress before the
+            command gives up.
+        local_code: whether server and sites run their own reviewed copies of a custom
+            problem's file, so that the job contains no code.
     """
 
     sites: tuple[str, ...] | None = None
@@ -51,4 +50,7 @@ class Federated:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.sites is not None and len(set(self.sites)) != len(self.sites or (0, 0)):
-            raise SettingError("sites", "name at least one, and none twice.")
+            raise SettingError(
+                "sites",
+                f"give at least one name, and each name once, not {list(self.sites)}.",
+            )

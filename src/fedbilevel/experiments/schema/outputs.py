@@ -1,4 +1,4 @@
-"""What is measured and kept of a run, and where else it goes."""
+"""Settings of the evaluation, the checkpoints and the tracking of a run."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,16 @@ from fedbilevel.mathematics.settings import Count, check_ranges
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and how often.
+    """The metrics of a run and their frequency.
 
     Attributes:
-        every: rounds between two measurements; the last round always has one.
-        stationarity: whether to solve for y*(x) and measure the distance from it, which
-            takes a while.
-        baseline: whether to train once more with x fixed at its start when the run is
-            finished, to compare with: as many rounds on the same samples, compiled
-            already. `fedbilevel federate` never does, since each round costs exchanges.
-
-    Example:
-        >>> Evaluation().every
-        1
+        every: number of rounds between two evaluations; the last round is always
+            evaluated.
+        stationarity: whether to solve for y*(x) at each evaluation and measure the
+            hypergradient norm and the distance of y from y*(x), which is slow.
+        baseline: whether to train again with x fixed at its start after the run, as a
+            baseline with the same rounds and samples. `fedbilevel federate` never
+            trains a baseline, because each round costs exchanges.
     """
 
     every: Count = 1
@@ -32,15 +29,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """Checkpoints of a run, in its directory.
+    """Checkpoints in the run directory.
 
     Attributes:
-        every: rounds between two.
-        keep: how many of the newest stay.
-
-    Example:
-        >>> CheckpointSettings().every
-        10
+        every: number of rounds between two checkpoints.
+        keep: number of newest checkpoints to keep.
     """
 
     every: Count = 10
@@ -52,17 +45,13 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where measurements go besides `metrics.jsonl` in the run's directory.
+    """Trackers of metrics, besides `metrics.jsonl` in the run directory.
 
     Attributes:
-        tensorboard: whether to write TensorBoard's files, into the run's directory.
-        mlflow: the address of an MLflow tracking server, such as
-            http://127.0.0.1:5000.
-        wandb: a project of Weights & Biases.
-
-    Example:
-        >>> Tracking().tensorboard
-        False
+        tensorboard: whether to write TensorBoard files to the run directory.
+        mlflow: address of an MLflow tracking server, such as http://127.0.0.1:5000;
+            None without MLflow.
+        wandb: name of a Weights & Biases project; None without Weights & Biases.
     """
 
     tensorboard: bool = False

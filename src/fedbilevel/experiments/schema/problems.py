@@ -1,4 +1,4 @@
-"""The problems that an experiment file can name."""
+"""Settings of the problems that an experiment file can select."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +9,14 @@ from fedbilevel.problems.ready_made import FromExamples, WithBundledData
 
 @dataclass(frozen=True)
 class CustomProblem:
-    """A problem of your own: a Python file with a function `task`.
+    """A custom problem: a Python file with a function `task`.
 
-    In a federation, with `model` and `examples` in its place.
+    In a federation the file has the functions `model` and `examples` instead.
 
     Attributes:
-        file: beside the experiment file, or anywhere by its whole path.
-        sha256: of the file, in a job that names a file instead of bringing it; filled
-            in by `fedbilevel federate` if `federation.local_code` is true.
-
-    Example:
-        >>> CustomProblem(Path("ridge.py")).file.name
-        'ridge.py'
+        file: path of the Python file (relative to the experiment file, or absolute).
+        sha256: SHA-256 digest of the file in a job without code; set by `fedbilevel
+            federate` if `federation.local_code` is true.
     """
 
     file: Path
@@ -28,4 +24,4 @@ class CustomProblem:
 
 
 ProblemChoice: TypeAlias = FromExamples | WithBundledData | CustomProblem
-"""What a file can name: any problem of `registry.kinds`, or one by its place."""
+"""A problem that a file can select: one of `registry.list_types`, or `module:Class`."""

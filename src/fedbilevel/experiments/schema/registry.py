@@ -1,11 +1,12 @@
-"""The classes that a file can name: the library's, those of plug-ins, any by its place.
+"""The types that a file can select: the library's, plug-ins, and `module:Class`.
 
 A plug-in is an installed package with entry points, such as
 
     [project.entry-points."fedbilevel.algorithms"]
     Penalty = "my_package.penalty:Penalty"
 
-Without them a file may say where a class is: `name = "my_package.penalty:Penalty"`.
+Without an entry point, a file gives the import path of the class:
+`name = "my_package.penalty:Penalty"`.
 """
 
 import ast
@@ -29,67 +30,70 @@ from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
 
 AUTO = "auto"
 """The name of `Auto`."""
-NEEDED = {
+REQUIRED_METHODS = {
     "algorithm": (("init", "opening", "phases"),),
     "problem": (("build",), ("task",)),
 }
-"""The methods that a class of each table must have to be one, or else others."""
-NAMED_OTHERWISE = (AutoFedBiO, ServerOptimised)
-"""Algorithms that a file asks for in another way: "auto", `server_optimiser`."""
+"""Methods that a type of each table must have: one of the alternatives."""
+UNLISTED = (AutoFedBiO, ServerOptimised)
+"""Algorithms that a file selects by "auto" and by `server_optimiser` instead."""
 
 
 class UnknownNameError(ValueError):
-    """A table whose name is none of those that there are.
+    """An unknown name in an experiment file.
 
-    Example:
-        >>> UnknownNameError("FedBio", ["FedBiO"]).known
-        ['FedBiO']
+    Attributes:
+        name: the unknown name.
+        known: the known names.
+        key: the key of the table that has the name; "" if the table itself is it.
     """
 
-    def __init__(self, given: str, known: list[str]) -> None:
-        super().__init__(f"{given!r} is none of {', '.join(known)}.")
-        self.given, self.known = given, known
+    def __init__(self, name: str, known: list[str], key: str = "name") -> None:
+        super().__init__(f"{name!r} is none of {', '.join(known)}.")
+        self.name, self.known, self.key = name, known, key
 
 
 TABLES = ("algorithm", "problem", "engine")
-"""The tables of a file that come in several kinds, in the order of their fields."""
+"""The tables of a file with several types, in the order of their fields."""
 
 
 @cache
-def kinds(table: str) -> Mapping[str, type]:
-    """Return the classes that a table of a file can be, by their names.
+def list_types(table: str) -> Mapping[str, type]:
+    """Return the types that a file can select for a table, by name.
 
-    A plug-in that cannot be loaded is warned about and left out.
+    A plug-in that cannot be loaded is omitted with a warning.
 
     Example:
-        >>> list(kinds("engine"))
+        >>> list(list_types("engine"))
         ['Simulation', 'Sharded', 'DebugSimulation']
-        >>> "FedBiO" in kinds("algorithm")
+        >>> "FedBiO" in list_types("algorithm")
         True
     """
     if table == "engine":
-        own: list[type] = [Simulation, Sharded, DebugSimulation]
+        built_in: list[type] = [Simulation, Sharded, DebugSimulation]
     elif table == "problem":
         names = fedbilevel.problems.__all__
-        own = [*_public(table, fedbilevel.problems, names), CustomProblem]
+        built_in = [*_public(table, fedbilevel.problems, names), CustomProblem]
     else:
-        own = [Auto, *_public(table, fedbilevel, _algorithms())]
-    found = {AUTO if one is Auto else one.__name__: one for one in own}
-    for point, kind in plugged_in(f"fedbilevel.{table}s") if table in NEEDED else ():
-        wrong = lacks(table, kind)
-        if wrong is not None:
-            leave_out(point, wrong)
-        elif point.name in found:
+        built_in = [Auto, *_public(table, fedbilevel, _algorithms())]
+    types = {AUTO if cls is Auto else cls.__name__: cls for cls in built_in}
+    has_plugins = table in REQUIRED_METHODS
+    for point, cls in plugged_in(f"fedbilevel.{table}s") if has_plugins else ():
+        reason = invalid_reason(table, cls)
+        if reason is not None:
+            leave_out(point, reason)
+        elif point.name in types:
             leave_out_taken(point, table)
         else:
-            found[point.name] = kind
-    return found
+            types[point.name] = cls
+    return types
 
 
 def _algorithms() -> list[str]:
-    """Return the public names of classes that come from `algorithms`.
+    """Return the public names of classes of the package `algorithms`.
 
-    To ask for all of them would import the whole library before every command.
+    They are read from the stub: `dir(fedbilevel)` has other classes too, and getting
+    each to look at it would import the whole library before every command.
     """
     stub = (files("fedbilevel") / "__init__.pyi").read_text(encoding="utf-8")
     return [
@@ -103,62 +107,65 @@ def _algorithms() -> list[str]:
 
 
 def _public(table: str, face: ModuleType, names: Sequence[str]) -> list[type]:
-    named = (getattr(face, name) for name in sorted(names))
-    found = [one for one in named if lacks(table, one) is None]
-    return [one for one in found if one not in NAMED_OTHERWISE]
+    objects = (getattr(face, name) for name in sorted(names))
+    types = [cls for cls in objects if invalid_reason(table, cls) is None]
+    return [cls for cls in types if cls not in UNLISTED]
 
 
-def lacks(table: str, kind: Any) -> str | None:
-    """Return why something is no class of a table; nothing if it is one.
+def invalid_reason(table: str, cls: Any) -> str | None:
+    """Return the reason why an object is no type of a table; None if it is one.
 
     Example:
-        >>> lacks("algorithm", dict)
-        'it is no dataclass.'
+        >>> invalid_reason("algorithm", dict)
+        'it is not a dataclass.'
     """
-    if not isinstance(kind, type) or not is_dataclass(kind):
-        return "it is no dataclass."
-    if any(all(hasattr(kind, one) for one in names) for names in NEEDED[table]):
+    if not isinstance(cls, type) or not is_dataclass(cls):
+        return "it is not a dataclass."
+    alternatives = REQUIRED_METHODS[table]
+    if any(all(hasattr(cls, name) for name in names) for names in alternatives):
         return None
-    missing = [one for one in NEEDED[table][0] if not hasattr(kind, one)]
+    missing = [name for name in alternatives[0] if not hasattr(cls, name)]
     return f"it has no method {missing[0]}."
 
 
-def kind_of(table: str, name: str) -> type:
-    """Return the class that a file means by a name.
+def find_type(table: str, name: str) -> type:
+    """Return the type that a file selects by a name or by `module:Class`.
 
     Raises:
-        UnknownNameError: if there is none of this name.
-        ValueError: if a place is given where there is none, or one of another kind.
+        UnknownNameError: if the name is unknown.
+        ValueError: if the class cannot be imported, or is no type of the table.
 
     Example:
-        >>> kind_of("algorithm", "fedbilevel:FedBiO").__name__
+        >>> find_type("algorithm", "fedbilevel:FedBiO").__name__
         'FedBiO'
     """
-    known = kinds(table)
+    known = list_types(table)
     if name in known:
         return known[name]
-    if ":" not in name or table not in NEEDED:
+    if ":" not in name or table not in REQUIRED_METHODS:
         raise UnknownNameError(name, list(known))
-    kind = at_place(name)
-    wrong = lacks(table, kind)
-    if wrong is not None:
-        raise ValueError(f"name is {name!r}, which is no {table}: {wrong}")
-    if "." in kind.__qualname__:
-        # A run writes down the class's own place, and could not be resumed.
+    cls: type = at_place(name)
+    reason = invalid_reason(table, cls)
+    if reason is not None:
         raise ValueError(
-            f"name is {name!r}, a class that is defined inside of something else "
-            f"({kind.__qualname__}); define it at the top of its module."
+            f"name is {name!r}, which cannot be used as {table}: {reason} Correct the "
+            "class, or select another."
         )
-    found: type = kind
-    return found
+    if "." in cls.__qualname__:
+        # The run directory has module:Class, from which a nested class is not found.
+        raise ValueError(
+            f"name is {name!r}, a nested class ({cls.__qualname__}); define it at the "
+            "top level of its module."
+        )
+    return cls
 
 
-def name_of(table: str, kind: type) -> str:
-    """Return the name by which a file means a class.
+def name_of(table: str, cls: type) -> str:
+    """Return the name by which a file selects a type.
 
     Example:
         >>> name_of("algorithm", Auto)
         'auto'
     """
-    names = [name for name, one in kinds(table).items() if one is kind]
-    return names[0] if names else f"{kind.__module__}:{kind.__qualname__}"
+    names = [name for name, known in list_types(table).items() if known is cls]
+    return names[0] if names else f"{cls.__module__}:{cls.__qualname__}"

@@ -1,4 +1,4 @@
-"""Who holds what, as an experiment asks for."""
+"""The split of an experiment's examples over its devices."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fedbilevel.experiments.schema import Data, Partition
 from fedbilevel.experiments.split_data import split_data
 
 
-def test_every_example_is_dealt_once():
+def test_every_example_is_assigned_once():
     split, wrong, _ = split_data(
         Data(train_size=100, validation_size=50, label_noise=0.5), Partition(devices=7)
     )
@@ -45,5 +45,5 @@ def test_natural_devices_are_the_groups_of_the_data():
 
 
 def test_data_without_groups_have_no_natural_devices():
-    with pytest.raises(ValueError, match="digits has no natural groups, which adult"):
+    with pytest.raises(ValueError, match="digits has no natural groups"):
         split_data(Data(), Partition(natural=True))

@@ -10,8 +10,8 @@ DRAWN = DRAWN.replace("np.ones(16, np.float32)", "rng.random(16, np.float32)")
 
 
 def test_a_file_gives_the_same_task_until_it_is_edited(tmp_path):
-    # The same losses are compiled once, for all runs of a comparison.
-    file = tmp_path / "own.py"
+    # All runs of a comparison then share the compiled losses.
+    file = tmp_path / "custom.py"
     file.write_text(PROBLEM)
     first = custom_task(file).problem
     assert custom_task(file).problem == first
@@ -22,7 +22,7 @@ def test_a_file_gives_the_same_task_until_it_is_edited(tmp_path):
 
 
 def test_a_generator_of_the_file_gives_every_run_the_same_examples(tmp_path):
-    file = tmp_path / "own.py"
+    file = tmp_path / "custom.py"
     file.write_text(DRAWN)
     first, second = (
         custom_task(file).devices.cohort(np.array([0])).lower.arrays for _ in range(2)

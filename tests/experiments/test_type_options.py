@@ -1,0 +1,71 @@
+"""Subcommands that select types: every type, anywhere among the options."""
+
+import pytest
+
+from fedbilevel import FedBiO, LocalBSGM, NeumannSeries
+from fedbilevel.experiments.files.overrides import with_overrides
+from fedbilevel.experiments.files.type_options import subcommand_of
+from fedbilevel.experiments.schema import (
+    Auto,
+    Experiment,
+    Sharded,
+    Tracking,
+)
+from fedbilevel.experiments.schema.registry import TABLES, list_types
+from fedbilevel.problems import Cleaning, Regularisation
+
+EXPERIMENT = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
+EVERY = [(table, cls) for table in TABLES for cls in list_types(table).values()]
+REQUIRED = {
+    "LocalBSGM": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
+    "LocalBSGVRM": "--algorithm.hypergradient.terms 3 "
+    "--algorithm.hypergradient.scale 1",
+    "FedNest": "--algorithm.series.terms 3 --algorithm.series.scale 1",
+    "LFedNest": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
+    "CustomProblem": "--problem.file custom.py",
+}
+
+
+def changed(arguments: str) -> Experiment:
+    return with_overrides(EXPERIMENT, arguments.split(), "fedbilevel run")
+
+
+@pytest.mark.parametrize(("table", "cls"), EVERY)
+def test_every_type_is_selected_by_its_class_or_by_tyros_name(table, cls):
+    more = REQUIRED.get(cls.__name__, "")
+    if table == "algorithm" and cls is not Auto:
+        more += " --algorithm.learning-rate 0.3"
+    for subcommand in (subcommand_of(table, cls), f"{table}:{cls.__name__}"):
+        result = changed(f"{subcommand} {more}")
+        assert type(getattr(result, table)) is cls
+        others = [name for name in TABLES if name != table]
+        assert all(
+            getattr(result, name) == getattr(EXPERIMENT, name) for name in others
+        )
+
+
+def test_options_may_be_before_and_after_a_subcommand():
+    for arguments in (
+        "engine:Sharded --rounds 5 --engine.cores 2 --algorithm.local-steps 9",
+        "--algorithm.local-steps 9 --engine.cores 2 engine:Sharded --rounds 5",
+    ):
+        result = changed(arguments)
+        assert result.engine == Sharded(cores=2)
+        assert result.rounds == 5
+        assert result.algorithm == FedBiO(0.1, local_steps=9)
+        assert result.problem == Regularisation(0.5)
+
+
+def test_two_subcommands_at_once():
+    result = changed(
+        "problem:cleaning algorithm:LocalBSGM --algorithm.learning-rate 0.2 "
+        "--algorithm.hypergradient.terms 4 --algorithm.hypergradient.scale 0.3"
+    )
+    assert result.problem == Cleaning()
+    assert result.algorithm == LocalBSGM(0.2, NeumannSeries(4, 0.3))
+
+
+def test_a_colon_in_a_value_is_no_subcommand():
+    result = changed("--algorithm.learning-rate 0.06 --tracking.mlflow http://host:1")
+    assert result.algorithm == FedBiO(0.06, local_steps=7)
+    assert result.tracking == Tracking(mlflow="http://host:1")
