@@ -88,8 +88,8 @@ def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
     assert isinstance(said, str)
     failure = Failure.decode(said)
     assert failure.cause is Cause.UNABLE
-    assert failure.words.startswith("could not begin: the problem file hospitals.py")
-    assert digest_of(file) in failure.words
+    assert failure.reason.startswith("could not begin: the problem file hospitals.py")
+    assert digest_of(file) in failure.reason
     assert not (tmp_path / "executed").exists()
 
 

@@ -117,7 +117,7 @@ def enrolment(kit: Path, experiment: Experiment, run: str = "first") -> bytes | 
     write_experiment(travelling(experiment), job / EXPERIMENT)
     home = kit / RUNS / "owner" / run
     told = answering("site-1", home, job, job, kit, kit / RUNS)(ENROL)
-    return Failure.decode(told).words if isinstance(told, str) else told
+    return Failure.decode(told).reason if isinstance(told, str) else told
 
 
 SMALL = Experiment(FedBiO(0.1))

@@ -5,7 +5,7 @@ With servers and sites of their own at night: `test_bad_sites`.
 
 import json
 
-from fedbilevel.deployment.suspensions import LEFT_OUT, LONGEST, Suspensions
+from fedbilevel.deployment.suspensions import SUSPENSIONS, LONGEST, Suspensions
 
 DIED = {"west": "its worker process ended"}
 
@@ -32,7 +32,7 @@ def test_each_failure_doubles_the_time(tmp_path):
         assert suspensions.names() == set()
     for job in range(3, 30):
         suspensions.note(str(job), DIED)
-    found = json.loads((tmp_path / LEFT_OUT).read_text())
+    found = json.loads((tmp_path / SUSPENSIONS).read_text())
     assert found["west"]["seconds"] == LONGEST
 
 
@@ -40,13 +40,13 @@ def test_a_failure_counts_once_a_job_however_often_it_is_told(tmp_path):
     suspensions = Suspensions(tmp_path)
     assert len(suspensions.note("1", DIED)) == 1
     assert suspensions.note("1", DIED) == []
-    assert json.loads((tmp_path / LEFT_OUT).read_text())["west"]["times"] == 1
+    assert json.loads((tmp_path / SUSPENSIONS).read_text())["west"]["times"] == 1
 
 
 def test_who_removes_an_entry_lets_the_site_back_at_once(tmp_path):
     suspensions = Suspensions(tmp_path)
     suspensions.note("1", {**DIED, "east": "sends its answers too slowly"})
-    file = tmp_path / LEFT_OUT
+    file = tmp_path / SUSPENSIONS
     entries = json.loads(file.read_text())
     del entries["west"]
     file.write_text(json.dumps(entries))

@@ -117,7 +117,7 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
     for record, wanted in zip(records, asked, strict=True):
         others = ["site-0", "site-2", "site-4"]
         assert (record.counted, record.skipped) == (others, ["site-3"] * (not wanted))
-        assert record.left_out == (
+        assert record.excluded == (
             {"site-3": "did not answer in time"} if wanted else {}
         )
     assert caplog.messages[0] == (
@@ -149,7 +149,7 @@ def test_who_was_not_asked_is_asked_before_an_exchange_fails():
     list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
     assert records[1].counted == ["site-0", "site-2", "site-4"]
     assert sorted(records[2].counted) == ["site-2", "site-3", "site-4"]
-    assert records[2].left_out == {"site-0": "ran out of memory"}
+    assert records[2].excluded == {"site-0": "ran out of memory"}
     assert records[2].skipped == []
 
 
@@ -176,7 +176,7 @@ def test_a_transport_that_never_ends_is_left_when_time_is_up():
     refused = r'Round 0.*Site "site-0": sent what was refused'
     with no_hang(), pytest.raises(NoQuorumError, match=refused):
         next(rounds)
-    assert records[0].left_out["site-1"] == "did not answer in time"
+    assert records[0].excluded["site-1"] == "did not answer in time"
 
 
 def with_patience(
@@ -245,7 +245,7 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
     for record in records:
         # It is asked again: it may be quicker next time.
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED.words}
+        assert record.excluded == {"site-3": NOT_AWAITED.reason}
         # Three times the 3 seconds that more than half of the four took.
         assert record.seconds == 9.0
 
@@ -276,7 +276,7 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
     with no_hang():
         records = with_patience(Hasty(among), among, quorum=2, rounds=2)
     for record in records:
-        assert record.left_out == {}
+        assert record.excluded == {}
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
             Poisoned(), among, quorum=3, rounds=2, name=FAR, limits=near
         )
     for record in records:
-        assert list(record.left_out) == ["site-0"]
+        assert list(record.excluded) == ["site-0"]
 
 
 class Paced(NoEnrolment):
@@ -353,7 +353,7 @@ def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked():
     seconds = {"site-0": 1.0, "site-2": 1.0, "site-3": 4.0, "site-4": 1.0}
     for record in paced(seconds, 3):
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED.words}
+        assert record.excluded == {"site-3": NOT_AWAITED.reason}
         assert record.seconds == 3.0
 
 

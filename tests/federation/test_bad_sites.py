@@ -109,9 +109,9 @@ def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
         exchanges = finished(live)
     assert DIED in live.command.said
     assert ENDED not in live.command.said
-    left_out = [one["left_out"].get("west") for one in exchanges]
+    left_out = [one["excluded"].get("west") for one in exchanges]
     assert "its worker process ended" in left_out
-    found = json.loads((live.directory / "left_out.json").read_text())
+    found = json.loads((live.directory / "suspensions.json").read_text())
     assert found["west"]["reason"] == "its worker process ended"
 
 
@@ -180,7 +180,7 @@ def test_a_huge_reply_is_refused_before_room_is_set_aside(federation, tmp_path, 
         exchanges = finished(live)
     # With JAX and its programs loaded, and no message larger than 16 MB.
     assert largest < 900e6
-    assert any("west" in one["left_out"] for one in exchanges)
+    assert any("west" in one["excluded"] for one in exchanges)
     assert ENDED not in live.command.said
 
 

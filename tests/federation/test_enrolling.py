@@ -112,9 +112,9 @@ def test_a_site_cannot_say_of_itself_what_is_the_servers_to_say(cause):
 )
 def test_whatever_a_site_says_is_short_and_can_be_written(sent, words):
     failure = Failure.decode(sent)
-    assert failure.words.startswith(words)
-    assert len(failure.words.encode()) <= 1200
-    assert '"' not in failure.words
+    assert failure.reason.startswith(words)
+    assert len(failure.reason.encode()) <= 1200
+    assert '"' not in failure.reason
 
 
 def test_a_reply_that_nobody_asked_for_enrols_nobody(tmp_path):

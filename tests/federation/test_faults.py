@@ -86,8 +86,8 @@ def check_record(
     assert record.skipped == spare
     counted = [name for name in PRESENT if name in counting]
     assert record.counted == counted
-    assert set(record.left_out) == set(asked) - set(counted)
-    for name, said in record.left_out.items():
+    assert set(record.excluded) == set(asked) - set(counted)
+    for name, said in record.excluded.items():
         words = fates[name][1].words
         if words == SILENT:
             assert (ELSEWHERE in said) == (name in strays)
@@ -114,8 +114,8 @@ def check_run(
         began.append(len(schedule.exchanges))
         if len(counted) >= quorum:
             devices = [NAMES.index(one) for one in counted]
-            last_counted[devices] = record.round_number, record.place + 1
-            expected.exchange(record.round_number, record.place, devices)
+            last_counted[devices] = record.round_number, record.position + 1
+            expected.exchange(record.round_number, record.position, devices)
 
     engine = federation(
         among,
@@ -140,7 +140,7 @@ def check_run(
     assert all(len(record.counted) >= quorum for record in before)
     assert (len(last.counted) < quorum) == bool(refusal)
     if refusal:
-        assert all(who in refusal for who in last.left_out)
+        assert all(who in refusal for who in last.excluded)
     else:
         assert last.round_number == rounds - 1
     seen["no quorum" if refusal else "finished"] += 1

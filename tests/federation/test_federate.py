@@ -19,7 +19,7 @@ from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.provisioning import Kits, provision_kits
 from fedbilevel.flare.rehearsals import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
 from tests.federation.experiments import ENVIRONMENT, federating
@@ -106,7 +106,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     wrong.write_text(WRONG)
     (home / "wrong.py").write_text(LOSSES + MODEL)
     directory = home / "runs" / "clean-federated"
-    kits = provisioned(directory / "kits", SITES)
+    kits = provision_kits(directory / "kits", SITES)
     try:
         with federating(clean) as first:
             first.until(lambda: bool(list(read_records(directory))))

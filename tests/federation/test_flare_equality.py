@@ -179,7 +179,7 @@ def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
     found = [json.loads(line) for line in lines]
     assert len(found) == exchanges * ROUNDS[algorithm]
     assert all(one["counted"] == list(SITES) for one in found)
-    assert not any(one["left_out"] or one["skipped"] for one in found)
+    assert not any(one["excluded"] or one["skipped"] for one in found)
     assert done.said[algorithm].count("begins") == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel.flare.provisioning import provisioned
+from fedbilevel.flare.provisioning import provision_kits
 from fedbilevel.flare.rehearsals import pids, start, stop
 from fedbilevel.tracking.records import read_records
 from tests.false_clock import false_clock
@@ -57,7 +57,7 @@ def live(home: Path, clock: tuple[Path, dict[str, str]]) -> Iterator[Live]:
     pace = home / "pace"
     pace.write_text("0.5")
     ours = {pulled.PACE: str(pace), **clock[1]}
-    kits = provisioned(directory / "kits", SITES)
+    kits = provision_kits(directory / "kits", SITES)
     with pytest.MonkeyPatch.context() as environment:
         # Of sites that are started from here too.
         for name, value in {**ENVIRONMENT, **ours}.items():
@@ -91,9 +91,9 @@ def goes_on(live: Live, harm: Callable[[], None]) -> None:
 def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
     jobs, begun = live.jobs, len(live.exchanges())
     live.kill_computation("east")
-    live.command.until(lambda: any(one["left_out"] for one in live.exchanges()[begun:]))
+    live.command.until(lambda: any(one["excluded"] for one in live.exchanges()[begun:]))
     live.until_all_count()
-    reasons = [one["left_out"].get("east", "") for one in live.exchanges()[begun:]]
+    reasons = [one["excluded"].get("east", "") for one in live.exchanges()[begun:]]
     assert any("was killed (signal 9" in reason for reason in reasons), reasons
     assert live.jobs == jobs
 
@@ -104,7 +104,7 @@ def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
 
     def misses() -> list[int]:
         found = live.exchanges()[begun:]
-        return [one["round_number"] for one in found if "south" in one["left_out"]]
+        return [one["round_number"] for one in found if "south" in one["excluded"]]
 
     computation.suspend()
     live.command.until(lambda: len(misses()) >= 3)
@@ -113,7 +113,7 @@ def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
     first, second, third, *_ = misses()
     assert (second - first, third - second) == (1, 2)
     waited = live.exchanges()[third]
-    assert waited["left_out"] == {"south": LATE}
+    assert waited["excluded"] == {"south": LATE}
     assert TIMEOUT <= waited["seconds"] < 2 * TIMEOUT
     assert live.jobs == jobs
 
@@ -126,11 +126,11 @@ def test_a_killed_site_is_missed_and_back_in_another_job(live):
         for pid in pids(site):
             with suppress(ProcessLookupError):  # It has ended meanwhile.
                 os.kill(pid, signal.SIGKILL)
-        live.command.until(lambda: "west" in live.exchanges()[-1]["left_out"])
+        live.command.until(lambda: "west" in live.exchanges()[-1]["excluded"])
         start(site)
 
     goes_on(live, kill)
-    missed = [one for one in live.exchanges()[begun:] if "west" in one["left_out"]]
+    missed = [one for one in live.exchanges()[begun:] if "west" in one["excluded"]]
     assert missed
     assert "west can take part again" in live.command.said
 
@@ -139,7 +139,7 @@ def test_a_killed_worker_leaves_the_job_to_the_others_until_it_is_let_back(live)
     (worker,) = live.processes(live.kits.sites["east"], "worker_process")
     begun = len(live.exchanges())
     goes_on(live, worker.kill)
-    reasons = [one["left_out"].get("east") for one in live.exchanges()[begun:]]
+    reasons = [one["excluded"].get("east") for one in live.exchanges()[begun:]]
     assert "its worker process ended" in reasons
     assert "east: its worker process ended; left out for 30 s" in live.command.said
     assert "east can take part again" in live.command.said
@@ -161,7 +161,7 @@ def test_a_clock_that_jumps_changes_nothing(live, clock):
         begun = len(live.exchanges())
         clock[0].write_text(str(seconds))
         live.command.until(lambda begun=begun: len(live.exchanges()) >= begun + 4)
-        assert all(not one["left_out"] for one in live.exchanges()[begun:])
+        assert all(not one["excluded"] for one in live.exchanges()[begun:])
     assert live.jobs == jobs
 
 
@@ -171,7 +171,7 @@ def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     lines = (live.directory / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
     # Who is said to have been late has been waited for.
-    late = [one for one in exchanges if LATE in one["left_out"].values()]
+    late = [one for one in exchanges if LATE in one["excluded"].values()]
     assert late
     assert all(one["seconds"] >= TIMEOUT for one in late)
     counted = [tuple(SITES.index(site) for site in one["counted"]) for one in exchanges]

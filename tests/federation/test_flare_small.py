@@ -17,7 +17,7 @@ import pytest
 
 from fedbilevel.experiments.outcome import BAD
 from fedbilevel.flare import rehearsals as rehearsing
-from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.provisioning import Kits, provision_kits
 from fedbilevel.flare.rehearsals import pids, rehearsal
 from tests.federation import pulled
 from tests.federation.bad_site import sitecustomize as bad_site
@@ -98,7 +98,7 @@ def counts(live: Live, site: str, begun: int) -> bool:
 
 def killed(exchanges: list[dict[str, Any]]) -> bool:
     """Return whether the computation of a site was killed in one of the exchanges."""
-    reasons = [one["left_out"].get("east", "") for one in exchanges]
+    reasons = [one["excluded"].get("east", "") for one in exchanges]
     return any("was killed (signal 9" in reason for reason in reasons)
 
 
@@ -108,9 +108,9 @@ def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
 
 
 def test_a_site_whose_worker_exits_is_named_and_ends_no_job(live):
-    reasons = [one["left_out"].get("south", "") for one in exchanges(live.directory)]
+    reasons = [one["excluded"].get("south", "") for one in exchanges(live.directory)]
     assert "its worker process ended" in reasons
-    left_out = json.loads((live.directory / "left_out.json").read_text())
+    left_out = json.loads((live.directory / "suspensions.json").read_text())
     assert left_out["south"]["times"] == 1
     assert "the job ended before its last round" not in live.command.said
 
@@ -137,7 +137,7 @@ def exchanges(directory: Path) -> list[dict[str, Any]]:
 def test_only_who_shows_a_certificate_of_the_federation_is_spoken_to(kits, tmp_path):
     assert hello(kits, kits.sites["east"])
     # A site of the same name, of a federation of one's own.
-    stranger = provisioned(tmp_path, SITES).sites["east"]
+    stranger = provision_kits(tmp_path, SITES).sites["east"]
     for shown in (None, stranger):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             hello(kits, shown)

@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsals import connected, rehearsal, session, start, stop
+from fedbilevel.flare.provisioning import Kits, port, provision_kits
+from fedbilevel.flare.rehearsals import connected_sites, rehearsal, session, start, stop
 from tests.federation.handshake import hello
 from tests.waiting import HANG, until
 
@@ -90,7 +90,7 @@ def said(kit: Path) -> str:
 
 def show_another_authority(intruder: Path, directory: Path) -> None:
     """Take the certificate of the same name from a federation of one's own."""
-    other = provisioned(directory, SITES).sites["site-2"] / "startup"
+    other = provision_kits(directory, SITES).sites["site-2"] / "startup"
     for name in ("client.crt", "client.key"):
         shutil.copy(other / name, intruder / "startup" / name)
     # A site looks at its own certificate first. This one trusts both authorities, so
@@ -143,7 +143,7 @@ def test_a_certificate_of_another_authority_is_refused(kits, intruder, tmp_path)
     with attempt(intruder, "site-2"):
         # It calls, is cut off, and calls again.
         until(lambda: said(intruder).count("re-challenge") >= 2)
-        assert connected(kits) == {"site-1"}
+        assert connected_sites(kits) == {"site-1"}
     assert "Successfully registered" not in said(intruder)
 
 
@@ -161,7 +161,7 @@ def test_a_site_does_not_even_call_with_an_expired_certificate(kits, intruder):
         # machine it may need longer than 4 s: then this shows less, and never fails.
         time.sleep(4)
         assert "created secure channel" not in said(intruder)
-        assert connected(kits) == {"site-1"}
+        assert connected_sites(kits) == {"site-1"}
 
 
 def test_no_site_connects_in_the_name_of_another(kits, intruder):
@@ -184,7 +184,7 @@ def test_no_site_registers_in_the_name_of_another(kits, intruder):
 def assert_only_the_true_site_1(kits: Kits) -> None:
     with session(kits) as administrator:
         (answer,) = administrator.get_client_env("site-1")
-    assert connected(kits) == {"site-1"}
+    assert connected_sites(kits) == {"site-1"}
     # What is sent to site-1 arrives at the true one.
     assert answer["workspace"] == str(kits.sites["site-1"])
 
@@ -193,7 +193,7 @@ def test_the_true_site_gets_in_the_way_the_others_tried(kits):
     site = kits.sites["site-2"]
     with attempt(site, "site-2"):
         until(lambda: said(site).count("Successfully registered") == 2)
-        assert connected(kits) == set(SITES)
+        assert connected_sites(kits) == set(SITES)
 
 
 def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intruder):

@@ -17,8 +17,15 @@ from nvflare.fuel.flare_api.api_spec import AuthenticationError
 
 from fedbilevel.flare import administrator
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsals import connected, pids, rehearsal, session, start, stop
+from fedbilevel.flare.provisioning import Kits, port, provision_kits
+from fedbilevel.flare.rehearsals import (
+    connected_sites,
+    pids,
+    rehearsal,
+    session,
+    start,
+    stop,
+)
 from tests.federation.processes import listening
 from tests.waiting import HANG, until
 
@@ -45,7 +52,7 @@ def program(kit: Path) -> psutil.Process:
 
 @pytest.mark.nightly
 def test_the_administrator_sees_all_sites_connected(kits):
-    assert connected(kits) == set(SITES)
+    assert connected_sites(kits) == set(SITES)
 
 
 @pytest.mark.nightly
@@ -176,14 +183,14 @@ def test_a_stopped_site_leaves_no_process_and_can_return(kits):
     assert len(before) >= 2
     stop(site)
     assert pids(site) == []
-    assert "site-1" in connected(kits)
+    assert "site-1" in connected_sites(kits)
     start(site)
     until(lambda: len(pids(site)) >= 2)
 
 
 @pytest.mark.process
 def test_a_port_that_is_taken_is_named(tmp_path):
-    server = provisioned(tmp_path, ["site-1"]).server
+    server = provision_kits(tmp_path, ["site-1"]).server
     with (
         socket.create_server(("127.0.0.1", port(server))),
         pytest.raises(RuntimeError, match=f"port {port(server)} .* is taken"),
@@ -219,7 +226,7 @@ with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
 
 @pytest.mark.nightly
 def test_a_program_ends_that_is_interrupted_while_it_connects(tmp_path):
-    kits = provisioned(tmp_path, SITES)
+    kits = provision_kits(tmp_path, SITES)
     script = f"""
 import os, signal, threading
 from pathlib import Path

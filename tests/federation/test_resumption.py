@@ -140,8 +140,8 @@ def test_a_site_that_has_lost_its_state_says_so_once_and_begins_afresh(
     records: list[Exchange] = []
     list(resume(**arguments(PRIVATE, tmp_path, note=records.append)))
     first, *later = records
-    assert words in first.left_out["site-2"]
-    assert str(tmp_path) not in first.left_out["site-2"]
+    assert words in first.excluded["site-2"]
+    assert str(tmp_path) not in first.excluded["site-2"]
     assert later
     assert all(list(record.counted) == PRESENT for record in later)
 
@@ -175,8 +175,8 @@ def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
         assert list(record.counted) == others
         # It is asked less and less often.
         if "site-2" not in record.skipped:
-            assert words in record.left_out["site-2"]
-            assert str(tmp_path) not in record.left_out["site-2"]
+            assert words in record.excluded["site-2"]
+            assert str(tmp_path) not in record.excluded["site-2"]
     assert_close(last.server, by_hand(PRIVATE, missing=range(3, ROUNDS)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from fedbilevel.deployment.local_code import digest_of
 from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.kits import review
-from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.provisioning import Kits, provision_kits
 from fedbilevel.flare.rehearsals import rehearsal
 from tests.federation.experiments import ENVIRONMENT, SITES, federating, written
 from tests.waiting import HANG
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.nightly
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
     """A federation whose sites are prepared as the guide says."""
     home = tmp_path_factory.mktemp("reviewed")
-    kits = provisioned(home / "kits", SITES)
+    kits = provision_kits(home / "kits", SITES)
     for kit in kits.sites.values():
         prepare(kit)
     with pytest.MonkeyPatch.context() as environment:

@@ -29,7 +29,7 @@ ALGORITHMS: dict[str, tuple[FederatedAlgorithm, int]] = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_site_compiles_each_distinct_phase_once(name, caplog):
     def compilations() -> int:
-        return sum("Compiling jit(done_by_device)" in one for one in caplog.messages)
+        return sum("Compiling jit(compute_on_device)" in one for one in caplog.messages)
 
     algorithm, distinct = ALGORITHMS[name]
     problem = quadratic.problem()

@@ -69,7 +69,7 @@ def exchanged(calls: Calls, to: list[str], seconds: float) -> dict[str, Any]:
 
 
 def told(reply: Reply) -> bytes | str | None:
-    return reply.message if reply.failure is None else reply.failure.words
+    return reply.message if reply.failure is None else reply.failure.reason
 
 
 def exchanged_until(calls: Calls, to: list[str], site: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_a_site_that_never_ends_its_answers_holds_few_threads(
     for number in range(20):
         found = exchanged_until(calls, ["east", "west"], "east")
         assert found["east"] == b"here"
-        assert found.get("west") == (BUSY.words if number >= MOST_CALLS else None)
+        assert found.get("west") == (BUSY.reason if number >= MOST_CALLS else None)
     assert calls.open_calls("west") == MOST_CALLS
     assert threading.active_count() - threads <= MOST_CALLS + 1
 

@@ -73,7 +73,7 @@ def test_a_site_that_was_away_when_a_job_began_has_it_made_anew(server):
     watch = watched(server, {"east", "north"}, set())
     looks(watch)
     assert watch.stopping
-    assert watch.words == "west can take part again"
+    assert watch.reason == "west can take part again"
 
 
 def test_a_site_that_does_not_run_its_job_is_left_out_first(server):
@@ -112,4 +112,4 @@ def test_a_job_that_cannot_be_asked_is_overdue_though_the_server_answers(
         clock.now += 1.0
         watch.ask({})
     assert server.aborted
-    assert "waited 901 seconds for the job to begin" in watch.words
+    assert "waited 901 seconds for the job to begin" in watch.reason

@@ -44,7 +44,7 @@ def written(directory: Path, found: list[Record]) -> None:
 
 def test_a_server_that_never_answers_ends_the_command(supervision):
     with pytest.raises(FederationError, match="Start the server, and give the same"):
-        for _ in supervision.news():
+        for _ in supervision.events():
             pass
 
 
@@ -112,13 +112,13 @@ def supervised(
     server = ScriptedServer(SITES, jobs)
     said: list[str] = []
     with Journal(directory, first=0) as journal:
-        for news in Supervision(experiment, "a1", directory, server).news():
+        for news in Supervision(experiment, "a1", directory, server).events():
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
                 journal.write(record)
-            if news.words is not None:
-                said.append(news.words)
+            if news.message is not None:
+                said.append(news.message)
     return server, said
 
 

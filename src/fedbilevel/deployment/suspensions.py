@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
 
-LEFT_OUT = "left_out.json"
+SUSPENSIONS = "suspensions.json"
 """The file of a run's directory that names them; a site without an entry is let back."""
 FIRST = 30.0
 """Seconds that a site is left out for after its first failure; then twice as long."""
@@ -38,7 +38,7 @@ class Suspensions:
     """The sites of a run that are left out of its next jobs.
 
     After k failures a site is left out for 30·2ᵏ⁻¹ seconds, an hour at most, or until
-    somebody removes its entry from `left_out.json`. Failures are remembered across
+    somebody removes its entry from `suspensions.json`. Failures are remembered across
     commands, so that their number grows; time is not.
 
     Args:
@@ -53,7 +53,7 @@ class Suspensions:
         ['site-3: its worker process ended; left out for 30 seconds']
         >>> suspensions.names()
         {'site-3'}
-        >>> (directory / "left_out.json").unlink()
+        >>> (directory / "suspensions.json").unlink()
         >>> suspensions.names()
         set()
     """
@@ -61,7 +61,7 @@ class Suspensions:
     def __init__(
         self, directory: Path, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._file, self._now = directory / LEFT_OUT, now
+        self._file, self._now = directory / SUSPENSIONS, now
         self._until: dict[str, float] = {}
         self._noted: set[tuple[str, str]] = set()
 

@@ -10,26 +10,26 @@ class Exchange(NamedTuple):
 
     Attributes:
         round_number: counted from 0.
-        place: in the round, counted from 0.
+        position: in the round, counted from 0.
         seconds: that it took.
         counted: the devices whose uploads entered the mean.
-        left_out: why others' did not, by device.
+        excluded: why others' did not, by device.
         skipped: devices that were not asked, since they had missed several in a row.
         bytes_down: of all messages to devices.
         bytes_up: of all messages that came.
 
     Example:
         >>> Exchange(0, 0, 0.1, ["a"], {"b": "it took too long"}, [], 300, 200).line
-        '{"round_number": 0, "place": 0, "seconds": 0.1, "counted": ["a"],
-          "left_out": {"b": "it took too long"}, "skipped": [], "bytes_down": 300,
+        '{"round_number": 0, "position": 0, "seconds": 0.1, "counted": ["a"],
+          "excluded": {"b": "it took too long"}, "skipped": [], "bytes_down": 300,
           "bytes_up": 200}'
     """
 
     round_number: int
-    place: int
+    position: int
     seconds: float
     counted: Sequence[str]
-    left_out: Mapping[str, str]
+    excluded: Mapping[str, str]
     skipped: Sequence[str]
     bytes_down: int
     bytes_up: int

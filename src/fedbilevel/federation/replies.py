@@ -130,8 +130,8 @@ class ReplyCollector:
             return
         if reply.message is None:
             # Names of sites are quoted: none is to be read into another's words.
-            cause, words = reply.failure or NO_ANSWER
-            self.missing[device] = Failure(cause, readable(words))
+            cause, reason = reply.failure or NO_ANSWER
+            self.missing[device] = Failure(cause, readable(reason))
             return
         try:
             answer = Answer.decode(reply.message)
@@ -142,8 +142,8 @@ class ReplyCollector:
                 return
             upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
-            words = f"sent what was refused: {error}"
-            self.missing[device] = Failure(Cause.FAILED, words)
+            reason = f"sent what was refused: {error}"
+            self.missing[device] = Failure(Cause.FAILED, reason)
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):

@@ -27,7 +27,7 @@ from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.replies import Form, ReplyCollector
-from fedbilevel.federation.site import done_by_device
+from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import packed
 
@@ -189,7 +189,7 @@ class Federation:
         unheard = gathering.close() if closed else []
         gathering.settle()
         failures, accepted = gathering.missing, set(gathering.counted)
-        missing = {device: why.words for device, why in failures.items()}
+        missing = {device: why.reason for device, why in failures.items()}
         counted = [device for device in chosen if device in accepted]
         heard = [device for device in asked.values() if device not in unheard]
         self._absences.note(heard, missing)
@@ -199,7 +199,7 @@ class Federation:
                 int(moment[1]),
                 seconds=time.monotonic() - began,
                 counted=[names[device] for device in counted],
-                left_out={names[device]: why for device, why in missing.items()},
+                excluded={names[device]: why for device, why in missing.items()},
                 skipped=[names[one] for one in chosen if names[one] not in asked],
                 bytes_down=bytes_down,
                 bytes_up=gathering.bytes_up,
@@ -213,7 +213,7 @@ class Federation:
                 f"{where}: {len(counted)} of {self._quorum} required uploads were "
                 f"accepted. {_reasons(reasons, job.limits)}"
             )
-        mean = gathering.mean.found
+        mean = gathering.mean.value
         server, dispersion = concluded(
             job.algorithm,
             state.server,
@@ -311,7 +311,7 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
     x, y = state.server.x, state.server.y
     _, private = canonical(job.algorithm.init(job.problem, x, y))
     downlink = jax.eval_shape(phase.broadcast, state.server)
-    upload, _, info = done_by_device.eval_shape(
+    upload, _, info = compute_on_device.eval_shape(
         job.algorithm,
         downlink,
         private,

@@ -21,7 +21,7 @@ from fedbilevel.federation.transport import (
 logger = logging.getLogger(__name__)
 
 
-class Enrolled(NamedTuple):
+class EnrolmentResult(NamedTuple):
     """Who takes part, and who does not for now.
 
     Attributes:
@@ -30,7 +30,7 @@ class Enrolled(NamedTuple):
         absent: why sites would not answer tasks, by name.
 
     Example:
-        >>> Enrolled._fields
+        >>> EnrolmentResult._fields
         ('devices', 'absent')
     """
 
@@ -47,7 +47,7 @@ def enrol(
     seconds: float,
     at_least: int,
     quorum: int = 1,
-) -> Enrolled:
+) -> EnrolmentResult:
     """Ask sites for their enrolment, and keep what they said at first.
 
     Args:
@@ -106,7 +106,7 @@ def enrol(
     ends = bool(failed) and (not has_begun or len(names) - len(failed) < quorum)
     if ends or len(known) < at_least:
         words = "; ".join(
-            f"{name} {reasons[name].words.rstrip('.')}" for name in failed or missing
+            f"{name} {reasons[name].reason.rstrip('.')}" for name in failed or missing
         )
         said = f"{len(known)} sites have enrolled, {at_least} are required: {words}."
         # A loader that fails will fail again; what was killed, or is away, may not.
@@ -120,12 +120,12 @@ def enrol(
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
     absent = {
-        name: reasons[name].words
+        name: reasons[name].reason
         for name in names
         if name not in told
         and (name in (*missing, *failed) or reasons[name].cause is Cause.LATE)
     }
-    return Enrolled(devices, absent)
+    return EnrolmentResult(devices, absent)
 
 
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:

@@ -203,7 +203,7 @@ class Site:
         private: Private,
         key: RandomKey,
     ) -> Done:
-        done: Done = done_by_device(
+        done: Done = compute_on_device(
             self._algorithm,
             downlink,
             private,
@@ -232,7 +232,7 @@ class Site:
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def done_by_device(
+def compute_on_device(
     algorithm: FederatedAlgorithm,
     downlink: Downlink,
     private: Private,
@@ -245,8 +245,8 @@ def done_by_device(
     """Return what one device sends, keeps and reports after an exchange.
 
     Example:
-        >>> done_by_device.__name__
-        'done_by_device'
+        >>> compute_on_device.__name__
+        'compute_on_device'
     """
     phase = reference.of(algorithm, problem)
     return run_device(phase, downlink, private, data, key)

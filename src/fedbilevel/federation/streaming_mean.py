@@ -36,7 +36,7 @@ class RunningMean:
         >>> mean = RunningMean(form, {})
         >>> mean.add(np.float32(1.0), {}, weight=0.75)
         >>> mean.add(np.float32(5.0), {}, weight=0.25)
-        >>> float(mean.found.upload), float(mean.found.deviation)
+        >>> float(mean.value.upload), float(mean.value.deviation)
         (2.0, 3.0)
     """
 
@@ -67,7 +67,7 @@ class RunningMean:
         self._weight = together
 
     @property
-    def found(self) -> WeightedMean:
+    def value(self) -> WeightedMean:
         """What it has come to."""
         upload, info = jax.tree.unflatten(self._structure, self._means)
         spread = [

@@ -46,22 +46,22 @@ class Failure(NamedTuple):
 
     Attributes:
         cause: for the server to act upon.
-        words: for people to read, after the device's name.
+        reason: for people to read, after the device's name.
 
     Example:
         >>> refused = Failure(Cause.REFUSED, "refused: no such phase")
         >>> Failure.decode(refused.encode()) == refused
         True
         >>> Failure.decode("anything else")
-        Failure(cause=<Cause.FAILED: 'failed'>, words='anything else')
+        Failure(cause=<Cause.FAILED: 'failed'>, reason='anything else')
     """
 
     cause: Cause
-    words: str
+    reason: str
 
     def encode(self) -> str:
         """Return it as a site sends it."""
-        return json.dumps([self.cause.value, self.words[:LONGEST]])
+        return json.dumps([self.cause.value, self.reason[:LONGEST]])
 
     @classmethod
     def decode(cls, text: str) -> "Failure":
@@ -71,13 +71,13 @@ class Failure(NamedTuple):
             # many times its size.
             if len(text) > LONGEST_MESSAGE:
                 raise ValueError
-            value, words = json.loads(text)
+            value, reason = json.loads(text)
             cause = Cause(value)
         except (ValueError, TypeError, RecursionError):
-            cause, words = Cause.FAILED, text
+            cause, reason = Cause.FAILED, text
         if cause not in OF_SITES:
             cause = Cause.FAILED
-        return cls(cause, readable(str(words)))
+        return cls(cause, readable(str(reason)))
 
 
 def readable(text: str) -> str:
@@ -88,7 +88,7 @@ def readable(text: str) -> str:
         "gone, says 'west'"
     """
     # JSON can hold half of a character, which no file and no message takes. Names of
-    # sites are quoted: none is to be read into another's words.
+    # sites are quoted: none is to be read into another's reason.
     whole = text[:LONGEST].encode("utf-8", "backslashreplace").decode()
     return whole.replace('"', "'")[:LONGEST]
 
@@ -100,7 +100,7 @@ class RefusedError(ValueError):
         cause: what it is to the server, if a device raises it.
 
     Example:
-        >>> RefusedError("y is missing").failure.words
+        >>> RefusedError("y is missing").failure.reason
         'refused: y is missing'
     """
 

@@ -88,7 +88,7 @@ class CollabServer:
         except Exception as error:
             # A site that has not reviewed the file is named as it enrols.
             where = "the server: " if isinstance(error, UnknownCodeError) else ""
-            told = {"words": f"{where}{error}", "mistake": is_mistake(error)}
+            told = {"reason": f"{where}{error}", "mistake": is_mistake(error)}
             (results / FAILURE).write_text(json.dumps(told))
             raise
         finally:

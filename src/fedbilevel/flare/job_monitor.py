@@ -32,7 +32,7 @@ class JobMonitor:
 
     Attributes:
         stopping: whether it is to end after its round.
-        words: why it has to be followed by another, if it has.
+        reason: why it has to be followed by another, if it has.
         idle: sites of the job that are connected but do not run it.
 
     Example:
@@ -66,7 +66,7 @@ class JobMonitor:
         self._notice: str | None = None
         self.stopping = False
         self.idle: set[str] = set()
-        self.words = "the job ended before its last round"
+        self.reason = "the job ended before its last round"
 
     def over(self) -> bool:
         """Return whether there is nothing more to expect of the job.
@@ -86,18 +86,18 @@ class JobMonitor:
         if status.startswith("FINISHED"):
             # One that was to stop has its reason already, whatever it is called.
             if not self.stopping and self._aborted is None:
-                self.words = f"the job ended before its last round ({status})"
+                self.reason = f"the job ended before its last round ({status})"
             return True
         if self._aborted is not None:
             # Before its end it has left no results.
             return time.monotonic() - self._aborted > ABORTING
         silent = 0.0 if self._heard is None else time.monotonic() - self._heard
         if status == "RUNNING" and self._not_running >= LOST:
-            self.words = "the server has lost the job"
+            self.reason = "the server has lost the job"
         elif silent > SILENCE:
-            self.words = f"the job was silent for {SILENCE:.0f} seconds"
+            self.reason = f"the job was silent for {SILENCE:.0f} seconds"
         elif overdue := self._progress.overdue():
-            self.words = f"the job {overdue}"
+            self.reason = f"the job {overdue}"
         elif not self._is_late():
             return False
         self._administrator.abort(self._job)
@@ -150,7 +150,7 @@ class JobMonitor:
     def _miss(self, error: Exception) -> None:
         self._was_cut_off = True
         if self._aborted is None:
-            self.words = str(error)
+            self.reason = str(error)
         # Nor could the job answer, which may well go on.
         self._heard = None
         self._notice = self._reach.missed(str(error)) or self._notice
@@ -184,5 +184,5 @@ class JobMonitor:
         back -= idle
         if back:
             self.stopping = True
-            self.words = f"{', '.join(sorted(back))} can take part again"
+            self.reason = f"{', '.join(sorted(back))} can take part again"
         return self.stopping

@@ -79,9 +79,9 @@ def prepare(
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> with TemporaryDirectory() as directory:
-        ...     server = provisioned(Path(directory), ["site-1"]).server
+        ...     server = provision_kits(Path(directory), ["site-1"]).server
         ...     prepare(server)
         ...     written = (server / "local" / "resources.json").read_text()
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]

@@ -55,8 +55,8 @@ def review(kit: Path, file: Path) -> str:
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from fedbilevel.flare.provisioning import provisioned
-        >>> kit = provisioned(Path(mkdtemp()), ["site-1"]).sites["site-1"]
+        >>> from fedbilevel.flare.provisioning import provision_kits
+        >>> kit = provision_kits(Path(mkdtemp()), ["site-1"]).sites["site-1"]
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
         >>> len(review(kit, kit / "hospitals.py"))

@@ -33,9 +33,9 @@ def start(kit: Path) -> None:
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> with TemporaryDirectory() as directory:
-        ...     site = provisioned(Path(directory), ["site-1"]).sites["site-1"]
+        ...     site = provision_kits(Path(directory), ["site-1"]).sites["site-1"]
         ...     start(site)
         ...     stop(site)
     """

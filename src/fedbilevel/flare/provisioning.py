@@ -39,7 +39,7 @@ class Kits(NamedTuple):
     lead: Path
 
 
-def provisioned(
+def provision_kits(
     directory: Path, sites: Sequence[str], message_limit: int = DEFAULT
 ) -> Kits:
     """Startup kits for a server and sites on this machine, made if not there yet.
@@ -64,7 +64,7 @@ def provisioned(
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
-        ...     kits = provisioned(Path(directory), ["site-1"])
+        ...     kits = provision_kits(Path(directory), ["site-1"])
         ...     (kits.sites["site-1"] / "startup" / "client.crt").exists()
         True
     """
@@ -103,7 +103,7 @@ def port(server: Path) -> int:
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
-        ...     20000 <= port(provisioned(Path(directory), ["site-1"]).server) < 32768
+        ...     20000 <= port(provision_kits(Path(directory), ["site-1"]).server) < 32768
         True
     """
     said = json.loads((server / "startup" / "fed_server.json").read_text())

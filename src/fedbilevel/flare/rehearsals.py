@@ -10,9 +10,9 @@ from typing import Any
 from fedbilevel.flare.administrator import open_session
 from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.processes import pids, start, stop
-from fedbilevel.flare.provisioning import Kits, is_free, port, provisioned
+from fedbilevel.flare.provisioning import Kits, is_free, port, provision_kits
 
-__all__ = ["Kits", "connected", "pids", "rehearsal", "session", "start", "stop"]
+__all__ = ["Kits", "connected_sites", "pids", "rehearsal", "session", "start", "stop"]
 
 PATIENCE = 90.0
 
@@ -43,10 +43,10 @@ def rehearsal(
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
         ...     with rehearsal(Path(directory), ["site-1"]) as kits:
-        ...         connected(kits)
+        ...         connected_sites(kits)
         {'site-1'}
     """
-    kits = provisioned(directory, sites, message_limit)
+    kits = provision_kits(directory, sites, message_limit)
     if not pids(kits.server) and not is_free(port(kits.server)):
         raise RuntimeError(
             f"port {port(kits.server)} of the rehearsal in {directory} is taken; end what "
@@ -96,7 +96,7 @@ def session(kits: Kits) -> Iterator[Any]:
         opened.close()
 
 
-def connected(kits: Kits) -> set[str]:
+def connected_sites(kits: Kits) -> set[str]:
     """Names of the sites that the server holds for connected now.
 
     Args:
@@ -109,16 +109,16 @@ def connected(kits: Kits) -> set[str]:
         ConnectionError: No server answers.
 
     Example:
-        >>> connected(Kits(Path("server"), {}, Path("no"), Path("no")))
+        >>> connected_sites(Kits(Path("server"), {}, Path("no"), Path("no")))
         Traceback (most recent call last):
         ConnectionError: no server answers to kit no: no is no startup kit of an
         administrator: it has no startup/fed_admin.json.
     """
     with session(kits) as administrator:
-        return _connected(administrator)
+        return _names(administrator)
 
 
-def _connected(administrator: Any) -> set[str]:
+def _names(administrator: Any) -> set[str]:
     return {client.name for client in administrator.get_system_info().client_info}
 
 
@@ -132,7 +132,7 @@ def _wait(kits: Kits) -> None:
         try:
             with session(kits) as administrator:
                 while missing and time.monotonic() < ends:
-                    missing = set(kits.sites) - _connected(administrator)
+                    missing = set(kits.sites) - _names(administrator)
                     time.sleep(0.2)
         except ConnectionError:
             continue  # It listens before it serves.

@@ -34,9 +34,9 @@ def check_site(kit: Path, file: Path, site: str) -> str:
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> directory = Path(mkdtemp())
-        >>> kit = provisioned(directory, ["site-1"]).sites["site-1"]
+        >>> kit = provision_kits(directory, ["site-1"]).sites["site-1"]
         >>> _ = (directory / "digits.toml").write_text('''
         ... rounds = 10
         ... [algorithm]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fedbilevel.atomic_write import replacing
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
-from fedbilevel.deployment.suspensions import LEFT_OUT, Suspensions
+from fedbilevel.deployment.suspensions import SUSPENSIONS, Suspensions
 from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment
@@ -51,23 +51,23 @@ class JobEvent(NamedTuple):
             to a checkpoint.
         records: what was measured since the last news.
         exchange: the latest exchange.
-        words: what happened to its jobs.
+        message: what happened to its jobs.
 
     Example:
-        >>> JobEvent(words="job 7 has begun").records
+        >>> JobEvent(message="job 7 has begun").records
         ()
     """
 
     records: Sequence[Record] = ()
     exchange: Exchange | None = None
-    words: str | None = None
+    message: str | None = None
     rewound: int | None = None
 
 
-class _Ended(NamedTuple):
+class _JobEnd(NamedTuple):
     """How a job ended: why it has to be followed by another, unless it is mistaken."""
 
-    words: str
+    reason: str
     failed: bool = True
     mistake: bool = False
 
@@ -85,7 +85,7 @@ class Supervision:
         experiment: what is asked for.
         run: its name, of letters and digits.
         directory: where its records and results go.
-        by: the administrator who submits its jobs.
+        administrator: the administrator who submits its jobs.
 
     Example:
         >>> Supervision.__name__
@@ -93,10 +93,14 @@ class Supervision:
     """
 
     def __init__(
-        self, experiment: Experiment, run: str, directory: Path, by: Administrator
+        self,
+        experiment: Experiment,
+        run: str,
+        directory: Path,
+        administrator: Administrator,
     ) -> None:
         self._experiment, self._run, self._directory = experiment, run, directory
-        self._administrator = by
+        self._administrator = administrator
         self._sites = sites_of(experiment)
         self._suspensions = Suspensions(directory)
         self._deadlines = Deadlines.asked_by(experiment)
@@ -110,7 +114,7 @@ class Supervision:
         """Let the job end after its round; then there is no more news."""
         self._is_to_stop = True
 
-    def news(self) -> Generator[JobEvent]:
+    def events(self) -> Generator[JobEvent]:
         """Yield news, at times without any, until the run is finished or stopped.
 
         Raises:
@@ -130,18 +134,18 @@ class Supervision:
             if ended is None or self._is_to_stop:
                 return
             if ended.mistake:
-                raise FederationError(ended.words)
+                raise FederationError(ended.reason)
             advanced = self._furthest > before or not ended.failed
             failures = 0 if advanced else failures + 1
             if failures == attempts:
                 raise FederationError(
                     f"{attempts} jobs in a row made no progress; the last: "
-                    f"{ended.words.rstrip('.')}. {self._suspensions.reasons()}".rstrip()
+                    f"{ended.reason.rstrip('.')}. {self._suspensions.reasons()}".rstrip()
                 )
-            words = ended.words.rstrip(".")
-            yield JobEvent(words=f"{words}; going on from the last checkpoint")
+            words = ended.reason.rstrip(".")
+            yield JobEvent(message=f"{words}; going on from the last checkpoint")
 
-    def _job(self) -> Generator[JobEvent, None, _Ended | None]:
+    def _job(self) -> Generator[JobEvent, None, _JobEnd | None]:
         present, number = yield from self._submitted()
         watch = JobMonitor(
             self._administrator,
@@ -154,13 +158,13 @@ class Supervision:
         first: int | None = None
         refused: Mapping[str, str] | None = None
         try:
-            yield JobEvent(words=f"a job with {', '.join(present)} begins")
+            yield JobEvent(message=f"a job with {', '.join(present)} begins")
             while not watch.over():
                 if self._is_to_stop:
                     watch.stop()
                 if self._measured >= self._experiment.rounds:
                     watch.await_end()
-                yield JobEvent(words=watch.notice())
+                yield JobEvent(message=watch.notice())
                 time.sleep(POLL)
                 told = watch.ask({"after": self._measured})
                 if told is None:
@@ -186,14 +190,14 @@ class Supervision:
             return None
         failure = self._directory / FAILURE
         if failure.exists():
-            return _Ended(**json.loads(failure.read_text()))
+            return _JobEnd(**json.loads(failure.read_text()))
         if refused is None:
             refused = refusals_of(self._administrator, number, self._sites)
             yield from self._left_out(number, refused)
         quorum = self._experiment.federation.quorum
         if reason := too_many(refused, self._sites, quorum):
-            return _Ended(reason, mistake=True)
-        return _Ended(watch.words, failed=not watch.stopping)
+            return _JobEnd(reason, mistake=True)
+        return _JobEnd(watch.reason, failed=not watch.stopping)
 
     def _submitted(self) -> Generator[JobEvent, None, tuple[Sequence[str], str]]:
         """Submit a job once the server answers; return its sites, and its number."""
@@ -210,7 +214,7 @@ class Supervision:
                 for name in (SOLUTION, FAILURE):
                     (self._directory / name).unlink(missing_ok=True)
             except ConnectionError as error:
-                yield JobEvent(words=self._reach.missed(str(error)))
+                yield JobEvent(message=self._reach.missed(str(error)))
                 time.sleep(POLL)
             else:
                 self._reach.answered()
@@ -269,8 +273,10 @@ class Supervision:
     def _left_out(self, job: str, failures: Mapping[str, str]) -> Generator[JobEvent]:
         """Leave out the sites that have failed in a job, and say so."""
         for sentence in self._suspensions.note(job, failures):
-            file = self._directory / LEFT_OUT
-            yield JobEvent(words=f"{sentence}, or until its entry in {file} is removed")
+            file = self._directory / SUSPENSIONS
+            yield JobEvent(
+                message=f"{sentence}, or until its entry in {file} is removed"
+            )
 
     def _rewound(self, rounds: int) -> JobEvent:
         """Ask again for what follows so many rounds: the run went back there."""
