@@ -1,4 +1,4 @@
-"""A real site that was prepared with the default rules, among processes."""
+"""A site process with the default rules."""
 
 import pytest
 
@@ -18,9 +18,9 @@ def test_a_site_refuses_a_run_in_a_sentence_that_ends_the_command(tmp_path):
     (local / RULES).unlink()
     prepare(kits.sites["east"], SiteRules(fewest_examples=1), code_from_outside=True)
     with federating(file) as command:
-        assert command.process.wait(timeout=HANG) == 2, command.said
-    assert command.said.count(" begins\n") == 1
-    *_, last = command.said.splitlines()
+        assert command.process.wait(timeout=HANG) == 2, command.output
+    assert command.output.count(" begins\n") == 1
+    *_, last = command.output.splitlines()
     assert (
         "east could not begin: the algorithm draws batches of 2, but the site's rules"
         in last

@@ -11,9 +11,9 @@ from .transport import Cause, Failure, RefusedError, Reply, Transport
 __all__ = [
     "REHEARSAL",
     "Cause",
-    "EnrolmentResult",
     "EnrolledDevices",
     "Enrolment",
+    "EnrolmentResult",
     "Exchange",
     "ExchangeCounter",
     "Failure",
