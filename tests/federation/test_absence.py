@@ -357,9 +357,9 @@ def test_a_straggler_one_exchange_late_is_still_contacted():
         assert record.seconds == 3.0
 
 
-def test_patience_below_one_is_refused():
+def test_a_straggler_factor_below_one_is_refused():
     with pytest.raises(
-        ValueError, match="straggler_factor is .*; give a number of at least 1"
+        ValueError, match=r"straggler_factor is .*; give a number of at least 1"
     ):
         federation(sites(NAME), straggler_factor=0.5)
 

@@ -119,6 +119,6 @@ def test_an_operator_reads_what_was_answered(tmp_path):
 def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
     tasks = tasks_of(tmp_path, "first")
     (tmp_path / "owner").write_text("no directory")
-    with pytest.raises(RefusedError, match="cannot write answered.txt"):
+    with pytest.raises(RefusedError, match="cannot record the task"):
         tasks.admit(Moment(0, 0), "aa")
     assert (tmp_path / COUNT).read_text() == "first 0 0\n"

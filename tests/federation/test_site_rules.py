@@ -73,7 +73,7 @@ def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
         (LocalBSGM(0.1, SERIES, batch_size=7), 7),
         (LocalBSGM(0.1, SERIES, warm_start=WARM, batch_size=128), 3),
     ],
-    ids=lambda item: type(item).__name__,
+    ids=lambda device: type(device).__name__,
 )
 def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
     with pytest.raises(RefusedError, match=f"draws batches of {size}, .* at least 128"):
@@ -158,17 +158,17 @@ def test_derivatives_that_are_nowhere_finite_are_refused():
 
 
 def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):
-    item = site(directory=tmp_path)
-    first = item.answer(task())
-    assert item.answer(task()) == first
-    item.answer(task(1))
-    assert item.answer(task()) == first
+    device = site(directory=tmp_path)
+    first = device.answer(task())
+    assert device.answer(task()) == first
+    device.answer(task(1))
+    assert device.answer(task()) == first
     # The same after a restart.
     again = site(directory=tmp_path)
     assert again.answer(task()) == first
     # The samples depend on every part of the task.
     others = [task(2), task(2, seed=1), task(2, x=4.0)]
-    drawn = {np.asarray(_moved(item.answer(other))).tobytes() for other in others}
+    drawn = {np.asarray(_moved(device.answer(other))).tobytes() for other in others}
     assert len(drawn) == 3
 
 
@@ -224,53 +224,53 @@ def test_samples_are_not_the_servers_to_know():
 
 
 def test_another_downlink_for_an_answered_exchange_is_refused():
-    item = site(rules=SiteRules(most_rollbacks=0))
-    item.answer(task(3))
+    device = site(rules=SiteRules(most_rollbacks=0))
+    device.answer(task(3))
     for other in (task(3, x=4.0), task(3, seed=1), task(2)):
         with pytest.raises(RefusedError, match="has another downlink"):
-            item.answer(other)
-    item.answer(task(3))
-    item.answer(task(4))
+            device.answer(other)
+    device.answer(task(3))
+    device.answer(task(4))
 
 
 def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_rollbacks=2)
-    item = site(rules=rules, directory=tmp_path)
+    device = site(rules=rules, directory=tmp_path)
     for number in range(5):
-        item.answer(task(number))
+        device.answer(task(number))
     # An honest server resumed at round 2 repeats a task, then sends another.
     for number in (2, 3, 4):
-        item.answer(task(number))
-    item.answer(task(3, x=4.0))
-    item.answer(task(4, x=4.0))
-    item = site(rules=rules, directory=tmp_path)
-    item.answer(task(1, x=5.0))
+        device.answer(task(number))
+    device.answer(task(3, x=4.0))
+    device.answer(task(4, x=4.0))
+    device = site(rules=rules, directory=tmp_path)
+    device.answer(task(1, x=5.0))
     for other in (task(1, x=6.0), task(0, x=5.0)):
         with pytest.raises(RefusedError, match="allows 2 rollbacks"):
-            item.answer(other)
-    item.answer(task(2, x=5.0))
-    item.answer(task(0))  # The same as the first answer.
+            device.answer(other)
+    device.answer(task(2, x=5.0))
+    device.answer(task(0))  # The same as the first answer.
 
 
 def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_exchanges=3)
     for number in range(3):
         site(rules=rules, directory=tmp_path).answer(task(number))
-    item = site(rules=rules, directory=tmp_path)
-    with pytest.raises(RefusedError, match="most_exchanges = 3 .* all runs"):
-        item.answer(task(3))
-    item.answer(task(2))
+    device = site(rules=rules, directory=tmp_path)
+    with pytest.raises(RefusedError, match=r"most_exchanges = 3 .* all runs"):
+        device.answer(task(3))
+    device.answer(task(2))
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_another_run_finds_the_same_bound(tmp_path, in_memory):
     directory = None if in_memory else tmp_path
-    item = site(rules=SiteRules(most_exchanges=3), directory=directory)
+    device = site(rules=SiteRules(most_exchanges=3), directory=directory)
     for number, run in enumerate(["first", "second", "first"]):
-        item.answer(task(number, run=run))
+        device.answer(task(number, run=run))
     for run in ("first", "second", "third"):
-        with pytest.raises(RefusedError, match="most_exchanges = 3 .* all runs"):
-            item.answer(task(3, run=run))
+        with pytest.raises(RefusedError, match=r"most_exchanges = 3 .* all runs"):
+            device.answer(task(3, run=run))
 
 
 def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
@@ -278,11 +278,11 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
     file = tmp_path / "first" / ANSWERED
     whole = file.read_text()
     file.write_text(whole + "1 0 abc")
-    item = site(directory=tmp_path)
-    item.answer(task(1))
+    device = site(directory=tmp_path)
+    device.answer(task(1))
     assert file.read_text().startswith(whole + "1 0 ")
     assert len(file.read_text().splitlines()) == 2
-    assert site(directory=tmp_path).answer(task(1)) == item.answer(task(1))
+    assert site(directory=tmp_path).answer(task(1)) == device.answer(task(1))
 
 
 def test_a_damaged_list_is_no_clean_slate(tmp_path):
@@ -294,32 +294,32 @@ def test_a_damaged_list_is_no_clean_slate(tmp_path):
 
 def test_a_task_that_cannot_be_recorded_is_not_answered(tmp_path):
     (tmp_path / "first").write_text("no directory")
-    with pytest.raises(RefusedError, match="cannot write answered.txt"):
+    with pytest.raises(RefusedError, match="cannot record the task"):
         site(directory=tmp_path).answer(task())
 
 
 def test_half_a_line_is_taken_back(tmp_path):
-    item = site(directory=tmp_path)
-    item.answer(task())
+    device = site(directory=tmp_path)
+    device.answer(task())
     file = tmp_path / "first" / ANSWERED
     before = file.read_text()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
     try:
-        with pytest.raises(RefusedError, match="cannot write answered.txt"):
-            item.answer(task(1))
+        with pytest.raises(RefusedError, match="cannot record the task"):
+            device.answer(task(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_text() == before
-    item.answer(task(1))
+    device.answer(task(1))
     assert len(file.read_text().splitlines()) == 2
 
 
 def test_only_the_run_that_it_enrolled_in_is_answered():
-    item = site(run="first")
-    item.answer(task())
+    device = site(run="first")
+    device.answer(task())
     with pytest.raises(RefusedError, match="the site answers first only"):
-        item.answer(task(run="second"))
+        device.answer(task(run="second"))
 
 
 def test_draws_of_a_simulation_are_those_of_its_key():

@@ -26,7 +26,7 @@ def test_a_site_answers_no_other_site(method):
         answer = getattr(site, method)(*arguments)
     finally:
         set_call_context(None)
-    assert answer == RefusedError("only the server may ask").failure.encode()
+    assert answer == RefusedError("only the server may call a site").failure.encode()
 
 
 def test_a_message_that_comes_is_not_written_out_as_text():

@@ -59,7 +59,7 @@ def test_records_at_the_end_are_the_servers_whatever_was_here(
     written(directory, records(*here))
     true = records(3.0, 2.0, 1.0, 0.5)
     with Journal(directory, first=100) as journal:
-        for news in supervision._replaced(true):
+        for news in supervision._replace_records(true):
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
@@ -92,7 +92,7 @@ def test_all_deadlines_travel_with_a_job():
 
 def test_the_first_record_is_reported_again_after_a_restart(supervision, tmp_path):
     written(tmp_path / "run", records(3.0))
-    assert supervision._rewound(-1).rewound == -1
+    assert supervision._rewind(-1).rewound == -1
     assert supervision._measured == -1
 
 

@@ -68,7 +68,7 @@ class TaskRecord:
                     self._require_allowed(moment, answered)
                     self._note(moment, digest)
         except OSError as error:
-            reason = f"the site cannot write {ANSWERED}: {error.strerror or error}"
+            reason = f"the site cannot record the task: {error.strerror or error}"
             raise RefusedError(reason) from error
 
     def require_exchanges(self, exchanges: int) -> None:
@@ -103,7 +103,7 @@ class TaskRecord:
             raise RefusedError(
                 f"round {moment[0]}, exchange {moment[1]} has another downlink or "
                 "other settings than the task that the site has answered, or comes "
-                "after later exchanges. The site allows {self._rules.most_rollbacks} "
+                f"after later exchanges. The site allows {self._rules.most_rollbacks} "
                 f"rollbacks in a run (most_rollbacks in its local/{RULES}); its "
                 "operator can raise it"
             )
