@@ -1,4 +1,4 @@
-"""A job that answers but does not get on is noticed, and a server that is gone."""
+"""Deadlines detect a job without progress and an unreachable server."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_answers_without_progress_do_not_reset_the_watch(stage, most):
     clock.now += 1.0
     progress.at(Stage(7, stage, ["west"]))
     assert progress.overdue() == (
-        f"waited {most + 1} seconds for {stage} (west), and {most} are the most"
+        f"waited {most + 1} seconds for {stage} (west); the deadline is {most} seconds"
     )
 
 
@@ -44,9 +44,9 @@ def test_a_server_that_is_away_now_and_then_does_not_reset_the_watch():
     progress = Progress(DEADLINES, clock)
     progress.at(Stage(7, EXCHANGE, ["west"]))
     for _ in range(4):
-        clock.now += 9.0  # the job is seen to wait
+        clock.now += 9.0  # The job reports that it waits.
         assert progress.overdue() is None
-        clock.now += 1000.0  # the server does not answer
+        clock.now += 1000.0  # The server does not answer.
         progress.pause()
     progress.at(Stage(7, EXCHANGE, ["west"]))
     clock.now += 5.0
@@ -62,31 +62,32 @@ def test_another_exchange_begins_the_time_anew():
         assert progress.overdue() is None
 
 
-def test_a_job_that_never_begins_is_given_up():
+def test_a_job_that_never_begins_is_overdue():
     clock = Clock()
     progress = Progress(DEADLINES, clock)
     clock.now = 901.0
-    assert f"for {BEGINNING}, and 900 are the most" in str(progress.overdue())
+    assert f"for {BEGINNING}; the deadline is 900 seconds" in str(progress.overdue())
 
 
-def test_a_server_that_is_gone_is_told_of_ever_more_rarely_and_given_up():
+def test_an_unreachable_server_is_reported_less_and_less_often():
     clock = Clock()
     reach = Connection(100 * 3600.0, clock)
     notices = []
     while clock.now <= 100 * 3600.0:
-        notices.append(reach.missed("no route"))
+        notices.append(reach.note_miss("no route"))
         clock.now += 10.0
     with pytest.raises(UnreachableError, match="give the same command again"):
-        reach.missed("no route")
-    told = [one for one in notices if one]
-    assert told[0] == "no answer for 20 seconds (no route); giving up after 360000"
-    assert 10 < len(told) < 20
+        reach.note_miss("no route")
+    printed_notices = [notice for notice in notices if notice]
+    first = "no answer from the server for 20 seconds (no route); giving up after "
+    assert printed_notices[0] == f"{first}360000 seconds"
+    assert 10 < len(printed_notices) < 20
 
 
 def test_an_answer_makes_silence_good():
     clock = Clock()
     reach = Connection(30.0, clock)
     for _ in range(10):
-        reach.missed("no route")
+        reach.note_miss("no route")
         clock.now += 25.0
-        reach.answered()
+        reach.note_answer()

@@ -1,4 +1,4 @@
-"""Sites keep private states for a while only: a checkpoint must not be older."""
+"""Checkpoints must not be older than the device states that sites keep."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from fedbilevel.experiments.schema import CheckpointSettings, Experiment
 @pytest.mark.parametrize(
     ("algorithm", "every", "fits"),
     [
-        (FedBiO(0.1), 1000, True),  # devices keep nothing
+        (FedBiO(0.1), 1000, True),  # Devices are stateless.
         (FedBiO(0.1, private_lower=True), 64, True),
         (FedBiO(0.1, private_lower=True), 65, False),
         (FedBiOAcc(0.1, private_lower=True), 65, False),

@@ -1,6 +1,6 @@
-"""A site executes problem files that its people have read, and no others.
+"""A site executes reviewed problem files only.
 
-With servers and sites of their own at night: `test_reviewed_code`.
+Nightly with separate server and site processes: `test_reviewed_code`.
 """
 
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.job_files import arrived, travelling
+from fedbilevel.deployment.job_files import prepare_for_job, read_job_experiment
 from fedbilevel.deployment.local_code import PROBLEMS, UnknownCodeError, digest_of
-from fedbilevel.deployment.site_computation import answering
+from fedbilevel.deployment.site_computation import build_answer
 from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
@@ -35,10 +35,10 @@ POLICY = {
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    found = tmp_path / "mine" / "hospitals.py"
-    found.parent.mkdir()
-    found.write_text("open('executed', 'w')")
-    return found
+    source = tmp_path / "mine" / "hospitals.py"
+    source.parent.mkdir()
+    source.write_text("open('executed', 'w')")
+    return source
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def kit(tmp_path: Path) -> Path:
 
 
 def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
-    """Write what a job carries; return its configuration."""
+    """Write the files of a job; return its configuration directory."""
     federation = FederationSettings(sites=("north", "south"), local_code=is_reviewed)
     experiment = Experiment(
         FedBiO(0.1), problem=CustomProblem(file), federation=federation
     )
     job.mkdir()
-    write_experiment(travelling(experiment), job / EXPERIMENT)
+    write_experiment(prepare_for_job(experiment), job / EXPERIMENT)
     recipe = FederationRecipe(experiment, run="a1")
     assert recipe._user_source_entries([]) == (
         [] if is_reviewed else [(str(file), None)]
@@ -66,13 +66,13 @@ def sent(file: Path, job: Path, is_reviewed: bool) -> Path:
 def test_a_job_names_a_reviewed_file_and_brings_none(file, kit, tmp_path):
     digest = review(kit, file)
     job = sent(file, tmp_path / "job", is_reviewed=True)
-    found = arrived(job, tmp_path / "custom", kit).problem
-    assert isinstance(found, CustomProblem)
-    assert found.file.parent == kit / PROBLEMS
-    assert found.file.read_text() == file.read_text()
-    # The submitter's file may change; the reviewed one is what runs.
+    result = read_job_experiment(job, tmp_path / "custom", kit).problem
+    assert isinstance(result, CustomProblem)
+    assert result.file.parent == kit / PROBLEMS
+    assert result.file.read_text() == file.read_text()
+    # The submitter's file may change; the reviewed copy is executed.
     file.write_text("raise ValueError")
-    assert digest_of(found.file) == digest
+    assert digest_of(result.file) == digest
 
 
 def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
@@ -80,16 +80,16 @@ def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
 ):
     monkeypatch.chdir(tmp_path)
     job = sent(file, tmp_path / "job", is_reviewed=True)
-    words = rf"hospitals.py with the SHA-256 {digest_of(file)} is not .* can read the"
-    with pytest.raises(UnknownCodeError, match=words):
-        arrived(job, tmp_path, kit)
-    answer = answering("north", tmp_path / "home", job, file.parent, kit, kit)
-    said = answer(ENROL)
-    assert isinstance(said, str)
-    failure = Failure.decode(said)
+    message = rf"hospitals.py with SHA-256 {digest_of(file)} is not .* can read the"
+    with pytest.raises(UnknownCodeError, match=message):
+        read_job_experiment(job, tmp_path, kit)
+    answer = build_answer("north", tmp_path / "home", job, file.parent, kit, kit)
+    reply = answer(ENROL)
+    assert isinstance(reply, str)
+    failure = Failure.decode(reply)
     assert failure.cause is Cause.UNABLE
-    assert failure.words.startswith("could not begin: the problem file hospitals.py")
-    assert digest_of(file) in failure.words
+    assert failure.reason.startswith("could not begin: the problem file hospitals.py")
+    assert digest_of(file) in failure.reason
     assert not (tmp_path / "executed").exists()
 
 
@@ -97,20 +97,23 @@ def test_a_changed_copy_is_no_longer_a_reviewed_one(file, kit, tmp_path):
     digest = review(kit, file)
     job = sent(file, tmp_path / "job", is_reviewed=True)
     (kit / PROBLEMS / f"{digest}.py").write_text("raise SystemExit")
-    with pytest.raises(UnknownCodeError, match="is not among the reviewed ones"):
-        arrived(job, tmp_path, kit)
+    with pytest.raises(UnknownCodeError, match="is not among the reviewed files"):
+        read_job_experiment(job, tmp_path, kit)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [("p.py", "def task(:", "is no Python"), ("p.toml", "a = [", "is no Python")],
+    ("name", "text", "message"),
+    [
+        ("p.py", "def task(:", "is not valid Python"),
+        ("p.toml", "a = [", "is not valid Python"),
+    ],
 )
-def test_what_is_no_python_is_not_allowed(name, text, words, kit, tmp_path):
+def test_what_is_no_python_is_not_allowed(name, text, message, kit, tmp_path):
     file = tmp_path / name
     file.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         review(kit, file)
-    with pytest.raises(ValueError, match="is no file; give"):
+    with pytest.raises(ValueError, match="is not a file; give"):
         review(kit, tmp_path / "missing.py")
     assert not (kit / PROBLEMS).exists()
 
@@ -121,18 +124,18 @@ def test_what_a_job_says_is_no_path(digest, file, kit, tmp_path):
     job = sent(file, tmp_path / "job", is_reviewed=True)
     text = (job / EXPERIMENT).read_text()
     (job / EXPERIMENT).write_text(text.replace(digest_of(file), digest))
-    with pytest.raises(UnknownCodeError, match="is not among the reviewed ones"):
-        arrived(job, tmp_path, kit)
+    with pytest.raises(UnknownCodeError, match="is not among the reviewed files"):
+        read_job_experiment(job, tmp_path, kit)
 
 
 def test_a_file_that_travels_is_taken_from_the_job(file, kit, tmp_path):
     job = sent(file, tmp_path / "job", is_reviewed=False)
-    assert arrived(job, tmp_path / "custom", kit).problem == CustomProblem(
+    assert read_job_experiment(job, tmp_path / "custom", kit).problem == CustomProblem(
         tmp_path / "custom" / "hospitals.py"
     )
 
 
-def test_a_site_is_prepared_to_refuse_code_unless_told_otherwise(kit):
+def test_a_prepared_site_refuses_code_by_default(kit):
     local = kit / "local"
     prepare(kit, code_from_outside=True)
     assert not (local / "authorization.json").exists()

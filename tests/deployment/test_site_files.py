@@ -1,4 +1,4 @@
-"""The rules and the salt of a site's kit, and what a site answers without them."""
+"""The rules and the salt of a site's kit, and the site's refusal without them."""
 
 import json
 import stat
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import FedBiO
-from fedbilevel.deployment.job_files import travelling
-from fedbilevel.deployment.site_computation import answering
+from fedbilevel.deployment.job_files import prepare_for_job
+from fedbilevel.deployment.site_computation import build_answer
 from fedbilevel.deployment.site_files import (
     SALT,
     read_site_files,
@@ -33,7 +33,7 @@ RULES = "site_rules.toml"
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    """A site's kit as it was provisioned."""
+    """Return a site's kit after nvflare provision."""
     return site_kit(tmp_path / "site-1")
 
 
@@ -80,21 +80,21 @@ def test_rules_survive_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        ("smallest_batch = ", "is no TOML"),
-        ("smalest_batch = 1", "'smalest_batch', which is no rule"),
-        ("smallest_batch = 0", "smallest_batch is 0; give a whole number"),
-        ("smallest_batch = 1.0", "smallest_batch is 1.0; give a whole number"),
-        ("smallest_batch = true", "smallest_batch is True; give a whole number"),
+        ("smallest_batch = ", "is not TOML"),
+        ("smalest_batch = 1", "'smalest_batch', which is not a rule"),
+        ("smallest_batch = 0", "smallest_batch is 0; give an integer"),
+        ("smallest_batch = 1.0", "smallest_batch is 1.0; give an integer"),
+        ("smallest_batch = true", "smallest_batch is True; give an integer"),
         ("simulated_draws = 1", "simulated_draws is 1; give true or false"),
         ("most_rollbacks = -1", "at least 0"),
     ],
 )
-def test_mistakes_in_the_rules_are_told(kit, text, words):
+def test_mistakes_in_the_rules_are_refused(kit, text, message):
     prepare(kit)
     (kit / "local" / RULES).write_text(text)
-    with pytest.raises(RefusedError, match=words):
+    with pytest.raises(RefusedError, match=message):
         read_site_files(kit / "local")
 
 
@@ -106,38 +106,38 @@ def test_a_salt_that_others_can_read_or_that_is_short_is_refused(kit):
         read_site_files(kit / "local")
     salt.chmod(0o600)
     salt.write_text("abcd")
-    with pytest.raises(RefusedError, match="does not hold 32 bytes"):
+    with pytest.raises(RefusedError, match="does not contain 32 bytes"):
         read_site_files(kit / "local")
 
 
 def enrolment(kit: Path, experiment: Experiment, run: str = "first") -> bytes | str:
-    """Return what a site of a kit answers when a job asks it to enrol."""
+    """Return the reason or the enrolment of a kit's site."""
     job = kit / "job"
     job.mkdir(exist_ok=True)
-    write_experiment(travelling(experiment), job / EXPERIMENT)
+    write_experiment(prepare_for_job(experiment), job / EXPERIMENT)
     home = kit / RUNS / "owner" / run
-    told = answering("site-1", home, job, job, kit, kit / RUNS)(ENROL)
-    return Failure.decode(told).words if isinstance(told, str) else told
+    reply = build_answer("site-1", home, job, job, kit, kit / RUNS)(ENROL)
+    return Failure.decode(reply).reason if isinstance(reply, str) else reply
 
 
 SMALL = Experiment(FedBiO(0.1))
 
 
 @pytest.mark.slow
-def test_a_site_refuses_to_enrol_and_says_what_to_set(kit):
-    assert "no local/site_rules.toml; let its operator" in str(enrolment(kit, SMALL))
+def test_a_site_refuses_to_enrol_and_names_the_setting(kit):
+    assert "no local/site_rules.toml; ask its operator" in str(enrolment(kit, SMALL))
     prepare(kit)
-    assert "could not begin: the site holds 37 upper examples" in str(
+    assert "could not begin: the site has 37 upper examples" in str(
         enrolment(kit, SMALL)
     )
     lenient = replace(SiteRules(), fewest_examples=37)
     (kit / "local" / RULES).unlink()
     prepare(kit, lenient)
     assert enrolment(kit, SMALL) == (
-        "could not begin: the algorithm draws batches of 1, but the site's rules ask "
-        "for at least 128. Set batch_size (and opening_batch_size, if there is one) of "
-        "[algorithm] to 128 or more, or let the site's operator lower smallest_batch "
-        "in local/site_rules.toml"
+        "could not begin: the algorithm draws batches of 1, but the site's rules "
+        "require at least 128. Set batch_size (and opening_batch_size, if there is "
+        "one) of [algorithm] to 128 or more, or ask the site's operator to lower "
+        "smallest_batch in local/site_rules.toml"
     )
     large = Experiment(FedBiO(0.1, batch_size=128))
     assert json.loads(enrolment(kit, large))["lower_size"] == 143
@@ -150,11 +150,11 @@ def test_a_run_that_the_site_could_not_answer_to_its_end_is_refused_at_once(kit)
     runs.mkdir()
     (runs / COUNT).write_text("other 0 0\n" * 60)
     assert enrolment(kit, replace(SMALL, rounds=60)) == (
-        "could not begin: the run has 60 exchanges to come, but the site answers 40 "
-        "more, as most_exchanges = 100 in its local/site_rules.toml is for all runs "
-        "together. Ask for fewer rounds, or let its operator raise it"
+        "could not begin: the run has 60 more exchanges, but the site answers 40 more "
+        "(most_exchanges = 100 in its local/site_rules.toml, for all runs together). "
+        "Set fewer rounds, or ask its operator to raise most_exchanges"
     )
-    # What was answered of this run is asked again for nothing.
+    # Repeated tasks of this run do not count again.
     home = runs / "owner" / "begun"
     home.mkdir(parents=True)
     (home / ANSWERED).write_text("".join(f"{n} 0 aa\n" for n in range(20)))
@@ -165,14 +165,16 @@ def test_an_operator_checks_a_site_before_the_first_job(kit, tmp_path):
     prepare(kit)
     file = tmp_path / "digits.toml"
     file.write_text('rounds = 30\n[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n')
-    with pytest.raises(ValueError, match="site-1 would refuse: the site holds 37 "):
+    with pytest.raises(ValueError, match="site-1 would refuse: the site has 37 "):
         check_site(kit, file, "site-1")
-    with pytest.raises(ValueError, match=r"site-9 is none of the sites of .*: site-1"):
+    with pytest.raises(
+        ValueError, match=r"site-9 is not a site of .* sites are site-1"
+    ):
         check_site(kit, file, "site-9")
     (kit / "local" / RULES).unlink()
     prepare(kit, REHEARSAL)
-    words = "site-1 would take part with 37 upper and 143 lower examples"
-    assert check_site(kit, file, "site-1") == words
+    message = "site-1 can participate with 37 upper and 143 lower examples"
+    assert check_site(kit, file, "site-1") == message
     assert not (kit / RUNS / COUNT).exists()
 
 
@@ -183,7 +185,7 @@ def test_another_folder_is_no_kit_and_stays_as_it_was(kit, lacks):
     problem = kit.parent / "problem.py"
     problem.write_text("")
     for act in (prepare, lambda kit: review(kit, problem)):
-        with pytest.raises(ValueError, match=f"no local/{lacks}.default in it. Give"):
+        with pytest.raises(ValueError, match=f"local/{lacks}.default is missing. Give"):
             act(kit)
     assert sorted(kit.rglob("*")) == before
 

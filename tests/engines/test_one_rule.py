@@ -32,7 +32,7 @@ from fedbilevel.engines.preparation import canonical, participants_of, reference
 from fedbilevel.engines.protocol import Job, Moment, RunState, device_key
 from fedbilevel.engines.screening import acceptable, is_acceptable
 from fedbilevel.federation import EnrolledDevices, NoQuorumError
-from fedbilevel.federation.site import done_by_device
+from fedbilevel.federation.site import compute_on_device
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines.federation import START
@@ -191,7 +191,7 @@ def upload_norms(run: Federations) -> list[float]:
     job, norms = run.job, []
     phase = job.opening[0].of(job.algorithm, job.problem)
     for device in range(DEVICES):
-        upload, _, _ = done_by_device(
+        upload, _, _ = compute_on_device(
             job.algorithm,
             phase.broadcast(run.server),
             run.private,

@@ -1,4 +1,4 @@
-"""Sites that hold equally much, so that what they do is compiled once; and by hand."""
+"""Sites of equal size, which compile each phase once, and a plain reference."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -18,7 +18,9 @@ from tests.algorithms.table import ALGORITHMS
 from tests.engines.federation import START
 from tests.federation.sites import sites_holding
 
-WEIGHTS = np.array([1.0, 0.0, 2.5, 0.5, 1.0])  # uneven, and device 1 is absent
+WEIGHTS = np.array(
+    [1.0, 0.0, 2.5, 0.5, 1.0]
+)  # Weights are uneven, and device 1 is absent.
 NAMES = [f"site-{number}" for number in range(len(WEIGHTS))]
 PRESENT = [name for name, weight in zip(NAMES, WEIGHTS, strict=True) if weight]
 PROBLEM = quadratic.problem()
@@ -37,8 +39,8 @@ def sites(name: str, directory: Path | None = None) -> dict[str, Site]:
     return sites_holding(held(), PROBLEM, algorithm(name), directory)
 
 
-class Told(NamedTuple):
-    """What a device does in one exchange."""
+class DeviceResult(NamedTuple):
+    """Return upload, state and metrics of a device in one exchange."""
 
     upload: Any
     private: Any
@@ -46,11 +48,11 @@ class Told(NamedTuple):
 
 
 class ByHand:
-    """A federation as the algorithms' pages write it: a loop, and NumPy's mean.
+    """A reference federation: a plain loop with NumPy's mean.
 
     Attributes:
-        server: the server's state.
-        info: the mean of what devices reported in the last exchange.
+        server: state of the server.
+        info: mean of the devices' metrics in the last exchange.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,18 +68,18 @@ class ByHand:
         return self._phases if round_number else self._opening
 
     def lose(self, device: int) -> None:
-        """Let a device begin afresh."""
+        """Reset a device to its first state."""
         self._private[device] = self._first
 
     def exchange(self, round_number: int, place: int, counted: Sequence[int]) -> None:
         phase = self.plan(round_number)[place]
         downlink = phase.broadcast(self.server)
-        told = {}
+        results = {}
         for device in counted:
             key = self._key
             for number in (round_number, place, device):
                 key = jax.random.fold_in(key, number)
-            told[device] = Told(
+            results[device] = DeviceResult(
                 *prepare_run(phase)(
                     downlink,
                     self._private[device],
@@ -91,16 +93,16 @@ class ByHand:
             pairs = zip(shares, leaves, strict=True)
             return jnp.asarray(sum(share * np.asarray(leaf) for share, leaf in pairs))
 
-        received = [phase.decode_upload(one.upload, downlink) for one in told.values()]
+        received = [phase.decode_upload(item.upload, downlink) for item in results.values()]
         upload = jax.tree.map(mean, *received)
         self.server = jax.tree.map(
             lambda new, old: jnp.asarray(new, old.dtype),
             phase.server(self.server, upload, jax.random.key(0)),
             self.server,
         )
-        self.info = jax.tree.map(mean, *[one.info for one in told.values()])
-        for device, one in told.items():
-            self._private[device] = one.private
+        self.info = jax.tree.map(mean, *[item.info for item in results.values()])
+        for device, item in results.items():
+            self._private[device] = item.private
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Bad sites that follow schedules drawn by seed, and a transport that plays them."""
+"""Bad sites with random schedules, and a transport that simulates them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,23 +14,23 @@ from tests.federation.sites import Clock, UnderWay
 
 NORM_LIMIT, TIMEOUT = 1e6, 30.0
 JUST_WITHIN = 1 - 1e-9
-"""Of what the distance limit allows: at the limit itself, rounding would decide."""
+"""Fraction of the distance limit that bad uploads use, so that rounding is harmless."""
 EXITS = {
     "exits": (10**9, 10**9),
     "exits and comes back": (1, 12),
 }
-"""The fewest and the most exchanges that a site is gone for."""
+"""Minimum and maximum number of exchanges that a site is absent."""
 
 
 class Situation(NamedTuple):
-    """What a bad site knows when it decides on an answer.
+    """The information of a bad site when it chooses an answer.
 
     Attributes:
-        task: what the server asks.
-        honest: what an honest site would answer.
-        earlier: its own honest answers to earlier tasks.
-        limits: that the server holds uploads to.
-        generator: draws what is left open.
+        task: message of the server.
+        honest: answer of an honest site.
+        earlier: the site's honest answers to earlier tasks.
+        limits: the server's limits on uploads.
+        generator: random generator.
     """
 
     task: Task
@@ -44,9 +44,9 @@ class Sent(NamedTuple):
     """One message of a bad site.
 
     Attributes:
-        message: of any content.
+        message: bytes.
         delay: seconds after the task.
-        distorted: whether it has the form of an answer, but not an honest one's values.
+        distorted: whether it is a valid answer with dishonest values.
     """
 
     message: bytes
@@ -54,69 +54,77 @@ class Sent(NamedTuple):
     distorted: bool = False
 
 
-def _changed(here: Situation, arrays: Mapping[str, np.ndarray]) -> list[Sent]:
-    answer = here.honest._replace(arrays={**here.honest.arrays, **arrays})
+def _changed(situation: Situation, arrays: Mapping[str, np.ndarray]) -> list[Sent]:
+    answer = situation.honest._replace(arrays={**situation.honest.arrays, **arrays})
     return [Sent(answer.encode(), distorted=True)]
 
 
-def drips(here: Situation) -> list[Sent]:
-    delay = TIMEOUT * here.generator.uniform(0.5, 5.0)
-    return [Sent(here.honest.encode(), float(delay))]
+def drips(situation: Situation) -> list[Sent]:
+    delay = TIMEOUT * situation.generator.uniform(0.5, 5.0)
+    return [Sent(situation.honest.encode(), float(delay))]
 
 
-def is_silent(here: Situation) -> list[Sent]:
+def is_silent(situation: Situation) -> list[Sent]:
     return []
 
 
-def sends_noise(here: Situation) -> list[Sent]:
-    sizes = here.generator.integers(3000, size=here.generator.integers(1, 4))
-    return [Sent(here.generator.bytes(int(size))) for size in sizes]
+def sends_noise(situation: Situation) -> list[Sent]:
+    sizes = situation.generator.integers(3000, size=situation.generator.integers(1, 4))
+    return [Sent(situation.generator.bytes(int(size))) for size in sizes]
 
 
-def sends_huge(here: Situation) -> list[Sent]:
-    # In order but for its size; a real transport would not even have taken it in.
+def sends_huge(situation: Situation) -> list[Sent]:
+    # Valid except for its size; a real transport would refuse it.
     more = np.zeros(message_limit(0.0, 0.0) + 1, np.uint8)
-    return _changed(here, {"more": more})
+    return _changed(situation, {"more": more})
 
 
-def poisons_far(here: Situation) -> list[Sent]:
-    signs = here.generator.choice([-1.0, 1.0], size=len(here.honest.arrays))
+def poisons_far(situation: Situation) -> list[Sent]:
+    signs = situation.generator.choice([-1.0, 1.0], size=len(situation.honest.arrays))
     size = 0.99 * NORM_LIMIT / len(signs) ** 0.5
-    arrays = dict(zip(here.honest.arrays, map(np.asarray, size * signs), strict=True))
-    return _changed(here, arrays)
+    arrays = dict(
+        zip(situation.honest.arrays, map(np.asarray, size * signs), strict=True)
+    )
+    return _changed(situation, arrays)
 
 
-def poisons_near(here: Situation) -> list[Sent]:
-    """Go the other way, as far as the limit allows: honest sites all go as far."""
-    assert here.limits.distance is not None
-    reach = JUST_WITHIN * float(here.limits.distance)
+def poisons_near(situation: Situation) -> list[Sent]:
+    """Return an upload in the opposite direction, at the distance limit."""
+    assert situation.limits.distance is not None
+    reach = JUST_WITHIN * float(situation.limits.distance)
     arrays = {}
-    for name, value in here.honest.arrays.items():
-        # Variables are called alike in what was sent and in what comes back.
-        start = here.task.arrays[name.replace(".update", "")]
+    for name, value in situation.honest.arrays.items():
+        # Variables have the same names in the downlink and in the upload.
+        start = situation.task.arrays[name.replace(".update", "")]
         arrays[name] = np.asarray(start - reach * (value - start))
-    return _changed(here, arrays)
+    return _changed(situation, arrays)
 
 
-def is_not_finite(here: Situation) -> list[Sent]:
-    victim = str(here.generator.choice(sorted(here.honest.arrays)))
-    bad = here.generator.choice([np.nan, np.inf, -np.inf])
-    return _changed(here, {victim: np.asarray(bad)})
+def is_not_finite(situation: Situation) -> list[Sent]:
+    victim = str(situation.generator.choice(sorted(situation.honest.arrays)))
+    bad = situation.generator.choice([np.nan, np.inf, -np.inf])
+    return _changed(situation, {victim: np.asarray(bad)})
 
 
-def replays(here: Situation) -> list[Sent]:
-    return [Sent(answer.encode()) for answer in _one_of(here)]
+def replays(situation: Situation) -> list[Sent]:
+    return [Sent(answer.encode()) for answer in _one_of(situation)]
 
 
-def renumbers(here: Situation) -> list[Sent]:
-    """Send an old upload under the number of the present task."""
-    return [sent for answer in _one_of(here) for sent in _changed(here, answer.arrays)]
+def renumbers(situation: Situation) -> list[Sent]:
+    """Send an old upload with the moment of the current task."""
+    return [
+        sent
+        for answer in _one_of(situation)
+        for sent in _changed(situation, answer.arrays)
+    ]
 
 
-def _one_of(here: Situation) -> list[Answer]:
-    if not here.earlier:
+def _one_of(situation: Situation) -> list[Answer]:
+    if not situation.earlier:
         return []
-    return [here.earlier[int(here.generator.integers(len(here.earlier)))]]
+    return [
+        situation.earlier[int(situation.generator.integers(len(situation.earlier)))]
+    ]
 
 
 DEEDS: dict[str, Callable[[Situation], list[Sent]]] = {
@@ -131,15 +139,15 @@ DEEDS: dict[str, Callable[[Situation], list[Sent]]] = {
     "renumbers": renumbers,
 }
 NEVER_COUNT = set(DEEDS) - {"drips", "poisons near", "renumbers"}
-"""Deeds after which the upload must not be in the mean, whatever the schedule."""
+"""Deeds after which the upload must never enter the mean."""
 
 
 class Plan(NamedTuple):
-    """The way of one bad site.
+    """The behaviour of a bad site.
 
     Attributes:
-        deeds: that it chooses from.
-        often: the part of the exchanges in which it does not answer honestly.
+        deeds: deeds from which it draws.
+        often: fraction of the exchanges without an honest answer.
     """
 
     deeds: tuple[str, ...]
@@ -147,20 +155,20 @@ class Plan(NamedTuple):
 
 
 class BadSites(NoEnrolment):
-    """A transport to sites of which some are bad. Time passes as they answer.
+    """A transport to honest and bad sites, which advances the server's clock.
 
     Args:
-        sites: all of them, by name.
-        plans: of those that are bad, by name.
-        limits: that the server holds uploads to.
-        clock: that the server reads.
-        pace: the most seconds that an honest answer takes, and twice the fewest.
-        generator: draws what they do.
+        sites: all sites by name.
+        plans: plans of the bad sites by name.
+        limits: the server's limits on uploads.
+        clock: clock of the server.
+        pace: maximum seconds of an honest answer; the minimum is half of it.
+        generator: random generator.
 
     Attributes:
-        deeds: what each bad site that was asked did, for each exchange; honest answers
-            are not listed.
-        distorted: for each exchange, who sent an answer that is not honest in values.
+        deeds: deed of each contacted bad site, for each exchange; honest answers are
+            not listed.
+        distorted: sites that sent dishonest values, for each exchange.
     """
 
     def __init__(
@@ -177,18 +185,18 @@ class BadSites(NoEnrolment):
         self._earlier: dict[str, list[Answer]] = {name: [] for name in plans}
         self._gone = dict.fromkeys(plans, 0)
         self._under_way = UnderWay(clock)
-        self._asked = b""
+        self._last_message = b""
         self.deeds: list[dict[str, str]] = []
         self.distorted: list[set[str]] = []
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        """Yield what arrives, also of earlier exchanges, until time is up."""
-        # All get the same. Else sites that were being skipped are asked, too.
+        """Yield replies, including those of earlier exchanges, until time is up."""
+        # A repeated message means that the skipped sites are contacted, too.
         (message,) = set(messages.values())
-        if message != self._asked:
-            self._asked = message
+        if message != self._last_message:
+            self._last_message = message
             self.deeds.append({})
             self.distorted.append(set())
             self._gone = {name: max(0, more - 1) for name, more in self._gone.items()}
@@ -212,17 +220,19 @@ class BadSites(NoEnrolment):
             deeds[name] = deed
         if self._gone[name]:
             deeds.setdefault(name, "is gone")
-            if draw.random() < 0.5:  # the transport may know, or it may not
+            if draw.random() < 0.5:  # The transport may or may not report it.
                 ended = Failure(Cause.FAILED, "its worker process ended")
                 self._under_way.send(0.0, Reply(name, failure=ended))
             return
         honest = Answer.decode(self._sites[name].answer(message))
         earlier = self._earlier[name]
         task = Task.decode(message)
-        here = Situation(task, honest, earlier, self._limits, draw)
-        sent = DEEDS[deeds[name]](here) if name in deeds else [Sent(honest.encode())]
+        situation = Situation(task, honest, earlier, self._limits, draw)
+        sent = (
+            DEEDS[deeds[name]](situation) if name in deeds else [Sent(honest.encode())]
+        )
         earlier.append(honest)
-        for one in sent:
-            self._under_way.send(one.delay, Reply(name, one.message))
-            if one.distorted:
+        for item in sent:
+            self._under_way.send(item.delay, Reply(name, item.message))
+            if item.distorted:
                 self.distorted[-1].add(name)

@@ -1,4 +1,4 @@
-"""What workers are asked to do in tests: `make` functions that a child can import."""
+"""Computations of workers in tests: `make` functions that a child can import."""
 
 import os
 import resource
@@ -17,45 +17,45 @@ def echo() -> Answer:
 
 
 def pid_and_calls(notes: Path) -> Answer:
-    """Return which process answers and how often any has called this."""
+    """Return the process id, and the number of calls of `make` so far."""
     with notes.open("a") as file:
         file.write("called\n")
     return lambda _: f"{os.getpid()} {len(notes.read_text().split())}".encode()
 
 
 def orders(notes: Path) -> Answer:
-    """Obey: sleep, wait for a file, raise, end, fork …; note it, answer the process."""
+    """Return a function that sleeps, raises, ends or forks, as its message orders."""
 
     def obey(message: bytes) -> bytes | str:
-        word, _, argument = message.decode().partition(" ")
+        token, _, argument = message.decode().partition(" ")
         with notes.open("a") as file:
             file.write(f"{message.decode()}\n")
-        if word == "sleep":
+        if token == "sleep":
             time.sleep(float(argument))
-        elif word == "wait":
+        elif token == "wait":
             while not Path(argument).exists():
                 time.sleep(0.01)
-        elif word == "signal":
+        elif token == "signal":
             os.kill(os.getpid(), int(argument))
-        elif word == "raise":
+        elif token == "raise":
             raise ValueError(argument)
-        elif word == "exit":
+        elif token == "exit":
             sys.exit(int(argument))
-        elif word == "end":
+        elif token == "end":
             os._exit(int(argument))
-        elif word == "answer":
+        elif token == "answer":
             return bytes(int(argument))
-        elif word == "say":
+        elif token == "say":
             return argument
-        elif word == "number":
+        elif token == "number":
             return int(argument)  # type: ignore[return-value]
-        elif word == "fork" and not (pid := os.fork()):
+        elif token == "fork" and not (pid := os.fork()):
             time.sleep(float(argument))
             os._exit(0)
-        elif word == "fork":
+        elif token == "fork":
             notes.write_text(f"{pid}")
             os.kill(os.getpid(), signal.SIGKILL)
-        elif word == "start":
+        elif token == "start":
             command = [sys.executable, "-c", "import time; time.sleep(60)"]
             started = subprocess.Popen(command, close_fds=False)
             notes.write_text(f"{started.pid}")
@@ -65,7 +65,7 @@ def orders(notes: Path) -> Answer:
 
 
 def starved(room: int) -> Answer:
-    """Return what fills as many bytes as it is told to, where there is little room."""
+    """Return a function that allocates memory under a limit."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + room, size + room))
 

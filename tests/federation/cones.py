@@ -1,10 +1,10 @@
 """A server that reads examples one by one through curvature, within a site's rules.
 
-Where examples share x, an upload of FedBiO holds z − H z for a z of the server's
-choice. A y that predicts one class for sure outside of a cone of images, and three
-classes alike inside, makes H the curvature of the images in the cone alone, whatever
-their labels. A cone that is moved until it holds one image shows that image. Three
-cones fit into one question. Labels follow from sums of the images of a class.
+If examples share x, an upload of FedBiO contains z − H z for a z chosen by the server.
+A y that predicts one class with certainty outside a cone of images, and three classes
+with equal probability inside, makes H the curvature of the images in the cone, for any
+labels. A cone that contains a single image reveals it. Three cones fit into one query.
+Labels follow from sums of the images of a class.
 """
 
 from typing import NamedTuple
@@ -22,41 +22,43 @@ from tests.federation.reconstruction import (
 
 CONES = 3
 STEEP = 1e5
-"""How sure the model is on either side of a cone's border."""
+"""Steepness of the predictions at the border of a cone."""
 STRONG = 1e4
-"""The size of z: an image in a cone is then far above rounding."""
+"""Scale of z, at which an image in a cone is far above rounding."""
 LABELLING = 100
-"""Questions that are spent on labels."""
-PATIENCE = 8
-"""Questions about one cone, after which another is tried."""
+"""Number of queries for labels."""
+MOST_QUERIES = 8
+"""Maximum number of queries for one cone."""
 
 
 class Cone(NamedTuple):
-    """Images a with direction · a above border · sum of a.
+    """The images a with direction · a > border · sum of a.
 
     Attributes:
-        direction: of the cone.
-        border: what is moved.
-        step: by how much next.
-        asked: questions so far.
+        direction: direction of the cone.
+        border: threshold, moved in shrinking steps.
+        step: next change of the threshold.
+        queries: number of queries so far.
     """
 
     direction: np.ndarray
     border: float
     step: float
-    asked: int = 0
+    queries: int = 0
 
     def moved(self, sign: int) -> "Cone":
         border = self.border + sign * self.step
-        return self._replace(border=border, step=0.75 * self.step, asked=self.asked + 1)
+        return self._replace(
+            border=border, step=0.75 * self.step, queries=self.queries + 1
+        )
 
 
 def read_by_cones(victim: Victim, most: int) -> list[Claim]:
     """Read examples that share x and y, with one local step at rate 1.
 
     Args:
-        victim: whose rules may be the defaults.
-        most: questions.
+        victim: site, possibly with the default rules.
+        most: maximum number of queries.
     """
     generator = np.random.default_rng(0)
     x = np.full_like(victim.problem.x, -FAR)
@@ -81,7 +83,7 @@ def read_by_cones(victim: Victim, most: int) -> list[Claim]:
             if image is not None:
                 label = _label(image, spans)
                 claims.setdefault(image.tobytes(), Claim(image, label))
-            if image is not None or cone.asked >= PATIENCE:
+            if image is not None or cone.queries >= MOST_QUERIES:
                 cones[place] = _new(generator, claims, x.size)
             else:
                 cones[place] = cone.moved(-1 if strength[0] < 5 else 1)
@@ -89,10 +91,12 @@ def read_by_cones(victim: Victim, most: int) -> list[Claim]:
 
 
 def _new(generator: np.random.Generator, claims: dict[bytes, Claim], size: int) -> Cone:
-    """Return a cone of a random direction, away from what is known."""
+    """Return a cone with a random direction, away from known images."""
     direction = generator.normal(size=size) / 8
     if claims:
-        known = 8 * np.array([one.image / one.image.sum() for one in claims.values()])
+        known = 8 * np.array(
+            [claim.image / claim.image.sum() for claim in claims.values()]
+        )
         for _ in range(3):
             inside = known @ direction
             near = known[inside > 0]
@@ -105,7 +109,7 @@ def _new(generator: np.random.Generator, claims: dict[bytes, Claim], size: int) 
 
 
 def _alone(rows: np.ndarray, strength: np.ndarray) -> np.ndarray | None:
-    """Return the image of a cone that holds one: its curvature has rank 1."""
+    """Return the image of a cone with a single image: its curvature has rank 1."""
     if strength[0] < 5 or strength[1] > 0.03 * strength[0]:
         return None
     image = LEVELS * on_levels(np.abs(rows[2]))
@@ -114,7 +118,7 @@ def _alone(rows: np.ndarray, strength: np.ndarray) -> np.ndarray | None:
 
 
 def _spans(victim: Victim, x: np.ndarray) -> dict[int, np.ndarray]:
-    """Return what the images of each class span, from sums of them."""
+    """Return the span of each class's images, from sums of them."""
     size = victim.algorithm.batch_size  # type: ignore[attr-defined]
     sums: dict[int, list[np.ndarray]] = {label: [] for label in range(CLASSES)}
     for question in range(LABELLING):
@@ -128,13 +132,13 @@ def _spans(victim: Victim, x: np.ndarray) -> dict[int, np.ndarray]:
         for label in set(range(CLASSES)) - {sure}:
             sums[label].append(np.round(rows[label] * LEVELS))
     spans = {}
-    for label, found in sums.items():
-        _, strength, right = np.linalg.svd(np.array(found), full_matrices=False)
+    for label, result in sums.items():
+        _, strength, right = np.linalg.svd(np.array(result), full_matrices=False)
         spans[label] = right[strength > 1e-6 * strength[0]]
     return spans
 
 
 def _label(image: np.ndarray, spans: dict[int, np.ndarray]) -> int:
-    """Return the class whose span holds an image best."""
+    """Return the class whose span is closest to an image."""
     rest = {k: np.linalg.norm(image - image @ b.T @ b) for k, b in spans.items()}
     return min(rest, key=rest.__getitem__)

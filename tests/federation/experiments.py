@@ -1,4 +1,4 @@
-"""Experiment files of federations, and what else their tests share."""
+"""Experiment files of federations, and helpers for their tests."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.waiting import until
 SITES = tuple(pulled.SIZES)
 ENVIRONMENT = {
     **os.environ,
-    # As the suite's own process computes.
+    # The same precision as in the process of the tests.
     "JAX_ENABLE_X64": "1",
     "XLA_FLAGS": QUICKLY,
 }
@@ -49,7 +49,7 @@ batch_size = 2
 def written(
     directory: Path, algorithm: str, settings: str, sites: Sequence[str] = SITES
 ) -> Path:
-    """Write an experiment file, and beside it the small problem; return the file."""
+    """Write an experiment file and its small problem; return the file."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(pulled.__file__, directory / "pulled.py")
     file = directory / f"{algorithm}.toml"
@@ -68,37 +68,37 @@ name = "{algorithm}"
 
 
 class Command(NamedTuple):
-    """A command that runs, and the file with what it says on standard error."""
+    """A running command, and the file with its standard error."""
 
     process: subprocess.Popen[str]
     file: Path
 
     @property
-    def said(self) -> str:
-        """What it has said so far."""
+    def output(self) -> str:
+        """The output on standard error so far."""
         return self.file.read_text()
 
     def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for something, while the command runs."""
+        """Wait for a condition while the command runs."""
 
         def has() -> bool:
-            assert self.process.poll() is None, self.said
+            assert self.process.poll() is None, self.output
             return happened()
 
-        until(has, lambda: self.said)
+        until(has, lambda: self.output)
 
     def until_its_end(self) -> None:
-        """Wait until the command has ended well."""
-        until(lambda: self.process.poll() is not None, lambda: self.said)
-        assert self.process.returncode == 0, self.said
+        """Wait until the command has ended with exit code 0."""
+        until(lambda: self.process.poll() is not None, lambda: self.output)
+        assert self.process.returncode == 0, self.output
 
 
 @contextmanager
 def federating(file: Path, *options: str, **environment: str) -> Iterator[Command]:
-    """Type the command in the directory of a file; it does not outlive the block."""
-    said = file.with_suffix(".said")
+    """Run the command in the directory of a file; it ends with the block."""
+    output = file.with_suffix(".output")
     with (
-        said.open("w") as errors,
+        output.open("w") as errors,
         subprocess.Popen(
             [sys.executable, "-m", "fedbilevel", "federate", file.name, *options],
             stdout=subprocess.DEVNULL,
@@ -109,11 +109,11 @@ def federating(file: Path, *options: str, **environment: str) -> Iterator[Comman
         ) as process,
     ):
         try:
-            yield Command(process, said)
+            yield Command(process, output)
         finally:
             process.kill()
 
 
 def home_in(kit: Path, run: str) -> Path:
-    """Return the directory of a run in a kit, whoever submitted it, if it is there yet."""
+    """Return the run directory in a kit, for any submitter, if it exists."""
     return next(kit.glob(f"fedbilevel/*/{run}"), kit / "none")

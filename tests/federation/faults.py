@@ -1,4 +1,4 @@
-"""What can become of replies on their way, drawn by seed."""
+"""Random faults of replies, drawn by seed."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -14,18 +14,18 @@ Arrays = dict[str, np.ndarray]
 
 
 class Fate(NamedTuple):
-    """What becomes of one device's answer to one exchange.
+    """The fault of one device's answer in one exchange.
 
     Attributes:
-        replies: what arrives in its stead, in this order.
-        counts: whether its upload is to enter the mean.
-        words: why it is not, as the server must say.
-        later: what arrives in a later exchange.
+        replies: replies that arrive instead, in this order.
+        counts: whether its upload must enter the mean.
+        reason: reason that the server must report otherwise.
+        later: replies that arrive in a later exchange.
     """
 
     replies: tuple[Reply, ...]
     counts: bool
-    words: str = ""
+    reason: str = ""
     later: tuple[Reply, ...] = ()
 
 
@@ -38,11 +38,11 @@ def intact(reply: Reply, generator: np.random.Generator) -> Fate:
 
 
 def dropped(reply: Reply, generator: np.random.Generator) -> Fate:
-    return Fate((), counts=False, words=SILENT)
+    return Fate((), counts=False, reason=SILENT)
 
 
 def delayed(reply: Reply, generator: np.random.Generator) -> Fate:
-    return Fate((), counts=False, words=SILENT, later=(reply,))
+    return Fate((), counts=False, reason=SILENT, later=(reply,))
 
 
 def duplicated(reply: Reply, generator: np.random.Generator) -> Fate:
@@ -55,7 +55,7 @@ def duplicated_later(reply: Reply, generator: np.random.Generator) -> Fate:
 
 def failed(reply: Reply, generator: np.random.Generator) -> Fate:
     fails = Reply(reply.device, failure=Failure(Cause.FAILED, "ran out of memory"))
-    return Fate((fails,), counts=False, words="ran out of memory")
+    return Fate((fails,), counts=False, reason="ran out of memory")
 
 
 def failed_at_first(reply: Reply, generator: np.random.Generator) -> Fate:
@@ -92,38 +92,38 @@ def damaged(
     def fate(reply: Reply, generator: np.random.Generator) -> Fate:
         assert reply.message is not None
         bad = reply._replace(message=damage(reply.message, generator))
-        if bad == reply:  # a bit flipped twice
+        if bad == reply:  # A bit may have flipped twice.
             return intact(reply, generator)
         if comes_again:
             return Fate((bad, reply), counts=True)
-        return Fate((bad,), counts=False, words="damaged on its way")
+        return Fate((bad,), counts=False, reason="damaged in transit")
 
     return fate
 
 
 def lies(
-    lie: Callable[[Arrays, str], Arrays], words: str
+    lie: Callable[[Arrays, str], Arrays], reason: str
 ) -> Callable[[Reply, np.random.Generator], Fate]:
-    """Return the fate of one whose message is sound, but not what was asked for."""
+    """Return the fault of a valid message that does not answer the task."""
 
     def fate(reply: Reply, generator: np.random.Generator) -> Fate:
         assert reply.message is not None
         answer = Answer.decode(reply.message)
         victim = str(generator.choice(sorted(answer.arrays)))
-        told = answer._replace(arrays=lie(dict(answer.arrays), victim))
-        return Fate((reply._replace(message=told.encode()),), False, words)
+        response = answer._replace(arrays=lie(dict(answer.arrays), victim))
+        return Fate((reply._replace(message=response.encode()),), False, reason)
 
     return fate
 
 
 def filled(value: float) -> Callable[[Arrays, str], Arrays]:
     def lie(arrays: Arrays, victim: str) -> Arrays:
-        # Whole numbers cannot be such.
-        among = [name for name, one in arrays.items() if one.dtype.kind == "f"]
+        # Integers cannot be infinite.
+        among = [name for name, item in arrays.items() if item.dtype.kind == "f"]
         victim = victim if victim in among else among[0]
-        one = np.array(arrays[victim])
-        one[(0,) * one.ndim] = value
-        return {**arrays, victim: one}
+        item = np.array(arrays[victim])
+        item[(0,) * item.ndim] = value
+        return {**arrays, victim: item}
 
     return lie
 
@@ -137,7 +137,7 @@ def other_shape(arrays: Arrays, victim: str) -> Arrays:
 
 
 def missing_key(arrays: Arrays, victim: str) -> Arrays:
-    return {name: one for name, one in arrays.items() if name != victim}
+    return {name: item for name, item in arrays.items() if name != victim}
 
 
 def with_key(name: str, value: np.ndarray) -> Callable[[Arrays, str], Arrays]:
@@ -149,9 +149,9 @@ def for_another(run: str | None, later: int) -> Callable[..., Fate]:
         assert reply.message is not None
         answer = Answer.decode(reply.message)
         moment = Moment(int(answer.moment[0]) + later, int(answer.moment[1]))
-        told = answer._replace(run=run or answer.run, moment=moment)
-        changed = reply._replace(message=told.encode())
-        return Fate((changed,), counts=False, words=ELSEWHERE)
+        response = answer._replace(run=run or answer.run, moment=moment)
+        changed = reply._replace(message=response.encode())
+        return Fate((changed,), counts=False, reason=ELSEWHERE)
 
     return fate
 
@@ -160,7 +160,7 @@ def without_header(reply: Reply, generator: np.random.Generator) -> Fate:
     assert reply.message is not None
     arrays = Answer.decode(reply.message).arrays
     bare = reply._replace(message=encode(arrays))
-    return Fate((bare,), counts=False, words="does not say its run")
+    return Fate((bare,), counts=False, reason="has no field run")
 
 
 BAD_NUMBERS = r"upload is not finite or exceeds the norm limit of 1e\+06"
@@ -181,17 +181,15 @@ FATES: dict[str, Callable[[Reply, np.random.Generator], Fate]] = {
     "not a number": lies(filled(np.nan), BAD_NUMBERS),
     "infinite": lies(filled(-np.inf), BAD_NUMBERS),
     "1e30": lies(filled(1e30), BAD_NUMBERS),
-    "other type": lies(other_type, r"is float32\[.*\] instead of \w+64"),
-    "other shape": lies(other_shape, r"\[1(, \d+)*\] instead of"),
+    "other type": lies(other_type, r"is float32\[.*\], expected \w+64"),
+    "other shape": lies(other_shape, r"\[1(, \d+)*\], expected"),
     "missing key": lies(missing_key, "is missing"),
-    "extra key": lies(with_key("more", np.ones(3)), "'more' was not asked for"),
-    "huge message": lies(with_key("more", np.ones(200_000)), "was not asked for"),
+    "extra key": lies(with_key("more", np.ones(3)), "'more' is not expected"),
+    "huge message": lies(with_key("more", np.ones(200_000)), "is not expected"),
     "negative weight": lies(
-        with_key("weight", np.array(-1e9)), "'weight' was not asked for"
+        with_key("weight", np.array(-1e9)), "'weight' is not expected"
     ),
-    "huge weight": lies(
-        with_key("weight", np.array(1e30)), "'weight' was not asked for"
-    ),
+    "huge weight": lies(with_key("weight", np.array(1e30)), "'weight' is not expected"),
     "another run": for_another("another", 0),
     "another moment": for_another(None, 1),
     "no header": without_header,
@@ -199,14 +197,13 @@ FATES: dict[str, Callable[[Reply, np.random.Generator], Fate]] = {
 
 
 class Schedule:
-    """Faults of one run, to be given to `InProcess`; remembers what it did.
+    """The faults of one run, for `InProcess`.
 
     Attributes:
-        exchanges: for each time that devices were asked the fate of each, in words and
-            itself.
-        strays: for each such time the devices of which something late arrived, and of
-            which time it is.
-        reordered: how many exchanges' replies did not come in order.
+        exchanges: name and fate of each contacted device, for each request.
+        strays: devices with a late reply and the request of that reply, for each
+            request.
+        reordered: number of exchanges whose replies were reordered.
     """
 
     def __init__(self, seed: int, honest: float) -> None:
@@ -218,18 +215,18 @@ class Schedule:
         self.reordered = 0
 
     def __call__(self, replies: Iterable[Reply]) -> list[Reply]:
-        now = len(self.exchanges)
-        late = [(reply, of) for due, reply, of in self._later if due <= now]
+        current = len(self.exchanges)
+        late = [(reply, of) for due, reply, of in self._later if due <= current]
         arriving = [reply for reply, _ in late]
-        self._later = [one for one in self._later if one[0] > now]
+        self._later = [item for item in self._later if item[0] > current]
         self.strays.append({(reply.device, of) for reply, of in late})
         fates = {}
         for reply in replies:
             _, fate = fates[reply.device] = self._draw(reply)
             arriving += fate.replies
-            for one in fate.later:
-                due = now + int(self._generator.integers(1, 4))
-                self._later.append((due, one, now))
+            for item in fate.later:
+                due = current + int(self._generator.integers(1, 4))
+                self._later.append((due, item, current))
         self.exchanges.append(fates)
         if self._generator.random() < 0.5:
             arriving = self._shuffled(arriving)

@@ -1,7 +1,7 @@
-"""A federation whose checkpoints do not fit, in a process of its own.
+"""A federation whose checkpoints do not fit on the disk, in a separate process.
 
-Orbax's threads say what went wrong in many ways, all of them loud. Prints the rounds
-and how the run ended.
+A separate process, because Orbax's threads print many errors. It prints the rounds and
+the end of the run.
 """
 
 import resource
@@ -19,11 +19,11 @@ from tests.federation.sites import enrolled, federation
 NAME = "FedBiO, private lower level"
 ROUNDS = 8
 LIMIT = 1000
-"""What devices keep is smaller, and a checkpoint's notes are larger."""
+"""Bytes between the size of a device state and of a checkpoint's metadata."""
 
 
-def arguments(kept: Path) -> dict[str, Any]:
-    among = sites(NAME, kept)
+def arguments(state_directory: Path) -> dict[str, Any]:
+    among = sites(NAME, state_directory)
     return {
         "problem": PROBLEM,
         "algorithm": algorithm(NAME),
@@ -40,13 +40,15 @@ def checkpoints(directory: Path) -> Checkpoints:
     return Checkpoints(directory, every=2, keep=ROUNDS)
 
 
-def main(directory: Path, kept: Path, last: int) -> None:
-    """Resume; after so many rounds, if any, no file may grow beyond a limit."""
+def main(directory: Path, state_directory: Path, last: int) -> None:
+    """Resume a run; after `last` rounds, limit the size of all files."""
     jax.config.update("jax_enable_x64", True)
     try:
-        for done in resume(**arguments(kept), checkpoints=checkpoints(directory)):
-            print("round", done.number, flush=True)
-            if done.number + 1 == last:
+        for result in resume(
+            **arguments(state_directory), checkpoints=checkpoints(directory)
+        ):
+            print("round", result.number, flush=True)
+            if result.number + 1 == last:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
     except CheckpointError as error:
         print("ended:", error)

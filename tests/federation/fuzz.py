@@ -1,7 +1,7 @@
-"""A great many messages for the decoder, in a process of its own: it may not survive.
+"""A fuzzer of the decoder, in a separate process because it may crash.
 
-Prints how many there were of each kind, how many were refused, and by how many bytes
-the process grew at most.
+It prints the number of messages of each type, the number of refusals, and the growth of
+the process in bytes.
 """
 
 import io
@@ -45,7 +45,7 @@ LARGE = 1_000_000
 
 
 def sealed(body: bytes) -> bytes:
-    """Return a message whose checksum is right, so that its content is looked at."""
+    """Return a message with a valid checksum, so that its content is decoded."""
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
@@ -82,57 +82,60 @@ def cut(draw: random.Random, content: bytes) -> bytes:
 
 
 def anything(draw: random.Random, depth: int = 3) -> Any:
-    """Return whatever JSON can say."""
+    """Return a random JSON value."""
     if depth and draw.random() < 0.5:
         inside = [anything(draw, depth - 1) for _ in range(draw.randrange(4))]
         if draw.random() < 0.5:
             return inside
-        return {draw.choice(WORDS) + str(i): one for i, one in enumerate(inside)}
+        return {draw.choice(WORDS) + str(i): item for i, item in enumerate(inside)}
     return draw.choice([*NUMBERS, *WORDS, None, True, 1.5, -0.0])
 
 
-def entry(draw: random.Random, told: Any) -> Any:
-    """Return what a header says of one array, with something changed."""
-    told = dict(told)
+def entry(draw: random.Random, description: Any) -> Any:
+    """Return a header entry of an array, with one change."""
+    description = dict(description)
     kind = draw.randrange(6)
     if kind == 0:
-        told["dtype"] = draw.choice(TYPES)
+        description["dtype"] = draw.choice(TYPES)
     elif kind == 1:
-        told["shape"] = [draw.choice(NUMBERS) for _ in range(draw.randrange(5))]
+        description["shape"] = [draw.choice(NUMBERS) for _ in range(draw.randrange(5))]
     elif kind == 2:
-        told["data_offsets"] = [draw.choice(NUMBERS) for _ in range(2)]
+        description["data_offsets"] = [draw.choice(NUMBERS) for _ in range(2)]
     elif kind == 3:
-        told["shape"] = [1] * draw.randrange(90) + list(told["shape"])
+        description["shape"] = [1] * draw.randrange(90) + list(description["shape"])
     elif kind == 4:
-        told["shape"] = [0, *(draw.choice(NUMBERS) for _ in range(draw.randrange(3)))]
-        told["data_offsets"] = [told["data_offsets"][0]] * 2
+        description["shape"] = [
+            0,
+            *(draw.choice(NUMBERS) for _ in range(draw.randrange(3))),
+        ]
+        description["data_offsets"] = [description["data_offsets"][0]] * 2
     else:
-        told[draw.choice([*told, "more"])] = anything(draw)
-    return told
+        description[draw.choice([*description, "more"])] = anything(draw)
+    return description
 
 
 def changed_header(draw: random.Random, message: bytes) -> bytes:
     header, content = parts(message)
-    told = json.loads(header)
+    description = json.loads(header)
     pairs = [
-        (name, entry(draw, one) if draw.random() < 0.4 else one)
-        for name, one in told.items()
+        (name, entry(draw, item) if draw.random() < 0.4 else item)
+        for name, item in description.items()
     ]
     kind = draw.randrange(6)
     if kind == 0:
         pairs.append((draw.choice(WORDS), draw.choice(pairs)[1]))
     elif kind == 1:
-        pairs.append(draw.choice(pairs))  # twice the same name
+        pairs.append(draw.choice(pairs))  # The same name twice.
     elif kind == 2:
         pairs.pop(draw.randrange(len(pairs)))
     elif kind == 3:
         pairs.append(("__metadata__", anything(draw)))
-    said = ",".join(f"{json.dumps(name)}:{json.dumps(one)}" for name, one in pairs)
-    return with_header(b"{%b}" % said.encode(), content)
+    entries = ",".join(f"{json.dumps(name)}:{json.dumps(item)}" for name, item in pairs)
+    return with_header(b"{%b}" % entries.encode(), content)
 
 
 def other_arrays(draw: random.Random, message: bytes) -> bytes:
-    """Return a sound message with other names, types, shapes and numbers."""
+    """Return a valid message with random names, types, shapes and values."""
     arrays: dict[str, np.ndarray] = dict(decode(message))
     for _ in range(draw.randint(1, 3)):
         dtype = draw.choice(list(DTYPES.values()))
@@ -144,7 +147,7 @@ def other_arrays(draw: random.Random, message: bytes) -> bytes:
 
 
 def foreign(draw: random.Random, message: bytes) -> bytes:
-    """Return what other programs write."""
+    """Return files of other programs."""
     file = io.BytesIO()
     kind = draw.randrange(4)
     if kind == 0:
@@ -165,14 +168,14 @@ def large(draw: random.Random, message: bytes) -> bytes:
     kind = draw.randrange(8)
     if kind == 0:
         return sealed(draw.randbytes(LARGE))
-    if kind == 1:  # many arrays of nothing
+    if kind == 1:  # Many empty arrays.
         nothing = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-        said = b",".join(b'"%d":%b' % (i, nothing) for i in range(LARGE // 58))
-        return with_header(b"{%b}" % said, b"")
-    if kind == 2:  # a long name
-        told = {"n" * (LARGE - 100): {"dtype": "U8", "shape": [1]}}
-        return with_header(json.dumps(told).encode(), b"1")
-    if kind == 3:  # as many dimensions as fit
+        entries = b",".join(b'"%d":%b' % (i, nothing) for i in range(LARGE // 58))
+        return with_header(b"{%b}" % entries, b"")
+    if kind == 2:  # A long name.
+        header = {"n" * (LARGE - 100): {"dtype": "U8", "shape": [1]}}
+        return with_header(json.dumps(header).encode(), b"1")
+    if kind == 3:  # As many dimensions as fit.
         shape = b"1," * (LARGE // 2 - 50)
         long = b'{":":{"dtype":"U8","shape":[%b1],"data_offsets":[0,1]}}' % shape
         return with_header(long, b"1")
@@ -180,13 +183,13 @@ def large(draw: random.Random, message: bytes) -> bytes:
         return with_header(b"[" * LARGE, b"")
     if kind == 5:
         return with_header(b'{"a":' * (LARGE // 5), b"")
-    if kind == 6:  # many words that nobody asked for
-        said = b",".join(b'"%d":"m"' % i for i in range(LARGE // 13))
-        return with_header(b'{"__metadata__":{%b}}' % said, b"")
+    if kind == 6:  # Many unknown keys.
+        entries = b",".join(b'"%d":"m"' % i for i in range(LARGE // 13))
+        return with_header(b'{"__metadata__":{%b}}' % entries, b"")
     size = 2**40
-    told = {"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    header = {"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     length = draw.choice([None, size, 2**64 - 1, 10**8, 10**8 - 1])
-    return with_header(json.dumps(told).encode(), bytes(LARGE), length)
+    return with_header(json.dumps(header).encode(), bytes(LARGE), length)
 
 
 Make = Callable[[random.Random, bytes], bytes]
@@ -222,7 +225,7 @@ KINDS: dict[str, tuple[Make, int]] = {
 
 
 def check(message: bytes) -> int:
-    """Let everything read a message; return how many refused it."""
+    """Pass a message to all decoders; return the number of refusals."""
     refused = 0
     try:
         for name, array in decode(message).items():
@@ -238,15 +241,15 @@ def check(message: bytes) -> int:
     except RefusedError:
         refused += 1
     try:
-        found = Answer.decode(message).read(FORM)
-        jax.tree.map(_alike, found, FORM)
+        result = Answer.decode(message).read(FORM)
+        jax.tree.map(_alike, result, FORM)
     except RefusedError:
         refused += 1
     return refused
 
 
-def _alike(found: np.ndarray, wanted: np.ndarray) -> None:
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+def _alike(result: np.ndarray, wanted: np.ndarray) -> None:
+    assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
 
 
 def enrolment(draw: random.Random) -> bytes:
@@ -256,24 +259,24 @@ def enrolment(draw: random.Random) -> bytes:
     if kind == 1:
         return flipped(draw, ENROLMENT)
     if kind == 2:
-        told = json.loads(ENROLMENT)
-        told[draw.choice([*told, "more"])] = anything(draw)
-        return json.dumps(told).encode()
+        fields = json.loads(ENROLMENT)
+        fields[draw.choice([*fields, "more"])] = anything(draw)
+        return json.dumps(fields).encode()
     return json.dumps(anything(draw)).encode()
 
 
 def check_enrolment(message: bytes) -> int:
     try:
-        found = Enrolment.decode(message)
+        result = Enrolment.decode(message)
     except RefusedError:
         return 1
-    assert all(0 < size < 2**31 for size in (found.upper_size, found.lower_size))
-    assert all(isinstance(one, str) for one in found.upper.values())
+    assert all(0 < size < 2**31 for size in (result.upper_size, result.lower_size))
+    assert all(isinstance(item, str) for item in result.upper.values())
     return 0
 
 
 def grown() -> int:
-    """Return the most that this process ever held, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

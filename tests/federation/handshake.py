@@ -9,11 +9,11 @@ from tests.waiting import HANG
 
 
 def hello(kits: Kits, shown: Path | None) -> bytes:
-    """What the server says first to one who shows the certificate of a kit."""
+    """Return the server's first bytes to a client with the certificate of a kit."""
     trusted = kits.server / "startup" / "rootCA.pem"
     context = ssl.create_default_context(cafile=trusted)
     context.set_alpn_protocols(["h2"])
-    # With 1.3 a client finishes its handshake before the server has judged it.
+    # With TLS 1.3 a client finishes its handshake before the server verifies it.
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     if shown is not None:
         startup = shown / "startup"

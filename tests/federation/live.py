@@ -1,4 +1,4 @@
-"""A run of a federation on its way: what its server writes, and whose processes run."""
+"""A running federation: the files of its server, and its processes."""
 
 import json
 import time
@@ -20,13 +20,13 @@ from tests.federation.processes import command_lines
 
 
 class Live(NamedTuple):
-    """A run on its way.
+    """A running federation.
 
     Attributes:
-        command: that follows it.
-        directory: of the run.
-        kits: of the server and the sites.
-        pace: the file that makes rounds slow.
+        command: command that supervises it.
+        directory: run directory of the submitter.
+        kits: kits of the server and the sites.
+        pace: file with the seconds of each measurement.
     """
 
     command: Command
@@ -36,60 +36,60 @@ class Live(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """The directory of the run at the server."""
+        """The run directory at the server."""
         return home_in(self.kits.server, (self.directory / "run").read_text())
 
     @property
     def jobs(self) -> int:
-        """How many have begun."""
-        return self.command.said.count(" begins\n")
+        """The number of jobs that have begun."""
+        return self.command.output.count(" begins\n")
 
     def exchanges(self) -> list[dict[str, Any]]:
-        """Return what the server has written down, one a round."""
+        """Return the server's log of exchanges."""
         file = self.home / "exchanges.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def checkpoint(self) -> int:
-        """Return how many rounds the newest checkpoint holds."""
-        found = (self.home / "checkpoints").glob("round_*/commit_success.txt")
-        return max(int(file.parent.name.removeprefix("round_")) for file in found)
+        """Return the number of rounds of the newest checkpoint."""
+        result = (self.home / "checkpoints").glob("round_*/commit_success.txt")
+        return max(int(file.parent.name.removeprefix("round_")) for file in result)
 
-    def processes(self, kit: Path, words: str) -> list[psutil.Process]:
-        """Return the processes of a kit in whose command line these words are."""
-        found = command_lines(pids(kit)).items()
-        return [psutil.Process(pid) for pid, line in found if words in line]
+    def processes(self, kit: Path, text: str) -> list[psutil.Process]:
+        """Return the processes of a kit whose command line contains a text."""
+        result = command_lines(pids(kit)).items()
+        return [psutil.Process(pid) for pid, line in result if text in line]
 
     def until_all_count(self) -> None:
-        """Wait for a round in which all sites take part."""
+        """Wait for a round in which all sites participate."""
         begun = len(self.exchanges())
 
         def all_count() -> bool:
             return any(
-                one["counted"] == list(self.kits.sites)
-                for one in self.exchanges()[begun:]
+                exchange["counted"] == list(self.kits.sites)
+                for exchange in self.exchanges()[begun:]
             )
 
         self.command.until(all_count)
 
     def kill_computation(self, site: str) -> None:
-        """Kill what computes at a site while it has something to do."""
+        """Kill the worker of a site while it has a task."""
         (computation,) = self.processes(self.kits.sites[site], "worker.child")
         begun, began = len(self.exchanges()), time.monotonic()
         self.command.until(lambda: len(self.exchanges()) >= begun + 3)
-        # Stopped first. In the time that three rounds take, whatever the load, it is
-        # asked for something that it does not answer.
+        # Suspended first: in the time of three rounds, at any load, it gets a task that
+        # it does not answer.
         computation.suspend()
         time.sleep(time.monotonic() - began)
         computation.kill()
 
 
 def assert_ends_as_simulated(directory: Path, counted: Sequence[Sequence[int]]) -> None:
-    """Hold a finished run to a simulation in which the same devices took part.
+    """Compare a finished run with a simulation with the same participants.
 
     Args:
-        directory: of the run.
-        counted: the devices whose uploads counted, for every round.
+        directory: run directory.
+        counted: devices whose uploads counted, for every round.
     """
     experiment = read_experiment(directory / "experiment.toml")
     task = build_task(experiment)
@@ -102,14 +102,14 @@ def assert_ends_as_simulated(directory: Path, counted: Sequence[Sequence[int]]) 
         rounds=experiment.rounds,
         participation=Present(tuple(map(tuple, counted))),
     )
-    found = np.load(directory / "solution.npz")
-    np.testing.assert_allclose(found["x"], last.x, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(found["y"], last.y, rtol=0, atol=1e-10)
+    result = np.load(directory / "solution.npz")
+    np.testing.assert_allclose(result["x"], last.x, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result["y"], last.y, rtol=0, atol=1e-10)
 
 
 @dataclass(frozen=True)
 class Present:
-    """The devices that counted in each round."""
+    """The devices whose uploads count in each round."""
 
     counted: tuple[tuple[int, ...], ...]
 

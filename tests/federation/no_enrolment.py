@@ -1,4 +1,4 @@
-"""What transports of tests have in common whose sites are enrolled by hand."""
+"""The base of test transports whose sites are enrolled by the test."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,7 +6,7 @@ from fedbilevel.federation import Reply
 
 
 class NoEnrolment:
-    """Nobody asks it for enrolments."""
+    """A transport without enrolment."""
 
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
         raise AssertionError("sites were enrolled by hand")

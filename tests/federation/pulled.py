@@ -1,6 +1,6 @@
-"""A small problem of one's own, as a person would write its file: it travels alone.
+"""A small custom problem in one file, as a user would write it.
 
-Sites learn y from x by ridge regression, and x pulls y to what the sites hold up.
+Sites fit y to x by ridge regression, and the upper loss pulls y to their targets.
 """
 
 import os
@@ -14,11 +14,11 @@ import numpy as np
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.problems import Model, Task
 
-SIZES = {"north": 3, "east": 8, "south": 5, "west": 6}  # ragged
+SIZES = {"north": 3, "east": 8, "south": 5, "west": 6}  # Ragged sizes.
 X_SIZE, Y_SIZE = 2, 3
 START = np.linspace(-1.0, 1.0, X_SIZE), np.linspace(1.0, 2.0, Y_SIZE)
-# The file that this names holds seconds that each measurement takes: tests that have to
-# meet a run on its way make it slow.
+# This variable names a file with the seconds of each measurement: tests that need a
+# running job make it slow.
 PACE = "FEDBILEVEL_TEST_PACE"
 
 

@@ -1,7 +1,7 @@
-"""Two servers that read a site's examples: an active and a passive one.
+"""Reconstruction attacks on a site's examples by an active and by a passive server.
 
-They know what a server knows: problem, algorithm, start, the form of examples and how
-many there are, what they send and what comes back. `python -m
+The attacks use the server's information: problem, algorithm, start, shapes and number
+of examples, its messages and the uploads. `python -m
 tests.federation.reconstruction` prints the table of docs/security.md.
 """
 
@@ -19,39 +19,39 @@ from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import REHEARSAL, RefusedError, Site, SiteRules
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
-from fedbilevel.federation.wire_format import packed
+from fedbilevel.federation.wire_format import pack
 from fedbilevel.problems import LabelledRows, Split, hyper_cleaning, regularisation
 from fedbilevel.problems.task import Task as Problem
 
 CLASSES, LEVELS = 10, 16
 COUNT, QUESTIONS, UPLOADS = 200, 10_000, 50
-"""Examples of each loss, and what the two servers may ask and hear."""
+"""Examples of each loss, queries of the active and uploads to the passive server."""
 HALF_A_LEVEL = 0.5 / LEVELS
-"""An image whose pixels are all nearer than this is the image: rounding finds it."""
+"""Maximum pixel error of a reconstruction: rounding then gives the exact image."""
 FIRST = PhaseReference(opening=False, index=0)
 FAR = 1000.0
-"""Beyond which a sigmoid or a softmax is 0 or 1 to the last bit."""
+"""Logit beyond which a sigmoid or a softmax is exactly 0 or 1."""
 
 
 class Claim(NamedTuple):
-    """An image and its label, as a server has reconstructed them."""
+    """A reconstructed image and its label."""
 
     image: np.ndarray
     label: int
 
 
 def digits(count: int) -> LabelledRows:
-    """Return images of grey levels 0 to 1 and their labels, the first `count`."""
-    found = load_digits()
-    rows = np.random.default_rng(0).permutation(len(found.target))[: 3 * count]
-    return LabelledRows(found.data[rows] / LEVELS, found.target[rows])
+    """Return the first `count` images, with grey levels 0 to 1, and their labels."""
+    result = load_digits()
+    rows = np.random.default_rng(0).permutation(len(result.target))[: 3 * count]
+    return LabelledRows(result.data[rows] / LEVELS, result.target[rows])
 
 
 def held(make: Callable[..., Problem], count: int, **settings: Any) -> Problem:
-    """Return a problem whose only site holds `count` images for each loss."""
-    both = digits(count)
+    """Return a problem whose only site has `count` images for each loss."""
+    pair = digits(count)
     training, validation = (
-        LabelledRows(both.features[rows], both.labels[rows])
+        LabelledRows(pair.features[rows], pair.labels[rows])
         for rows in (slice(count), slice(count, 2 * count))
     )
     rows = [np.arange(count)]
@@ -60,19 +60,19 @@ def held(make: Callable[..., Problem], count: int, **settings: Any) -> Problem:
 
 
 class Victim:
-    """A site, and all that its server can do with it: ask.
+    """A site that a server attacks with queries.
 
     Args:
-        problem: and the examples.
-        algorithm: that the site has enrolled with.
-        rules: of the site.
+        problem: problem and examples.
+        algorithm: algorithm of the run.
+        rules: rules of the site.
 
     Attributes:
-        questions: that were asked so far, answered or not.
-        answered: how many of them were.
-        answers: the site's own count of them.
-        runs: that the site has enrolled in.
-        reason: why it does not enrol.
+        questions: number of queries so far, answered or not.
+        answered: number of answered queries.
+        answers: the site's counter of answered exchanges.
+        runs: number of runs in which the site has enrolled.
+        reason: reason for which the site refuses to enrol.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Victim:
         self._first = canonical(server)
 
     def ask(self, **sent: Any) -> Any:
-        """Return the upload for a downlink with these fields; none if refused.
+        """Return the upload for a downlink with these fields; None if refused.
 
-        A site that answers no more questions of a run is asked in another run, as long
-        as its rules let it enrol.
+        If the site answers no more queries of a run, the next run is used, as long as
+        the site's rules let it enrol.
         """
         self.questions += 1
         if self.reason:
@@ -103,7 +103,7 @@ class Victim:
         )
         phase = FIRST.of(self.algorithm, self.problem.problem)
         key = np.zeros(2, np.uint32)
-        downlink = packed(phase.broadcast(server))
+        downlink = pack(phase.broadcast(server))
         moment = Moment(self.questions, 0)
         while not self.reason:
             self._site = self._site or self._enrolled()
@@ -122,10 +122,10 @@ class Victim:
             self.reason = "the site has answered as many exchanges as it does"
             return None
         examples = self.problem.devices.local(0)
-        what = self.problem.problem, self.algorithm, examples
+        setting = self.problem.problem, self.algorithm, examples
         start = self.problem.x, self.problem.y
         try:
-            site = Site(0, *what, *start, rules=self.rules, answers=self.answers)
+            site = Site(0, *setting, *start, rules=self.rules, answers=self.answers)
         except RefusedError as error:
             self.reason = str(error)
             return None
@@ -134,10 +134,11 @@ class Victim:
 
 
 def read_by_weights(victim: Victim, most: int) -> list[Claim]:
-    """Read examples whose weights are entries of x: switch off all but one.
+    """Read examples whose weights are entries of x: switch off all but one weight.
 
-    Whatever the batch, it is then the gradient of that example: a label's column times
-    the image. If the example was not drawn, nothing comes back, and it is asked again.
+    For any batch, the upload is then the gradient of that example: a label's column
+    times the image. If the example was not drawn, the upload is 0 and the query is
+    repeated.
     """
     count = len(victim.problem.x)
     claims: dict[int, Claim] = {}
@@ -165,10 +166,10 @@ def _factored(gradient: np.ndarray) -> Claim:
 
 
 def on_levels(image: np.ndarray) -> np.ndarray:
-    """Return an image at the brightness at which all its pixels are grey levels."""
+    """Return an image, scaled so that all its pixels are grey levels."""
     image = image / image.max()
     bright = np.arange(LEVELS, 0, -1)
-    errors = [np.abs(one * image - np.round(one * image)).max() for one in bright]
+    errors = [np.abs(item * image - np.round(item * image)).max() for item in bright]
     level = bright[int(np.argmin(np.array(errors) > 0.02))]
     scaled: np.ndarray = image * level / LEVELS
     return scaled
@@ -177,16 +178,16 @@ def on_levels(image: np.ndarray) -> np.ndarray:
 def read_sums(
     victim: Victim, most: int, separate: Callable[[np.ndarray], Iterable[np.ndarray]]
 ) -> list[Claim]:
-    """Read examples that share x and y: ask at one point, and separate the sums.
+    """Read examples that share x and y: query one point, and separate the sums.
 
-    At a y that predicts one class for sure, another class's row of the gradient is the
-    sum of its images in the batch, each as often as it was drawn. Those numbers differ
-    from question to question; the images do not.
+    At a y that predicts one class with certainty, another class's row of the gradient
+    is the sum of its images in the batch, each times its number of draws. These numbers
+    differ between queries; the images do not.
 
     Args:
-        victim: with one local step.
-        most: questions.
-        separate: images from sums of them.
+        victim: site with one local step.
+        most: maximum number of queries.
+        separate: function that separates images from sums of them.
     """
     rate = float(victim.algorithm.learning_rate)  # type: ignore[attr-defined]
     size = victim.algorithm.batch_size  # type: ignore[attr-defined]
@@ -204,28 +205,28 @@ def read_sums(
             sums[label].append(np.round(rows[label] * LEVELS))
     return [
         Claim(image / LEVELS, label)
-        for label, found in sums.items()
-        if found
-        for image in separate(np.array(found))
+        for label, result in sums.items()
+        if result
+        for image in separate(np.array(result))
     ]
 
 
 def read_lone(victim: Victim, most: int) -> list[Claim]:
-    """Read the images that were alone of their class in a batch."""
+    """Read images that were the only one of their class in a batch."""
     return read_sums(victim, most, lone_images)
 
 
 def read_separated(victim: Victim, most: int) -> list[Claim]:
-    """Read those, and the ones that sums are made of."""
+    """Read images from sums by independent components as well."""
     return read_sums(
         victim, most, lambda sums: [*lone_images(sums), *independent_images(sums)]
     )
 
 
 def lone_images(sums: np.ndarray) -> np.ndarray:
-    """Return the sums that are one image: none of their pixels is too bright.
+    """Return the sums of a single image: no pixel is too bright.
 
-    The same image comes again and again, sums of several do not.
+    A single image recurs; sums of several images do not.
     """
     images, times = np.unique(sums, axis=0, return_counts=True)
     lone: np.ndarray = images[(images.max(axis=1) == LEVELS) & (times > 1)]
@@ -233,10 +234,10 @@ def lone_images(sums: np.ndarray) -> np.ndarray:
 
 
 def independent_images(sums: np.ndarray) -> np.ndarray:
-    """Return the images of which the sums are made, by independent components.
+    """Return the images in the sums, by independent component analysis.
 
-    How often each was drawn is a source of its own. Rounded to whole numbers the
-    sources are exact, and then so are the images.
+    The number of draws of each image is an independent source. Rounded to integers the
+    sources are exact, and so are the images.
     """
     from sklearn.decomposition import FastICA
 
@@ -263,8 +264,8 @@ def independent_images(sums: np.ndarray) -> np.ndarray:
 
 
 def _whole(reduced: np.ndarray, source: np.ndarray) -> np.ndarray | None:
-    """Return a source as numbers of draws, if it can be made whole."""
-    # A batch of 128 of 200 draws an example 0.64 times, with a deviation of 0.8.
+    """Return a source as integer numbers of draws, if it can be rounded."""
+    # A batch of 128 of 200 draws an example 0.64 times, with standard deviation 0.8.
     counts = np.round((source - np.quantile(source, 0.05)) / (source.std() / 0.8))
     for _ in range(20):
         direction, *_ = np.linalg.lstsq(reduced, counts)
@@ -276,10 +277,10 @@ def _whole(reduced: np.ndarray, source: np.ndarray) -> np.ndarray | None:
 
 
 def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
-    """Read what an honest run sends, without asking for anything else.
+    """Read examples from the uploads of an honest run.
 
     Yields:
-        What one upload gives away, for each of them.
+        The reconstructions from each upload.
     """
     settings: Any = victim.algorithm
     x, y, z = map(np.asarray, (victim.problem.x, victim.problem.y, victim.problem.y))
@@ -289,20 +290,20 @@ def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
         if upload is None:
             yield []
             continue
-        new = [np.asarray(one, float) for one in upload[:3]]
+        new = [np.asarray(item, float) for item in upload[:3]]
         gradient = (y - new[1]) / rate - np.exp(x)[None] * y
         yield _claims(gradient, y, settings.batch_size)
         x, y, z = new
 
 
 def _claims(gradient: np.ndarray, y: np.ndarray, size: int) -> list[Claim]:
-    """Return what the mean of (softmax(y a) − label) ⊗ a tells of the images a."""
+    """Return the images a from the mean of (softmax(y a) − label) ⊗ a."""
     strength = np.linalg.svd(gradient, compute_uv=False)
     if strength[1] < 1e-6 * strength[0]:
         return [_factored(gradient)]
-    # Near y = 0 all probabilities are alike: a row is a tenth of all images less those
-    # of its class. A class that was not drawn shows the former, one of which a single
-    # image was drawn then shows that image.
+    # Near y = 0 all probabilities are equal: a row is a tenth of the sum of all images
+    # minus the images of its class. A class without draws reveals the sum, and a class
+    # with a single draw then reveals that image.
     base = gradient[np.argmax(gradient.sum(axis=1))]
     rows = (base[None] - gradient) * size
     return [
@@ -313,22 +314,22 @@ def _claims(gradient: np.ndarray, y: np.ndarray, size: int) -> list[Claim]:
 
 
 def matched(claims: list[Claim], problem: Problem) -> int:
-    """Return how many of the site's examples a server has, pixel by pixel.
+    """Return the number of exactly reconstructed examples.
 
-    The label must be right, and no pixel may be off by half a grey level. Of as many
-    claims as there are examples twice over, the first count.
+    The label must be right, and no pixel may be off by half a grey level. At most twice
+    as many reconstructions as examples are counted, the first ones.
     """
     held = problem.devices.local(0)
-    # Of the problem with weights, rows know their numbers.
+    # In the problem with weights, rows contain their indices.
     tables = [getattr(level, "examples", level) for level in held]
     count = len(tables[0].labels)
-    found: set[tuple[int, int]] = set()
+    result: set[tuple[int, int]] = set()
     for claim in claims[: 2 * count]:
         for number, table in enumerate(tables):
             errors = np.abs(np.asarray(table.features) - claim.image).max(axis=1)
             right = (errors < HALF_A_LEVEL) & (np.asarray(table.labels) == claim.label)
-            found |= {(number, int(row)) for row in np.flatnonzero(right)}
-    return len(found)
+            result |= {(number, int(row)) for row in np.flatnonzero(right)}
+    return len(result)
 
 
 CLEANING = FedBiO(
@@ -341,27 +342,29 @@ CLEANING = FedBiO(
 )
 """The settings of `fedbilevel new NAME --ready cleaning`."""
 SHARED = FedBiO(1.0, upper_rate=0.0, batch_size=16)
-"""For a problem whose x examples share."""
+"""Settings of a problem whose x is shared by examples."""
 
 
 def table() -> Iterator[str]:
-    """Yield the lines of the table of docs/security.md, as they are measured."""
-    from tests.federation.cones import read_by_cones  # which is built on this module
+    """Measure and yield the rows of the table of docs/security.md."""
+    from tests.federation.cones import (
+        read_by_cones,
+    )  # Imported here, because it imports this module.
 
     real = SiteRules()
     lenient = replace(real, fewest_per_entry=1)
     cleaning, shared = held(hyper_cleaning, COUNT), held(regularisation, COUNT)
     large = real.smallest_batch
-    for words, algorithm, rules in (
+    for text, algorithm, rules in (
         ("passive, no rules, batch 1", FedBiO(0.1), REHEARSAL),
         ("passive, defaults, batch 1", FedBiO(0.1), real),
         ("passive, no rules, batch 16", FedBiO(0.1, batch_size=16), REHEARSAL),
         ("passive, defaults, batch 128", FedBiO(0.1, batch_size=large), real),
     ):
         victim = Victim(shared, algorithm, rules)
-        read_from = [matched(one, shared) > 0 for one in overheard(victim, UPLOADS)]
-        yield f"{words}: {sum(read_from)} of {UPLOADS} uploads; {victim.reason}"
-    for words, problem, algorithm, rules, read in (
+        read_from = [matched(item, shared) > 0 for item in overheard(victim, UPLOADS)]
+        yield f"{text}: {sum(read_from)} of {UPLOADS} uploads; {victim.reason}"
+    for text, problem, algorithm, rules, read in (
         ("active, weights, no rules", cleaning, CLEANING, REHEARSAL, read_by_weights),
         ("active, weights, defaults", cleaning, CLEANING, real, read_by_weights),
         (
@@ -404,7 +407,7 @@ def table() -> Iterator[str]:
         victim = Victim(problem, algorithm, rules)
         claims = read(victim, QUESTIONS)
         yield (
-            f"{words}: {matched(claims, problem)} of {COUNT} in {victim.answered} "
+            f"{text}: {matched(claims, problem)} of {COUNT} in {victim.answered} "
             f"answers; {victim.reason}"
         )
 

@@ -1,4 +1,4 @@
-"""Nine sites of a scalar problem that hold the same examples, and its solution.
+"""Nine sites of a scalar problem with the same examples, and its solution.
 
 x and y are scalars, and z ≈ H⁻¹ ∇y f; there is no noise:
 
@@ -45,7 +45,7 @@ Q = COUPLING ** (2 / 3)
 WIDTHS = np.array([1.0, COUPLING / Q, COUPLING / Q**2])
 """In these units of x, y and z, errors shrink together: see test_bad_schedules."""
 SIZE, SIZE_LIMIT, CLAIMED = 8, 9, 2**31 - 1
-"""Examples that a site holds, that it may count for, and that a liar claims."""
+"""Examples of a site, the size limit, and the number that a lying site reports."""
 
 
 def upper_loss(x, y, batch):
@@ -61,10 +61,10 @@ PROBLEM = BilevelProblem(upper_loss, lower_loss)
 
 @jax.tree_util.register_static
 class MadeOnce:
-    """FedBiO, whose phases are the same objects whenever they are asked for.
+    """FedBiO with cached phases.
 
-    The checks of types that tests run with wrap every function of a phase when it is
-    made: twice an exchange, which would be a third of the time of these tests.
+    The type checks of tests wrap every function of a phase when it is created: twice in
+    an exchange, which would be a third of the time of these tests.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ HELD = LocalExamples(np.full(SIZE, TARGET), np.full(SIZE, COUPLING))
 
 @cache
 def sites() -> dict[str, Site]:
-    """Return the sites of all schedules: they know runs by name, and compile once."""
+    """Return sites that all schedules share, so that they compile once."""
     return {
         name: Site(number, PROBLEM, ALGORITHM, HELD, *START, rules=RULES)
         for number, name in enumerate(NAMES)
@@ -96,12 +96,12 @@ def sites() -> dict[str, Site]:
 
 
 class Outcome(NamedTuple):
-    """What became of a run.
+    """The result of a run.
 
     Attributes:
-        last: its last round, if it had one.
-        records: of its exchanges.
-        refusal: why it ended early; empty if it did not.
+        last: last round, if there was one.
+        records: log of its exchanges.
+        refusal: error that ended the run early; empty if none.
     """
 
     last: Round | None
@@ -120,7 +120,7 @@ def carried_out(
     quorum: int = 1,
     straggler_factor: float | None = None,
 ) -> Outcome:
-    """Run the federation with all sites, of which some claim too much."""
+    """Run the federation with all sites, some of which report too large sizes."""
     enrolments = {
         who: site.enrolment._replace(lower_size=CLAIMED)
         if who in liars
@@ -128,8 +128,8 @@ def carried_out(
         for who, site in sites().items()
     }
     enrolled = EnrolledDevices(enrolments, form=HELD)
-    asked = Experiment(ALGORITHM.inner, weight_by_size=by_size, size_limit=SIZE_LIMIT)
-    weights = weights_of(asked, enrolled)
+    request = Experiment(ALGORITHM.inner, weight_by_size=by_size, size_limit=SIZE_LIMIT)
+    weights = weights_of(request, enrolled)
     records: list[Exchange] = []
     engine = Federation(
         transport,
@@ -140,25 +140,25 @@ def carried_out(
         straggler_factor=straggler_factor,
         note=records.append,
     )
-    given: dict[str, Any] = {"weights": weights, "limits": limits, "engine": engine}
+    value: dict[str, Any] = {"weights": weights, "limits": limits, "engine": engine}
     last, refusal = None, ""
-    done = run(PROBLEM, ALGORITHM, enrolled, *START, rounds=rounds, **given)
+    result = run(PROBLEM, ALGORITHM, enrolled, *START, rounds=rounds, **value)
     try:
-        *_, last = done
+        *_, last = result
     except NoQuorumError as error:
         refusal = str(error)
     return Outcome(last, records, refusal)
 
 
-def error_of(found: np.ndarray) -> float:
-    return float(np.max(np.abs(found - HONEST) / WIDTHS))
+def error_of(result: np.ndarray) -> float:
+    return float(np.max(np.abs(result - HONEST) / WIDTHS))
 
 
 START_ERROR = error_of(np.array([*START, 0.0]))
 
 
 def last_error(outcome: Outcome) -> float:
-    """Return how far from the solution a run has ended."""
+    """Return the distance of a run's last round from the solution."""
     assert outcome.last is not None
     server = outcome.last.server
     return error_of(np.array([server.x, server.y, server.adjoint]))

@@ -1,4 +1,4 @@
-"""Sites in this process, for tests of the server's loop."""
+"""Sites in this process, for tests of the server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +23,10 @@ from tests.waiting import HANG
 
 
 class Clock:
-    """A clock in the place of the module `time`: it stands still unless it is set.
+    """A replacement for the module `time`, advanced by the test.
 
     Attributes:
-        now: seconds.
+        now: current time in seconds.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Clock:
 
 @contextmanager
 def false_time() -> Iterator[Clock]:
-    """Let servers in this process read a clock that their transport sets."""
+    """Patch the clock of servers in this process."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "time", clock)
@@ -46,10 +46,10 @@ def false_time() -> Iterator[Clock]:
 
 
 class UnderWay:
-    """Replies on their way, each of which arrives at its time by a clock.
+    """A queue of replies, each with its time of arrival.
 
     Args:
-        clock: that is set to the time at which something arrives.
+        clock: clock, advanced to the time of each arrival.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -61,7 +61,7 @@ class UnderWay:
         heappush(self._replies, (self._clock.now + delay, self._count, reply))
 
     def arriving(self, left: Callable[[], float]) -> Iterator[Reply]:
-        """Yield what arrives until time is up; keep the others."""
+        """Yield the replies that arrive in time; keep the others."""
         while self._replies and self._replies[0][0] <= self._clock.now + left():
             arrives, _, reply = heappop(self._replies)
             self._clock.now = max(self._clock.now, arrives)
@@ -75,7 +75,7 @@ def sites_holding(
     algorithm: FederatedAlgorithm,
     directory: Path | None = None,
 ) -> dict[str, Site]:
-    """Return sites that share what is compiled, called site-0 and so on."""
+    """Return sites named site-0 and so on, which share compiled functions."""
     return {
         f"site-{number}": Site(
             number,
@@ -98,5 +98,5 @@ def enrolled(among: Mapping[str, Site]) -> EnrolledDevices:
 
 def federation(among: Mapping[str, Site], **settings: Any) -> Federation:
     fault = settings.pop("fault", lambda replies: replies)
-    given = {"run": "first", "timeout": HANG, **settings}
-    return Federation(InProcess(among, fault), enrolled(among), **given)
+    value = {"run": "first", "timeout": HANG, **settings}
+    return Federation(InProcess(among, fault), enrolled(among), **value)

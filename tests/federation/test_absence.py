@@ -1,4 +1,4 @@
-"""Devices that stay away, and transports that never end, do not hold up a run."""
+"""Absent devices and endless transports do not block a run."""
 
 import itertools
 import logging
@@ -35,7 +35,7 @@ FAR = "FedBiO"
 
 
 def pauses(absences: Absences, misses: int) -> Iterator[int]:
-    """Yield how long device 1 is skipped after each miss, while device 0 answers."""
+    """Yield the exchanges that device 1 is skipped after each miss."""
     for _ in range(misses):
         absences.note([0, 1], missing=[1])
         for pause in itertools.count():
@@ -50,7 +50,7 @@ def test_a_device_is_skipped_for_longer_and_longer():
     assert list(pauses(Absences(), misses=10)) == expected
 
 
-def test_a_device_that_answers_again_and_again_is_asked_as_before():
+def test_a_device_that_answers_regularly_is_contacted_as_before():
     absences = Absences()
     list(pauses(absences, misses=5))
     for _ in range(8):
@@ -62,29 +62,29 @@ def test_a_device_that_answers_again_and_again_is_asked_as_before():
 
 def test_a_device_that_is_late_every_second_time_is_not_waited_for_every_second_time():
     absences = Absences()
-    asked, late = 0, itertools.cycle([True, False])
+    request, late = 0, itertools.cycle([True, False])
     waited = 0
     for _ in range(1000):
         if 1 not in absences.without_skipped([0, 1]):
             absences.note([0], missing=[])
             continue
-        asked += 1
+        request += 1
         is_late = next(late)
         waited += is_late
         absences.note([0, 1], missing=[1] if is_late else [])
-    # Before, 500: an answer made all good.
+    # 500 when an answer cancelled all misses.
     assert waited < 120
-    assert asked > 100
+    assert request > 100
 
 
-def test_a_device_that_is_late_once_in_twenty_is_always_asked():
+def test_a_device_that_is_late_once_in_twenty_is_always_contacted():
     absences = Absences()
     for number in range(200):
         assert absences.without_skipped([0, 1]) == [0, 1]
         absences.note([0, 1], missing=[1] if number % 20 == 0 else [])
 
 
-def test_where_all_would_be_skipped_all_are_asked_and_who_answers_is_back():
+def test_if_all_would_be_skipped_all_are_contacted():
     absences = Absences()
     for _ in range(4):
         absences.note([0, 1], missing=[0, 1])
@@ -93,7 +93,7 @@ def test_where_all_would_be_skipped_all_are_asked_and_who_answers_is_back():
     assert [absences.without_skipped([0, 1]) for _ in range(3)] == [[0]] * 3
 
 
-def test_where_fewer_than_the_quorum_would_be_asked_all_are():
+def test_if_fewer_than_the_quorum_would_be_contacted_all_are():
     absences = Absences()
     for _ in range(2):
         absences.note([0, 1, 2], missing=[1, 2])
@@ -106,37 +106,37 @@ def test_a_run_names_those_who_stayed_away_and_why(caplog):
     records: list[Exchange] = []
 
     def fault(replies):
-        return [one for one in replies if one.device != "site-3"]
+        return [item for item in replies if item.device != "site-3"]
 
     engine = federation(among, fault=fault, note=records.append)
-    what = PROBLEM, algorithm(NAME), enrolled(among)
+    setting = PROBLEM, algorithm(NAME), enrolled(among)
     with caplog.at_level(logging.WARNING, "fedbilevel"):
-        list(run(*what, *START, rounds=4, weights=WEIGHTS, engine=engine))
-    asked = [not record.skipped for record in records]
-    assert asked == [True, True, False, True, False, False, False, True]
-    for record, wanted in zip(records, asked, strict=True):
+        list(run(*setting, *START, rounds=4, weights=WEIGHTS, engine=engine))
+    request = [not record.skipped for record in records]
+    assert request == [True, True, False, True, False, False, False, True]
+    for record, wanted in zip(records, request, strict=True):
         others = ["site-0", "site-2", "site-4"]
         assert (record.counted, record.skipped) == (others, ["site-3"] * (not wanted))
-        assert record.left_out == (
+        assert record.excluded == (
             {"site-3": "did not answer in time"} if wanted else {}
         )
     assert caplog.messages[0] == (
         "Round 0, exchange 0: excluded device 3 (in 1 of its 1 rounds): did not answer "
         "in time"
     )
-    # Again when its count has doubled, also in rounds in which it was not contacted.
+    # A warning when the count has doubled, including rounds without contact.
     counts = [message.split("(in ")[1][:13] for message in caplog.messages]
     assert counts == ["1 of its 1 ro", "2 of its 2 ro", "4 of its 4 ro"]
 
 
 @pytest.mark.slow
-def test_who_was_not_asked_is_asked_before_an_exchange_fails():
+def test_skipped_devices_are_contacted_before_an_exchange_fails():
     among = sites(NAME)
     records: list[Exchange] = []
 
     def fault(replies):
         for reply in replies:
-            # In the third exchange site-3, away so far, is not asked at first.
+            # In the third exchange the absent site-3 is skipped at first.
             if len(records) < 2 and reply.device == "site-3":
                 continue
             if len(records) == 2 and reply.device == "site-0":
@@ -145,16 +145,16 @@ def test_who_was_not_asked_is_asked_before_an_exchange_fails():
             yield reply
 
     engine = federation(among, fault=fault, note=records.append, quorum=3)
-    what = PROBLEM, algorithm(NAME), enrolled(among)
-    list(run(*what, *START, rounds=2, weights=WEIGHTS, engine=engine))
+    setting = PROBLEM, algorithm(NAME), enrolled(among)
+    list(run(*setting, *START, rounds=2, weights=WEIGHTS, engine=engine))
     assert records[1].counted == ["site-0", "site-2", "site-4"]
     assert sorted(records[2].counted) == ["site-2", "site-3", "site-4"]
-    assert records[2].left_out == {"site-0": "ran out of memory"}
+    assert records[2].excluded == {"site-0": "ran out of memory"}
     assert records[2].skipped == []
 
 
 class Endless(NoEnrolment):
-    """A transport that goes on sending what nobody asked for."""
+    """A transport that never stops sending unexpected replies."""
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
@@ -173,10 +173,10 @@ def test_a_transport_that_never_ends_is_left_when_time_is_up():
     rounds = run(
         PROBLEM, algorithm(NAME), enrolled(among), *START, rounds=1, engine=engine
     )
-    refused = r'Round 0.*Site "site-0": sent what was refused'
+    refused = r'Round 0.*Site "site-0": sent an invalid answer'
     with no_hang(), pytest.raises(NoQuorumError, match=refused):
         next(rounds)
-    assert records[0].left_out["site-1"] == "did not answer in time"
+    assert records[0].excluded["site-1"] == "did not answer in time"
 
 
 def with_patience(
@@ -188,7 +188,7 @@ def with_patience(
     name: str = NAME,
     limits: Limits = NO_LIMITS,
 ) -> list[Exchange]:
-    """Return the exchanges of a run that waits three times as long as most took."""
+    """Return the exchanges of a run with a straggler factor of 3."""
     records: list[Exchange] = []
     engine = Federation(
         transport,
@@ -199,23 +199,23 @@ def with_patience(
         straggler_factor=3.0,
         note=records.append,
     )
-    what = PROBLEM, algorithm(name), enrolled(among)
+    setting = PROBLEM, algorithm(name), enrolled(among)
     steps = run(
-        *what, *START, rounds=rounds, weights=WEIGHTS, limits=limits, engine=engine
+        *setting, *START, rounds=rounds, weights=WEIGHTS, limits=limits, engine=engine
     )
     list(steps)
     return records
 
 
 def be_slow(left: Callable[[], float]) -> None:
-    """Take half a second, or as long as there is."""
+    """Sleep for half a second, or until the timeout."""
     until = time.monotonic() + 0.5
     while left() > 0 and time.monotonic() < until:
         time.sleep(0.01)
 
 
 class Straggling(NoEnrolment):
-    """A transport, and its clock: all sites answer after a second each, one never."""
+    """A transport and its clock: all sites answer after a second each, except one."""
 
     def __init__(self, among: Mapping[str, Site]) -> None:
         self._inside = InProcess(among)
@@ -227,7 +227,7 @@ class Straggling(NoEnrolment):
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        others = {name: one for name, one in messages.items() if name != "site-3"}
+        others = {name: item for name, item in messages.items() if name != "site-3"}
         for reply in self._inside.exchange(others, left):
             self.now += 1.0
             yield reply
@@ -243,15 +243,15 @@ def test_a_straggler_is_not_waited_for_longer_than_the_others_took(monkeypatch):
     records = with_patience(transport, among, quorum=3, rounds=3)
     assert records
     for record in records:
-        # It is asked again: it may be quicker next time.
+        # It is contacted again, because it may be faster next time.
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED.words}
-        # Three times the 3 seconds that more than half of the four took.
+        assert record.excluded == {"site-3": NOT_AWAITED.reason}
+        # Three times the 3 seconds in which more than half of the four answered.
         assert record.seconds == 9.0
 
 
 class Hasty(NoEnrolment):
-    """A transport to sites of which two answer at once, and the others take longer."""
+    """A transport to two fast sites and to slower ones."""
 
     def __init__(self, among: Mapping[str, Site]) -> None:
         self._inside = InProcess(among)
@@ -276,7 +276,7 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
     with no_hang():
         records = with_patience(Hasty(among), among, quorum=2, rounds=2)
     for record in records:
-        assert record.left_out == {}
+        assert record.excluded == {}
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
         site.warm_up()
 
     class Poisoned(NoEnrolment):
-        """A transport to sites of which one goes too far, and the last is slower."""
+        """A transport with an upload beyond the distance limit and a slow site."""
 
         def exchange(
             self, messages: Mapping[str, bytes], left: Callable[[], float]
@@ -298,7 +298,7 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
                 assert reply.message is not None
                 answer = Answer.decode(reply.message)
                 if reply.device == "site-0":
-                    moved = {name: 1e6 + one for name, one in answer.arrays.items()}
+                    moved = {name: 1e6 + item for name, item in answer.arrays.items()}
                     answer = answer._replace(arrays=moved)
                 yield Reply(reply.device, answer.encode())
             be_slow(left)
@@ -311,11 +311,11 @@ def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
             Poisoned(), among, quorum=3, rounds=2, name=FAR, limits=near
         )
     for record in records:
-        assert list(record.left_out) == ["site-0"]
+        assert list(record.excluded) == ["site-0"]
 
 
 class Paced(NoEnrolment):
-    """A transport to sites that take given seconds, by a clock that is set."""
+    """A transport to sites with given response times, by a simulated clock."""
 
     def __init__(
         self, among: Mapping[str, Site], seconds: Mapping[str, float], clock: Clock
@@ -333,7 +333,7 @@ class Paced(NoEnrolment):
 
 
 def paced(seconds: Mapping[str, float], quorum: int) -> list[Exchange]:
-    """Return the exchanges of four rounds with sites that take so long."""
+    """Return the exchanges of four rounds with these response times."""
     among = sites(NAME)
     with false_time() as clock:
         transport = Paced(among, seconds, clock)
@@ -349,16 +349,18 @@ def test_a_site_that_answers_at_once_does_not_shut_out_the_others():
 
 
 @pytest.mark.slow
-def test_a_straggler_whose_answers_come_an_exchange_late_is_still_asked():
+def test_a_straggler_one_exchange_late_is_still_contacted():
     seconds = {"site-0": 1.0, "site-2": 1.0, "site-3": 4.0, "site-4": 1.0}
     for record in paced(seconds, 3):
         assert record.skipped == []
-        assert record.left_out == {"site-3": NOT_AWAITED.words}
+        assert record.excluded == {"site-3": NOT_AWAITED.reason}
         assert record.seconds == 3.0
 
 
-def test_patience_below_one_is_refused():
-    with pytest.raises(ValueError, match="straggler_factor must be at least 1"):
+def test_a_straggler_factor_below_one_is_refused():
+    with pytest.raises(
+        ValueError, match=r"straggler_factor is .*; give a number of at least 1"
+    ):
         federation(sites(NAME), straggler_factor=0.5)
 
 
@@ -373,19 +375,19 @@ def test_too_few_chosen_devices_are_no_quorum():
         participation=UniformSample(1),
         engine=federation(among, quorum=2),
     )
-    with pytest.raises(NoQuorumError, match=r"1 of 2 .* No more devices were"):
+    with pytest.raises(NoQuorumError, match=r"1 of 2 .* No other device was sampled"):
         list(rounds)
 
 
 def test_a_federation_that_could_not_work_is_refused():
     among = sites(NAME)
     for name in ("", "my-run", "é", "a" * 65):
-        with pytest.raises(ValueError, match="a run cannot be called"):
+        with pytest.raises(ValueError, match="but a run name has 1 to 64"):
             federation(among, run=name)
 
 
 class Overhearing(NoEnrolment):
-    """A transport that keeps what it is given, and reaches nobody."""
+    """A transport that records its messages and reaches no site."""
 
     def __init__(self) -> None:
         self.messages: dict[str, bytes] = {}
@@ -400,9 +402,9 @@ class Overhearing(NoEnrolment):
 def test_devices_get_the_key_of_the_runs_seed():
     among, transport = sites(NAME), Overhearing()
     engine = Federation(transport, enrolled(among), run="a", timeout=0.01)
-    what = PROBLEM, algorithm(NAME), enrolled(among)
+    setting = PROBLEM, algorithm(NAME), enrolled(among)
     with pytest.raises(NoQuorumError):
-        next(run(*what, *START, rounds=1, seed=5, engine=engine))
-    keys = {tuple(Task.decode(one).key) for one in transport.messages.values()}
+        next(run(*setting, *START, rounds=1, seed=5, engine=engine))
+    keys = {tuple(Task.decode(item).key) for item in transport.messages.values()}
     assert keys == {tuple(jax.random.key_data(jax.random.key(5)).tolist())}
     assert set(transport.messages) == set(among)

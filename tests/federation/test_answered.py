@@ -1,4 +1,4 @@
-"""What a site has answered, where several jobs of a kit run at the same time."""
+"""The record of answered tasks, with several simultaneous jobs of a kit."""
 
 import shutil
 import subprocess
@@ -17,13 +17,13 @@ MOST = 40
 
 
 def tasks_of(runs: Path, name: str, most_rollbacks: int = 20) -> TaskRecord:
-    """Return the tasks of a run, as a job of its own sees them."""
+    """Return the task record of a run, as in a separate job."""
     allowed = SiteRules(most_exchanges=MOST, most_rollbacks=most_rollbacks)
     return TaskRecord(allowed, runs / "owner" / name, ExchangeCounter(runs))
 
 
 def answer_all(runs: Path, name: str) -> int:
-    """Admit as many tasks as a site does; return how many those were."""
+    """Admit tasks until the site refuses; return the number of admitted tasks."""
     tasks = tasks_of(runs, name)
     for number in range(2 * MOST):
         try:
@@ -39,22 +39,24 @@ def test_two_runs_in_turns_share_one_bound(tmp_path):
         first.admit(Moment(number, 0), "aa")
         second.admit(Moment(number, 0), "aa")
     for tasks in (first, second):
-        with pytest.raises(RefusedError, match="answers 40 exchanges of all runs"):
+        with pytest.raises(RefusedError, match="most_exchanges = 40 in its local"):
             tasks.admit(Moment(MOST, 0), "aa")
-        tasks.admit(Moment(0, 0), "aa")  # repeated, as before
+        tasks.admit(Moment(0, 0), "aa")  # Repeated tasks are admitted as before.
 
 
 def test_threads_share_one_bound(tmp_path):
-    found: list[int] = []
+    result: list[int] = []
     threads = [
-        threading.Thread(target=lambda n=n: found.append(answer_all(tmp_path, f"r{n}")))
+        threading.Thread(
+            target=lambda n=n: result.append(answer_all(tmp_path, f"r{n}"))
+        )
         for n in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(found) == MOST
+    assert sum(result) == MOST
 
 
 @pytest.mark.process
@@ -87,22 +89,24 @@ def test_processes_share_one_bound(tmp_path):
 
 
 def test_two_jobs_of_one_run_do_not_answer_one_exchange_twice(tmp_path):
-    one = tasks_of(tmp_path, "first", most_rollbacks=0)
+    first = tasks_of(tmp_path, "first", most_rollbacks=0)
     other = tasks_of(tmp_path, "first", most_rollbacks=0)
-    one.admit(Moment(0, 0), "aa")
+    first.admit(Moment(0, 0), "aa")
     other.admit(Moment(0, 0), "aa")
     other.admit(Moment(1, 0), "bb")
-    for tasks in (one, other):
-        with pytest.raises(RefusedError, match="comes with another downlink"):
+    for tasks in (first, other):
+        with pytest.raises(RefusedError, match="has another downlink"):
             tasks.admit(Moment(1, 0), "cc")
-    one.admit(Moment(1, 0), "bb")
+    first.admit(Moment(1, 0), "bb")
 
 
 def test_removing_a_run_gives_no_exchanges_back(tmp_path):
     assert answer_all(tmp_path, "first") == MOST
     shutil.rmtree(tmp_path / "owner")
     for name in ("first", "second"):
-        with pytest.raises(RefusedError, match="Let its operator raise it"):
+        with pytest.raises(
+            RefusedError, match="Ask its operator to raise most_exchanges"
+        ):
             tasks_of(tmp_path, name).admit(Moment(0, 0), "aa")
 
 
@@ -115,6 +119,6 @@ def test_an_operator_reads_what_was_answered(tmp_path):
 def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
     tasks = tasks_of(tmp_path, "first")
     (tmp_path / "owner").write_text("no directory")
-    with pytest.raises(RefusedError, match="cannot note what it answers"):
+    with pytest.raises(RefusedError, match="cannot record the task"):
         tasks.admit(Moment(0, 0), "aa")
     assert (tmp_path / COUNT).read_text() == "first 0 0\n"

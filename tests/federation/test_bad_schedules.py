@@ -1,10 +1,10 @@
-"""A third of the sites may be bad: the honest result in time, or who is to blame.
+"""With a third of bad sites: the honest result in time, or an error that names sites.
 
 The problem is that of `scalar`. Derivation of the tolerance: let d be the way of an
 honest upload in one of the three variables. Most uploads are honest and alike, so the
-median goes |d|, and a bad upload that counts goes w with |w| ≤ L |d|, L being the
-distance limit. With a part p of the weight, bad uploads therefore change nothing but
-the length of a step: the mean goes m d, where
+median distance is |d|, and a bad upload that counts has w with |w| ≤ L |d|, where L is
+the distance limit. With a part p of the weight, bad uploads therefore change only the
+length of a step: the mean is m d, where
 
     1 − p − p L ≤ m ≤ 1 − p + p L.
 
@@ -20,8 +20,8 @@ every second term is at most m η Q times the largest. So a run whose bad upload
 p L < 1 − p ends at the honest result, however bad sites choose among what the limits
 allow; and how near is known from who has counted.
 
-After 60 rounds honest sites still move. Where most stand still to the last bit, any
-distance counts, as `reach_of` says, and nothing of this holds.
+After 60 rounds honest sites still move. If most uploads do not move at all, any
+distance counts (see `reach_of`), and the derivation does not hold.
 """
 
 import re
@@ -59,30 +59,30 @@ from tests.waiting import no_hang
 
 MOST_BAD, ROUNDS = 3, 60
 MARGIN = 0.25
-"""The least that 1 − p − p L is in a schedule: then 60 rounds are enough."""
+"""Minimum of 1 − p − p L in a schedule, for which 60 rounds are enough."""
 TOLERANCE = 0.02
-"""Of the error at the start, which the derived tolerance of a run must be below."""
+"""Fraction of the initial error that bounds the derived tolerance of a run."""
 LEAST_LIMIT = 1.02
-PATIENCE = 3.0
+STRAGGLER_FACTOR = 3.0
 PACES = 0.01, 0.3, 5.0
-"""Seconds of an honest answer. Bad ones come at once, or late."""
+"""Seconds of an honest answer; bad ones are immediate or late."""
 
 
 def weights_with(liars: Collection[str]) -> dict[str, float]:
-    """Return how much each site is to count, where some claim more than they hold."""
+    """Return the weights of the sites, some of which report too large sizes."""
     return {name: float(SIZE_LIMIT if name in liars else SIZE) for name in NAMES}
 
 
 class Schedule(NamedTuple):
-    """What is drawn for a run.
+    """The random settings of a run.
 
     Attributes:
-        plans: of the bad sites.
-        liars: those who claim to hold more than they do.
-        by_size: whether sites count by what they claim, up to the limit of sizes.
-        distance: the distance limit.
-        quorum: of uploads.
-        straggler_factor: of an exchange that has its quorum.
+        plans: plans of the bad sites.
+        liars: sites that report too large sizes.
+        by_size: whether weights follow the reported sizes, up to the size limit.
+        distance: distance limit.
+        quorum: minimum number of uploads.
+        straggler_factor: straggler factor of the federation.
         pace: seconds of an honest answer.
     """
 
@@ -115,16 +115,16 @@ class Schedule(NamedTuple):
             by_size,
             float(draw.uniform(LEAST_LIMIT, most)),
             int(draw.integers(1, len(NAMES), endpoint=True)),
-            PATIENCE if draw.random() < 0.5 else None,
+            STRAGGLER_FACTOR if draw.random() < 0.5 else None,
             float(draw.choice(PACES)),
         )
 
     @property
     def seconds(self) -> float:
-        """The most that an exchange may take.
+        """The maximum seconds of an exchange.
 
-        With straggler_factor, a multiple of what honest sites take, if these are a quorum. If
-        they are not, sites that were being skipped are asked after the others.
+        With a straggler factor and an honest quorum, it is a multiple of the honest
+        sites' time. Otherwise skipped sites are contacted after the others.
         """
         if self.quorum > len(NAMES) - len(self.plans):
             return 2 * TIMEOUT
@@ -134,7 +134,7 @@ class Schedule(NamedTuple):
 
 
 def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
-    """Hold the run of one schedule to what is promised."""
+    """Check the guarantees for the run of one schedule."""
     draw = np.random.default_rng([seed, 16])
     schedule = Schedule.drawn(draw)
     limits = Limits(NORM_LIMIT, schedule.distance)
@@ -158,7 +158,7 @@ def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
     for record, deeds, distorted in zip(
         outcome.records, transport.deeds, transport.distorted, strict=True
     ):
-        # No honest site is ever left out, let alone for good.
+        # No honest site is ever excluded.
         assert set(honest) <= set(record.counted)
         never = {name for name, deed in deeds.items() if deed in NEVER_COUNT}
         assert not never & set(record.counted), record
@@ -170,7 +170,7 @@ def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
         named = set(re.findall(r'Site "(.*?)"', outcome.refusal))
         assert named
         assert named <= set(schedule.plans), outcome.refusal
-        # Honest sites alone are no quorum, or there would be no refusal.
+        # The run fails only if the honest sites are no quorum.
         assert schedule.quorum > len(honest)
         seen["refused"] += 1
         return
@@ -178,7 +178,7 @@ def check(seed: int, clock: Clock, seen: Counter[str]) -> None:
     assert error < TOLERANCE * START_ERROR
     assert last_error(outcome) <= error + 1e-12
     assert outcome.last is not None
-    excluded = {NAMES[one.device] for one in outcome.last.exclusions.devices}
+    excluded = {NAMES[device.device] for device in outcome.last.exclusions.devices}
     assert not excluded & set(honest)
     seen["finished"] += 1
 
@@ -189,7 +189,7 @@ def shrinking(
     weights: Mapping[str, float],
     limits: Limits,
 ) -> float:
-    """Return the factor by which an exchange must have made the error smaller."""
+    """Return the factor by which an exchange must reduce the error."""
     assert limits.distance is not None
     bad = sum(weights[name] for name in counted if name in distorted)
     part = bad / sum(weights[name] for name in counted)
@@ -222,8 +222,8 @@ HAPPENS = {
 
 
 FEW = 4, 14, 16, 22, 74, 75
-"""Schedules in which all of it happens. In 4, sites that answer at once have closed
-exchanges before an honest one answered; 75 goes wrong without the limit of sizes."""
+"""Schedules that cover all cases. In 4, immediate answers closed exchanges before an
+honest site answered; 75 fails without the size limit."""
 
 
 @pytest.mark.slow

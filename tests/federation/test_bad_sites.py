@@ -1,4 +1,4 @@
-"""One bad site stops no run: real processes of a site do what they should not."""
+"""One bad site stops no run, with separate processes that misbehave."""
 
 import json
 import os
@@ -34,12 +34,14 @@ evaluation.every = 1
 federation.quorum = 2
 federation.timeout = 20.0
 """
-DIED = "west: its worker process ended; left out for 30 seconds, or until its entry in "
+DIED = (
+    "west: its worker process ended; suspended for 30 seconds, or until its entry in "
+)
 ENDED = "the job ended before its last round"
 
 
 class Federation(NamedTuple):
-    """Processes that wait for jobs, and the file with the misdeeds of sites."""
+    """Idle processes of a federation, and the file with the sites' misdeeds."""
 
     kits: Kits
     deeds: Path
@@ -81,18 +83,20 @@ def run(
 
 
 def ends(live: Live) -> None:
-    """Wait until a run has ended; its outcome is bad if a site was often left out."""
+    """Wait until a run has ended; BAD means that a site was often excluded."""
     process = live.command.process
-    until(lambda: process.poll() is not None, lambda: live.command.said)
-    assert process.returncode in (0, BAD), live.command.said
+    until(lambda: process.poll() is not None, lambda: live.command.output)
+    assert process.returncode in (0, BAD), live.command.output
 
 
 def finished(live: Live) -> list[dict[str, Any]]:
-    """Wait for a run's end, hold it to a simulation, and return its exchanges."""
+    """Wait for a run, compare it with a simulation, and return its exchanges."""
     ends(live)
     lines = (live.directory / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
-    counted = [[SITES.index(name) for name in one["counted"]] for one in exchanges]
+    counted = [
+        [SITES.index(name) for name in exchange["counted"]] for exchange in exchanges
+    ]
     assert len(exchanges) == ROUNDS
     assert_ends_as_simulated(live.directory, counted)
     return exchanges
@@ -107,12 +111,12 @@ def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
 ):
     with run(federation, tmp_path, {"west": deed}) as live:
         exchanges = finished(live)
-    assert DIED in live.command.said
-    assert ENDED not in live.command.said
-    left_out = [one["left_out"].get("west") for one in exchanges]
+    assert DIED in live.command.output
+    assert ENDED not in live.command.output
+    left_out = [exchange["excluded"].get("west") for exchange in exchanges]
     assert "its worker process ended" in left_out
-    found = json.loads((live.directory / "left_out.json").read_text())
-    assert found["west"]["reason"] == "its worker process ended"
+    result = json.loads((live.directory / "suspensions.json").read_text())
+    assert result["west"]["reason"] == "its worker process ended"
 
 
 @pytest.mark.parametrize(
@@ -122,14 +126,16 @@ def test_a_site_whose_worker_exits_is_named_and_the_job_goes_on(
         ("hang before the first task", "its worker process did not begin"),
     ],
 )
-def test_a_site_whose_worker_never_begins_is_left_out_of_the_next_job(
+def test_a_site_whose_worker_never_begins_is_suspended(
     federation, tmp_path, deed, reason
 ):
     with run(federation, tmp_path, {"west": deed}) as live:
         exchanges = finished(live)
-    assert f"west: {reason}; left out for 30 seconds" in live.command.said
-    assert "a job with north, east, south begins" in live.command.said
-    assert all(one["counted"] == ["north", "east", "south"] for one in exchanges)
+    assert f"west: {reason}; suspended for 30 seconds" in live.command.output
+    assert "a job with north, east, south begins" in live.command.output
+    assert all(
+        exchange["counted"] == ["north", "east", "south"] for exchange in exchanges
+    )
 
 
 def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
@@ -141,16 +147,16 @@ def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
         federation, tmp_path, {"west": "hang at the first task"}, *options
     ) as live:
         finished(live)
-    assert "west: did not enrol in 300 seconds; left out for" in live.command.said
+    assert "west: did not enrol in 300 seconds; suspended for" in live.command.output
 
 
 def test_an_event_of_one_site_ends_no_job(federation, tmp_path):
     with run(federation, tmp_path, {"west": "send an event that ends a job"}) as live:
         exchanges = finished(live)
-    assert ENDED not in live.command.said
-    assert live.command.said.count(" begins\n") == 1
-    assert all(len(one["counted"]) == len(SITES) for one in exchanges)
-    # Nor does it reach another site.
+    assert ENDED not in live.command.output
+    assert live.command.output.count(" begins\n") == 1
+    assert all(len(exchange["counted"]) == len(SITES) for exchange in exchanges)
+    # The event does not reach another site either.
     logs = list(federation.kits.sites["east"].glob("*/log.txt"))
     assert logs
     assert not any("FATAL_SYSTEM_ERROR" in log.read_text() for log in logs)
@@ -161,7 +167,7 @@ def test_more_bad_sites_than_the_quorum_allows_are_named(federation, tmp_path):
     options = "--federation.quorum", "3", "--federation.attempts", "2"
     with run(federation, tmp_path, deeds, *options) as live:
         assert live.command.process.wait() == 2
-    *_, last = live.command.said.splitlines()
+    *_, last = live.command.output.splitlines()
     assert "2 jobs in a row made no progress" in last
     for name in deeds:
         assert f"{name} failed in " in last
@@ -173,26 +179,26 @@ def test_a_huge_reply_is_refused_before_room_is_set_aside(federation, tmp_path, 
     with run(federation, tmp_path, {"west": deed}) as live:
         process = live.command.process
         while process.poll() is None:
-            found = command_lines(pids(federation.kits.server)).items()
-            jobs = [pid for pid, line in found if "runner_process" in line]
+            result = command_lines(pids(federation.kits.server)).items()
+            jobs = [pid for pid, line in result if "runner_process" in line]
             largest = max(largest, memory(jobs))
             time.sleep(0.2)
         exchanges = finished(live)
-    # With JAX and its programs loaded, and no message larger than 16 MB.
+    # With JAX and compiled programs in memory, and messages of at most 16 MB.
     assert largest < 900e6
-    assert any("west" in one["left_out"] for one in exchanges)
-    assert ENDED not in live.command.said
+    assert any("west" in exchange["excluded"] for exchange in exchanges)
+    assert ENDED not in live.command.output
 
 
-def test_a_server_that_is_gone_is_told_of_and_given_up(federation, tmp_path):
-    """The last test: it leaves no server."""
+def test_an_unreachable_server_is_reported_and_ends_the_command(federation, tmp_path):
+    """The last test, because it stops the server."""
     federation.pace.write_text("0.5")
     options = "--federation.connection-timeout", "40", "--rounds", "1000"
     with run(federation, tmp_path, {}, *options) as live:
         live.command.until(lambda: bool(list(read_records(live.directory))))
         stop(federation.kits.server)
         assert live.command.process.wait(HANG) == 2
-    *_, told, last = live.command.said.splitlines()
-    assert "no answer for " in told
-    assert "giving up after 40" in told
+    *_, reply, last = live.command.output.splitlines()
+    assert "no answer from the server for " in reply
+    assert "giving up after 40" in reply
     assert "Start the server, and give the same command again" in last

@@ -1,4 +1,4 @@
-"""Messages between two processes come whole, whatever comes between their pieces."""
+"""Messages between two processes arrive whole, even if a signal interrupts them."""
 
 import os
 import signal
@@ -11,16 +11,16 @@ from tests.waiting import HANG
 
 def test_a_signal_in_the_middle_of_a_message_does_not_cut_it():
     message = bytes(range(256)) * 400
-    here, there = pair()
+    first, second = pair()
     signals = []
     came = threading.Event()
 
     def send() -> None:
         raw = HEADER.pack(len(message)) + message
-        with here, open(here.fileno(), "wb", closefd=False, buffering=0) as end:
+        with first, open(first.fileno(), "wb", closefd=False, buffering=0) as end:
             end.write(raw[:50_000])
-            # While the receiver has the first piece and waits for the second, or so
-            # it will nearly always be; the second goes once the signal has come.
+            # The receiver nearly always has the first piece by then; the second
+            # piece is sent after the signal.
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGALRM)
             came.wait(HANG)
@@ -34,8 +34,8 @@ def test_a_signal_in_the_middle_of_a_message_does_not_cut_it():
     sender = threading.Thread(target=send)
     try:
         sender.start()
-        with there:
-            assert there.receive() == message
+        with second:
+            assert second.receive() == message
     finally:
         signal.signal(signal.SIGALRM, before)
         sender.join()

@@ -1,4 +1,4 @@
-"""Whatever is sent: arrays of the right form, or a refusal, and little memory."""
+"""The decoder returns valid arrays or refuses, with little memory, for any input."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.federation.fuzz import KINDS, sealed, with_header
 from tests.waiting import HANG
 
 MOST_BYTES = 50_000_000
-"""How much a process may grow over inputs of up to 1 MB."""
+"""Maximum growth of a process in bytes, for inputs of up to 1 MB."""
 
 
 @pytest.mark.process
@@ -32,7 +32,7 @@ MOST_BYTES = 50_000_000
 def test_of_many_inputs_each_is_refused_or_of_the_right_form(inputs):
     command = [sys.executable, "-m", "tests.federation.fuzz", "0", str(inputs)]
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -40,33 +40,33 @@ def test_of_many_inputs_each_is_refused_or_of_the_right_form(inputs):
         cwd=root,
         env={**os.environ, "JAX_ENABLE_X64": "true"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout)
-    assert sum(told["seen"].values()) == inputs
-    assert set(told["seen"]) == {*KINDS, "large", "enrolment"}
-    # Many are read: otherwise it would be the digest alone that is tried.
+    assert result.returncode == 0, result.stderr[-3000:]
+    reply = json.loads(result.stdout)
+    assert sum(reply["seen"].values()) == inputs
+    assert set(reply["seen"]) == {*KINDS, "large", "enrolment"}
+    # Many must be accepted: otherwise only the checksum would be tested.
     for kind in ("changed header", "bits flipped", "other arrays"):
-        assert told["refused"][kind] < 3 * told["seen"][kind]
-    assert told["grown"] < MOST_BYTES
+        assert reply["refused"][kind] < 3 * reply["seen"][kind]
+    assert reply["grown"] < MOST_BYTES
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_messages_are_of_the_safetensors_format(shape, dtype):
-    # The library of that name reads what we write, and we read what it writes.
+    # The safetensors library reads our messages, and we read its files.
     arrays = {"b": np.ones(shape, dtype), "a": np.zeros((3,), dtype)}
     read = dict(safetensors.deserialize(encode(arrays)[4:]))
     for name, array in arrays.items():
         assert bytes(read[name]["data"]) == array.tobytes()
         assert tuple(read[name]["shape"]) == array.shape
-    found = decode(sealed(safetensors.numpy.save(arrays)))
+    result = decode(sealed(safetensors.numpy.save(arrays)))
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert result[name].dtype == array.dtype
+        np.testing.assert_array_equal(result[name], array)
 
 
-def said(**told):
-    return json.dumps({"a": {"dtype": "U8", **told}}).encode()
+def text_of(**reply):
+    return json.dumps({"a": {"dtype": "U8", **reply}}).encode()
 
 
 REFUSED = {
@@ -74,17 +74,17 @@ REFUSED = {
     "a digest alone": sealed(b""),
     "1 TB of header": sealed(struct.pack("<Q", 2**40) + b"{}"),
     "1 TB of content": with_header(
-        said(shape=[2**40], data_offsets=[0, 2**40]), bytes(8)
+        text_of(shape=[2**40], data_offsets=[0, 2**40]), bytes(8)
     ),
-    # The format multiplies dimensions from the left, and NumPy minds those after zero.
+    # The format allows any dimensions after a zero, but NumPy limits them.
     "nothing, but enormous": with_header(
-        said(shape=[0, 2**62, 2**62], data_offsets=[0, 0]), b""
+        text_of(shape=[0, 2**62, 2**62], data_offsets=[0, 0]), b""
     ),
     "nothing, in 2**64 columns": with_header(
-        said(shape=[0, 2**64 - 1], data_offsets=[0, 0]), b""
+        text_of(shape=[0, 2**64 - 1], data_offsets=[0, 0]), b""
     ),
-    "70 dimensions": with_header(said(shape=[1] * 70, data_offsets=[0, 1]), b"1"),
-    "a negative shape": with_header(said(shape=[-1], data_offsets=[0, 1]), b"1"),
+    "70 dimensions": with_header(text_of(shape=[1] * 70, data_offsets=[0, 1]), b"1"),
+    "a negative shape": with_header(text_of(shape=[-1], data_offsets=[0, 1]), b"1"),
     "a truth value of 7": with_header(
         b'{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}', b"\7"
     ),
@@ -106,7 +106,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_in_few_words(name):
+def test_the_refusal_is_short(name):
     with pytest.raises(RefusedError) as refusal:
         decode(REFUSED[name])
     assert len(str(refusal.value)) < 300
@@ -114,12 +114,12 @@ def test_it_is_refused_in_few_words(name):
 
 def test_a_refusal_quotes_the_sender_briefly_and_on_one_line():
     name = "very\nlong" * 10_000
-    told = {name: {"dtype": "U8", "shape": [1], "data_offsets": [5, 6]}}
+    reply = {name: {"dtype": "U8", "shape": [1], "data_offsets": [5, 6]}}
     with pytest.raises(RefusedError) as refusal:
-        decode(with_header(json.dumps(told).encode(), b"1"))
+        decode(with_header(json.dumps(reply).encode(), b"1"))
     assert len(str(refusal.value)) < 300
     assert "\n" not in str(refusal.value)
-    # A sound array of that name was not asked for either.
+    # A valid array of that name is not expected either.
     with pytest.raises(RefusedError) as refusal:
         Answer("a", Moment(0, 0), {name: np.ones(1)}).read({})
     assert len(str(refusal.value)) < 300
@@ -150,10 +150,10 @@ NAME = "two exchanges, private state"
         ("run", [46, 46, 47]),
     ],
 )
-def test_a_site_does_what_it_is_asked_or_refuses(part, value, tmp_path):
+def test_a_site_carries_out_a_task_or_refuses(part, value, tmp_path):
     site = sites(NAME, tmp_path)["site-0"]
     server, _ = algorithm(NAME).init(PROBLEM, np.zeros(3), np.zeros(4))
-    downlink = {f":{where}": one for where, one in paths(server)}
+    downlink = {f":{where}": item for where, item in paths(server)}
     task = Task(
         "a",
         PhaseReference(False, 0),

@@ -1,4 +1,4 @@
-"""Who cannot take part ends a run as it begins; later it is left out and named."""
+"""A site that cannot participate ends a new run, but not a run that has begun."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,16 +20,16 @@ REFUSAL = Failure(
 
 
 class Told(NamedTuple):
-    """A transport to sites that answer so."""
+    """A transport to sites with given answers."""
 
     replies: Mapping[str, bytes | str]
 
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
-        for name, said in self.replies.items():
-            if isinstance(said, bytes):
-                yield Reply(name, said)
+        for name, output in self.replies.items():
+            if isinstance(output, bytes):
+                yield Reply(name, output)
             else:
-                yield Reply(name, failure=Failure.decode(said))
+                yield Reply(name, failure=Failure.decode(output))
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
 
 def job(directory: Path, replies: Mapping[str, bytes | str], quorum: int = 2):
-    """Enrol sites that answer so; return all, and who is left out of the job."""
+    """Enrol sites with given answers; return the devices and the absent sites."""
     return enrol(
         Told(replies),
         SITES,
@@ -58,12 +58,12 @@ def test_a_run_does_not_begin_with_a_site_that_cannot_take_part(tmp_path, bad):
 
 @pytest.mark.parametrize("bad", [REFUSAL, OTHERS], ids=["refuses", "other examples"])
 @pytest.mark.parametrize("first", [["east", "north"], SITES], ids=["new", "known"])
-def test_in_a_later_job_such_a_site_is_left_out_and_named(tmp_path, bad, first):
+def test_in_a_later_job_the_site_is_excluded_and_named(tmp_path, bad, first):
     job(tmp_path, dict.fromkeys(first, FITS))
     devices, failures = job(tmp_path, {"east": FITS, "north": FITS, "west": bad})
     assert devices.names == SITES
     if (bad, "west" in first) == (OTHERS, True):
-        assert failures == {}  # what it told at first holds
+        assert failures == {}  # Its first enrolment stays valid.
     else:
         assert "could not begin: " in failures["west"]
         assert len(failures) == 1
@@ -75,12 +75,12 @@ def test_a_run_that_too_many_refuse_ends_with_their_sentences(tmp_path):
         job(tmp_path, {"east": FITS, "north": REFUSAL, "west": REFUSAL})
 
 
-def test_an_enrolment_that_is_too_long_is_refused_before_it_is_kept(tmp_path):
+def test_an_enrolment_that_is_too_long_is_refused(tmp_path):
     long = Enrolment.of(HELD)._replace(upper={"a" * 10**5: "float64[2]"})
     job(tmp_path, dict.fromkeys(SITES[:2], FITS))
     sent = {"east": FITS, "north": FITS, "west": long.encode()}
     _, failures = job(tmp_path, sent)
-    assert "it is no enrolment: it has 1" in failures["west"]
+    assert "the enrolment has 1" in failures["west"]
     assert len((tmp_path / "enrolment.json").read_text()) < 10**4
 
 
@@ -88,18 +88,18 @@ def test_who_is_away_is_named_and_one_that_was_killed_stops_nobody(tmp_path):
     killed = Failure(Cause.FAILED, "could not answer: the computation was killed")
     job(tmp_path, dict.fromkeys(SITES, FITS))
     _, absent = job(tmp_path, {"north": FITS, "west": killed.encode()})
-    # West may be back in an exchange; east was silent for all of the time.
+    # West may be back in an exchange; east never answered.
     assert absent == {"east": "did not enrol in 9 seconds"}
 
 
 @pytest.mark.parametrize("cause", [Cause.LATE, Cause.NOT_AWAITED, Cause.UNREACHED])
-def test_a_site_cannot_say_of_itself_what_is_the_servers_to_say(cause):
-    told = Failure.decode(Failure(cause, "so it claims").encode())
-    assert told == Failure(Cause.FAILED, "so it claims")
+def test_a_site_cannot_report_the_servers_causes(cause):
+    reply = Failure.decode(Failure(cause, "so it claims").encode())
+    assert reply == Failure(Cause.FAILED, "so it claims")
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("sent", "text"),
     [
         ('["failed", "\\ud800"]', "\\ud800"),
         ('["failed", "' + "a" * 10**6 + '"]', "['failed', 'aaaa"),
@@ -110,14 +110,14 @@ def test_a_site_cannot_say_of_itself_what_is_the_servers_to_say(cause):
     ],
     ids=["half a character", "long", "deep", "no words", "one part", "quotes"],
 )
-def test_whatever_a_site_says_is_short_and_can_be_written(sent, words):
+def test_the_reason_of_a_failure_is_short_and_printable(sent, text):
     failure = Failure.decode(sent)
-    assert failure.words.startswith(words)
-    assert len(failure.words.encode()) <= 1200
-    assert '"' not in failure.words
+    assert failure.reason.startswith(text)
+    assert len(failure.reason.encode()) <= 1200
+    assert '"' not in failure.reason
 
 
-def test_a_reply_that_nobody_asked_for_enrols_nobody(tmp_path):
+def test_an_unexpected_reply_enrols_no_site(tmp_path):
     sent = {"stranger": FITS, "east": FITS, "north": FITS}
     with pytest.raises(RuntimeError, match="2 sites have enrolled, 3 are required"):
         job(tmp_path, sent, quorum=3)

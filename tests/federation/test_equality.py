@@ -1,4 +1,4 @@
-"""A federation follows the simulation's trajectory, whatever carries its messages."""
+"""A federation follows the simulation's trajectory over any transport."""
 
 import jax
 import numpy as np
@@ -12,8 +12,8 @@ from tests.federation.sites import enrolled, federation, sites_holding
 
 pytestmark = pytest.mark.slow
 
-# One of each kind: what an exchange does does not depend on the formulas in it, and all
-# algorithms are held to each other by the other engines.
+# One algorithm of each type: exchanges do not depend on an algorithm's formulas, and
+# the other engines compare all algorithms.
 KINDS = (
     "LocalBSGM",
     "LocalBSGVRM, decaying, warm start",
@@ -24,8 +24,8 @@ KINDS = (
 )
 
 
-# By day the last kind: sites of five sizes compile every phase five times. Sites of one
-# size are held by day to plain loops, for two more kinds: test_faults.
+# By day the last type only: sites of five sizes compile every phase five times. Two
+# more types are tested by day with sites of one size: test_faults.
 @pytest.mark.parametrize("name", [*at_night(*KINDS[:-1]), *KINDS[-1:]])
 def test_sites_in_this_process_follow_the_simulation(name):
     expected = trajectory(name, Simulation())
@@ -40,8 +40,6 @@ def test_sites_in_this_process_follow_the_simulation(name):
         weights=WEIGHTS,
         engine=federation(among),
     )
-    for done, wanted in zip(rounds, expected, strict=True):
-        found = np.concatenate(
-            [np.ravel(leaf) for leaf in jax.tree.leaves(done.server)]
-        )
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+    for step, wanted in zip(rounds, expected, strict=True):
+        server = [np.ravel(leaf) for leaf in jax.tree.leaves(step.server)]
+        np.testing.assert_allclose(np.concatenate(server), wanted, rtol=0, atol=1e-10)

@@ -1,4 +1,4 @@
-"""Whatever becomes of replies: the right mean of those that came, or a refusal."""
+"""With any faults of replies: the correct mean of the valid ones, or an error."""
 
 import re
 from collections import Counter, defaultdict
@@ -33,24 +33,24 @@ AMONG = [
     "FedBiO, private lower level",
 ]
 SCHEDULES = 40
-"""How many a block has: enough for every kind of fault to happen."""
+"""Schedules of a block: enough for every type of fault to happen."""
 
 
 class Skipping:
-    """Who is to be skipped, written another way: by the exchange of one's return."""
+    """A second implementation of the backoff: by the exchange of a device's return."""
 
     def __init__(self, quorum: int) -> None:
         self._quorum, self._now = quorum, 0
         self._missed: dict[str, float] = defaultdict(float)
         self._back: Counter[str] = Counter()
 
-    def asked(self) -> list[str]:
-        asked = [name for name in PRESENT if self._back[name] <= self._now]
-        return asked if len(asked) >= self._quorum else list(PRESENT)
+    def contacted(self) -> list[str]:
+        contacted = [name for name in PRESENT if self._back[name] <= self._now]
+        return contacted if len(contacted) >= self._quorum else list(PRESENT)
 
-    def happened(self, asked: list[str], counted: list[str]) -> None:
+    def happened(self, contacted: list[str], counted: list[str]) -> None:
         self._now += 1
-        for name in asked:
+        for name in contacted:
             late = name not in counted
             self._missed[name] = self._missed[name] * (1 if late else 0.8) + late
             pause = min(64, (1 << int(self._missed[name])) // 2 - 1) if late else 0
@@ -60,39 +60,39 @@ class Skipping:
 def check_record(
     record: Exchange, schedule: Schedule, skipping: Skipping, began: int, quorum: int
 ) -> list[str]:
-    """Hold what the server wrote of an exchange to what was done; return who counts.
+    """Compare the server's record of an exchange with the faults; return who counts.
 
     Args:
-        record: what it wrote.
-        schedule: what was done.
-        skipping: who is not asked at first.
-        began: how many times devices had been asked before the exchange.
-        quorum: of the exchange; if it lacks, those who were not asked are.
+        record: record of the server.
+        schedule: faults of the run.
+        skipping: backoff, which gives the devices that are skipped at first.
+        began: number of requests before the exchange.
+        quorum: quorum of the exchange; without it, skipped devices are contacted.
     """
     fates, *others = schedule.exchanges[began:]
-    asked = skipping.asked()
-    assert list(fates) == asked
-    counting = {name for name in asked if fates[name][1].counts}
-    spare = [name for name in PRESENT if name not in asked]
+    contacted = skipping.contacted()
+    assert list(fates) == contacted
+    counting = {name for name in contacted if fates[name][1].counts}
+    spare = [name for name in PRESENT if name not in contacted]
     assert len(others) == (len(counting) < quorum and bool(spare))
     for more in others:
         assert list(more) == spare
-        # What was late the first time may be in time for the second.
+        # A late reply to the first contacted may be in time for the second.
         late = {name for name, of in schedule.strays[began + 1] if of == began}
         counting |= {name for name in spare if more[name][1].counts}
-        counting |= {name for name in late if fates[name][1].words == SILENT}
-        fates, asked, spare = {**fates, **more}, asked + spare, []
+        counting |= {name for name in late if fates[name][1].reason == SILENT}
+        fates, contacted, spare = {**fates, **more}, contacted + spare, []
     strays = {name for arrived in schedule.strays[began:] for name, _ in arrived}
     assert record.skipped == spare
     counted = [name for name in PRESENT if name in counting]
     assert record.counted == counted
-    assert set(record.left_out) == set(asked) - set(counted)
-    for name, said in record.left_out.items():
-        words = fates[name][1].words
-        if words == SILENT:
-            assert (ELSEWHERE in said) == (name in strays)
-        assert re.search(words, said), f"{fates[name][0]}: {said}"
-    skipping.happened(asked, counted)
+    assert set(record.excluded) == set(contacted) - set(counted)
+    for name, output in record.excluded.items():
+        reason = fates[name][1].reason
+        if reason == SILENT:
+            assert (ELSEWHERE in output) == (name in strays)
+        assert re.search(reason, output), f"{fates[name][0]}: {output}"
+    skipping.happened(contacted, counted)
     return counted
 
 
@@ -113,9 +113,9 @@ def check_run(
             seen.update(kind for kind, _ in fates.values())
         began.append(len(schedule.exchanges))
         if len(counted) >= quorum:
-            devices = [NAMES.index(one) for one in counted]
-            last_counted[devices] = record.round_number, record.place + 1
-            expected.exchange(record.round_number, record.place, devices)
+            devices = [NAMES.index(item) for item in counted]
+            last_counted[devices] = record.round_number, record.position + 1
+            expected.exchange(record.round_number, record.position, devices)
 
     engine = federation(
         among,
@@ -128,9 +128,11 @@ def check_run(
     try:
         for state, reports in rounds_of(first, engine, rounds):
             close(state.server, expected.server, 1e-10)
-            # Whole numbers are averaged in single precision.
+            # Integers are averaged in single precision.
             close(reports[-1].info, expected.info, 1e-6)
-            contributed = [NAMES[one] for one in reports[-1].contributors]
+            contributed = [
+                NAMES[contributor] for contributor in reports[-1].contributors
+            ]
             assert contributed == records[-1].counted
             for counted in jax.tree.leaves(state.private):
                 np.testing.assert_array_equal(counted, last_counted)
@@ -140,7 +142,7 @@ def check_run(
     assert all(len(record.counted) >= quorum for record in before)
     assert (len(last.counted) < quorum) == bool(refusal)
     if refusal:
-        assert all(who in refusal for who in last.left_out)
+        assert all(who in refusal for who in last.excluded)
     else:
         assert last.round_number == rounds - 1
     seen["no quorum" if refusal else "finished"] += 1
@@ -165,7 +167,7 @@ def prepared(name: str, among: dict[str, Site]) -> Prepared:
 def rounds_of(
     first: Prepared, engine: Federation, rounds: int
 ) -> Iterator[tuple[RunState, list[Report]]]:
-    """Yield what `run` would, which has to find out anew each time what work costs."""
+    """Yield the rounds of `run`, without its measurement of costs."""
     job, state = engine.begin(first.job, first.state)
     participants = participants_of(0, np.arange(len(NAMES)), first.weights)
     for number in range(rounds):
@@ -177,9 +179,9 @@ def rounds_of(
         yield state, reports
 
 
-def close(found: Any, wanted: Any, atol: float) -> None:
+def close(result: Any, wanted: Any, atol: float) -> None:
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), found, wanted
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), result, wanted
     )
 
 

@@ -1,4 +1,4 @@
-"""`fedbilevel federate` as a person types it, from the first round to the last."""
+"""`fedbilevel federate` as a user runs it, from the first round to the last."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.flare.provisioning import Kits, provisioned
+from fedbilevel.flare.provisioning import Kits, provision_kits
 from fedbilevel.flare.rehearsals import pids, rehearsal, stop
 from fedbilevel.tracking.records import Record, read_records
 from tests.federation.experiments import ENVIRONMENT, federating
@@ -76,17 +76,17 @@ def model():
 """
 
 
-class Told(NamedTuple):
-    """What became of the commands.
+class Outputs(NamedTuple):
+    """The results of the commands.
 
     Attributes:
-        directory: of the run.
-        interrupted: what the command said that was interrupted.
-        code: with which it ended.
-        left: processes that it left.
-        before: what the server had written of each exchange by then.
-        said: what the same command said when it was typed again.
-        mistaken: what another said then, about sites that hold something else.
+        directory: run directory.
+        interrupted: output of the interrupted command.
+        code: exit code of that command.
+        left: processes that it left running.
+        before: the server's log of exchanges by then.
+        output: output of the same command, given again.
+        mistaken: output of a command whose examples have the wrong shape.
     """
 
     directory: Path
@@ -94,34 +94,36 @@ class Told(NamedTuple):
     code: int
     left: list[int]
     before: list[str]
-    said: str
+    output: str
     mistaken: str
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outputs]:
     home = tmp_path_factory.mktemp("federate")
     clean, wrong = home / "clean.toml", home / "wrong.toml"
     clean.write_text(CLEAN)
     wrong.write_text(WRONG)
     (home / "wrong.py").write_text(LOSSES + MODEL)
     directory = home / "runs" / "clean-federated"
-    kits = provisioned(directory / "kits", SITES)
+    kits = provision_kits(directory / "kits", SITES)
     try:
         with federating(clean) as first:
             first.until(lambda: bool(list(read_records(directory))))
             first.process.send_signal(signal.SIGINT)
             code = first.process.wait(timeout=HANG)
         left, before = processes_of(kits), lines(directory)
-        interrupted = first.said
+        interrupted = first.output
         with federating(clean) as second:
-            assert second.process.wait(timeout=HANG) == 0, second.said
+            assert second.process.wait(timeout=HANG) == 0, second.output
         with (
             rehearsal(directory / "kits", SITES),
             federating(wrong, "--federation.kit", str(kits.lead)) as third,
         ):
-            assert third.process.wait(timeout=HANG) == 2, third.said
-        yield Told(directory, interrupted, code, left, before, second.said, third.said)
+            assert third.process.wait(timeout=HANG) == 2, third.output
+        yield Outputs(
+            directory, interrupted, code, left, before, second.output, third.output
+        )
     finally:
         stop(kits.server, *kits.sites.values())
 
@@ -140,38 +142,41 @@ def last_of(directory: Path) -> Record:
 
 
 @pytest.mark.nightly
-def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
-    assert told.code == 130
-    assert "stopping after this round; once more to stop now" in told.interrupted
-    assert f"stopped after {len(told.before)} of {ROUNDS} rounds" in told.interrupted
-    assert "the same command goes on" in told.interrupted
-    assert told.left == []
+def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(commands):
+    assert commands.code == 130
+    assert "stopping after this round; once more to stop now" in commands.interrupted
+    assert (
+        f"stopped after {len(commands.before)} of {ROUNDS} rounds"
+        in commands.interrupted
+    )
+    assert "the same command goes on" in commands.interrupted
+    assert commands.left == []
 
 
 @pytest.mark.nightly
-def test_the_same_command_goes_on_from_there(told):
-    assert 0 < len(told.before) < ROUNDS
-    after = lines(told.directory)
-    # A round that is made again takes another time.
-    assert after[: len(told.before)] == told.before
+def test_the_same_command_resumes_the_run(commands):
+    assert 0 < len(commands.before) < ROUNDS
+    after = lines(commands.directory)
+    # A repeated round takes another time.
+    assert after[: len(commands.before)] == commands.before
     assert len(after) == ROUNDS
     assert all(json.loads(line)["counted"] == SITES for line in after)
 
 
 @pytest.mark.nightly
-def test_it_tells_how_far_it_is(told):
+def test_it_reports_its_progress(commands):
     begun = f"round 0 of {ROUNDS} | 0 samples drawn, 0B sent | accuracy"
-    assert begun in told.interrupted
-    assert f"round {ROUNDS} of {ROUNDS} | " in told.said
-    for words in (told.interrupted, told.said):
-        assert words.startswith("starting a server and sites on this machine …\n")
-        assert "Cleaning by LocalBSGM, in runs/clean-federated\n" in words
-        assert "a job with site-1, site-2, site-3, site-4 begins\n" in words
+    assert begun in commands.interrupted
+    assert f"round {ROUNDS} of {ROUNDS} | " in commands.output
+    for text in (commands.interrupted, commands.output):
+        assert text.startswith("starting a server and sites on this machine …\n")
+        assert "Cleaning by LocalBSGM, in runs/clean-federated\n" in text
+        assert "a job with site-1, site-2, site-3, site-4 begins\n" in text
 
 
 @pytest.mark.nightly
-def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
-    shutil.copy(told.directory.parents[1] / "clean.toml", tmp_path)
+def test_its_result_equals_a_simulation_of_the_same_file(commands, tmp_path):
+    shutil.copy(commands.directory.parents[1] / "clean.toml", tmp_path)
     subprocess.run(
         [sys.executable, "-m", "fedbilevel", "run", "clean.toml"],
         check=True,
@@ -179,13 +184,13 @@ def test_it_comes_to_what_a_simulation_of_the_same_file_does(told, tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
     )
-    found, wanted = (
+    result, wanted = (
         last_of(directory)
-        for directory in (told.directory, tmp_path / "runs" / "clean")
+        for directory in (commands.directory, tmp_path / "runs" / "clean")
     )
-    assert found.rounds == wanted.rounds == ROUNDS
-    assert found.costs == wanted.costs
-    assert found.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
+    assert result.rounds == wanted.rounds == ROUNDS
+    assert result.costs == wanted.costs
+    assert result.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
 
 
 EXCHANGES_SEEN = [
@@ -195,10 +200,10 @@ EXCHANGES_SEEN = [
 ]
 
 
-def test_a_site_that_is_left_out_is_named_once_and_counted_at_the_end(tmp_path, capsys):
+def test_an_excluded_site_is_named_once_and_counted_at_the_end(tmp_path, capsys):
     named: set[str] = set()
-    said = [one for seen in EXCHANGES_SEEN for one in _first_left_out(seen, named)]
-    assert said == ["round 1: without east: refused: no more"]
+    output = [item for seen in EXCHANGES_SEEN for item in _first_left_out(seen, named)]
+    assert output == ["round 1: without east: refused: no more"]
     lines = [f"{seen.line}\n" for seen in EXCHANGES_SEEN]
     (tmp_path / EXCHANGES).write_text("".join(lines))
     _say_absences(tmp_path)
@@ -208,52 +213,52 @@ def test_a_site_that_is_left_out_is_named_once_and_counted_at_the_end(tmp_path, 
 
 
 def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
-    asked = Experiment(FedBiO(0.1))
-    keep(asked, tmp_path)
+    request = Experiment(FedBiO(0.1))
+    keep(request, tmp_path)
     (tmp_path / RUN).write_text("first")
-    other = replace(asked, seed=7)
+    other = replace(request, seed=7)
     assert _as_begun(other, tmp_path) == other
     assert not (tmp_path / RUN).exists()
 
 
 @pytest.mark.nightly
-def test_a_finished_run_is_not_begun_again(told, capsys):
-    file = told.directory.parents[1] / "clean.toml"
+def test_a_finished_run_is_not_begun_again(commands, capsys):
+    file = commands.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
     assert "clean-federated is finished; --rounds" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
-def test_other_settings_are_another_run(told, capsys):
-    file = told.directory.parents[1] / "clean.toml"
+def test_other_settings_are_another_run(commands, capsys):
+    file = commands.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
     assert "was begun with another seed; give" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
-def test_a_federated_run_is_not_resumed_as_a_simulation(told, capsys):
-    assert main(["resume", str(told.directory)]) == 2
+def test_a_federated_run_is_not_resumed_as_a_simulation(commands, capsys):
+    assert main(["resume", str(commands.directory)]) == 2
     assert "is one across sites; go on with it" in capsys.readouterr().err
 
 
-def test_a_quorum_of_more_sites_than_there_are_is_told_at_once(tmp_path, capsys):
+def test_a_quorum_above_the_number_of_sites_is_refused(tmp_path, capsys):
     (tmp_path / "clean.toml").write_text(CLEAN)
     assert main(["federate", f"{tmp_path}/clean.toml", "--federation.quorum", "7"]) == 2
-    told = capsys.readouterr().err
-    assert "federation.quorum is 7, but there are 4 sites" in told
+    output = capsys.readouterr().err
+    assert "federation.quorum is 7, but there are 4 sites" in output
 
 
 @pytest.mark.nightly
-def test_a_site_with_examples_of_another_form_is_named_after_one_job(told):
-    *_, last = told.mistaken.splitlines()
-    assert told.mistaken.count(" begins\n") == 1
+def test_a_site_with_examples_of_another_form_is_named_after_one_job(commands):
+    *_, last = commands.mistaken.splitlines()
+    assert commands.mistaken.count(" begins\n") == 1
     assert last == (
-        "fedbilevel federate: site-3 holds upper examples of {'': 'float64[2]'}, but "
-        "the problem asks for {'': 'float64[]'}; let its loader return such."
+        "fedbilevel federate: site-3: upper examples are float64[2], expected "
+        'float64[]. Fix what `examples("site-3")` returns.'
     )
 
 
-def test_a_problem_without_model_is_told_before_anything_starts(tmp_path, capsys):
+def test_a_problem_without_model_is_refused_before_anything_starts(tmp_path, capsys):
     (tmp_path / "wrong.toml").write_text(WRONG)
     (tmp_path / "wrong.py").write_text(LOSSES)
     assert main(["federate", str(tmp_path / "wrong.toml")]) == 2
@@ -263,11 +268,12 @@ def test_a_problem_without_model_is_told_before_anything_starts(tmp_path, capsys
     )
 
 
-def test_a_kit_that_is_none_is_told_in_one_sentence(tmp_path, capsys, monkeypatch):
+def test_a_directory_that_is_not_a_kit_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("clean.toml").write_text(CLEAN)
     assert main(["federate", "clean.toml", "--federation.kit", "nowhere"]) == 2
     assert capsys.readouterr().err == (
-        f"fedbilevel federate: {tmp_path / 'nowhere'} is no startup kit of an "
-        "administrator: it has no startup/fed_admin.json.\n"
+        f"fedbilevel federate: {tmp_path / 'nowhere'} is not a startup kit of an "
+        "administrator: startup/fed_admin.json is missing. Give the directory that "
+        "nvflare provision created for an administrator.\n"
     )

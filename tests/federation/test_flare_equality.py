@@ -34,49 +34,51 @@ ROUNDS = {"LocalBSGM": SOAK, "LocalBSGVRM": 8, "FedNest": 6, "auto": 8}
 
 
 Growth: TypeAlias = dict[int, dict[str, int]]
-"""Bytes of each process, by how many exchanges there had been."""
+"""Memory of each process in bytes, by number of exchanges."""
 
 
-class Done(NamedTuple):
-    """Runs that came to their end.
+class Runs(NamedTuple):
+    """Finished runs.
 
     Attributes:
-        directories: by algorithm.
-        said: on standard error, by algorithm.
-        growth: of the processes of the longest run.
+        directories: run directories by algorithm.
+        output: output on standard error by algorithm.
+        growth: memory of the processes of the longest run.
     """
 
     directories: dict[str, Path]
-    said: dict[str, str]
+    output: dict[str, str]
     growth: Growth
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     home = tmp_path_factory.mktemp("equality")
     with pytest.MonkeyPatch.context() as environment:
-        # What the software keeps of each message for 4 seconds is of few at this pace.
+        # NVIDIA FLARE keeps data of each message for 4 s: few messages at this pace.
         pace = home / "pace"
         pace.write_text("0.05")
         for name, value in {**ENVIRONMENT, pulled.PACE: str(pace)}.items():
             environment.setenv(name, value)
         with rehearsal(home / "kits", SITES) as kits:
-            found = carried_out(home, kits)
+            result = carried_out(home, kits)
             pace.unlink()
-            yield found
+            yield result
             left = [
-                one for kit in all_of(kits) for one in command_lines(pids(kit)).values()
+                command_line
+                for kit in all_of(kits)
+                for command_line in command_lines(pids(kit)).values()
             ]
             jobs = "runner_process", "worker_process", "worker.child"
-            assert not [one for one in left if any(word in one for word in jobs)]
+            assert not [item for item in left if any(token in item for token in jobs)]
 
 
 def all_of(kits: Kits) -> list[Path]:
     return [kits.server, *kits.sites.values()]
 
 
-def carried_out(home: Path, kits: Kits) -> Done:
-    """Carry all runs out at the same time."""
+def carried_out(home: Path, kits: Kits) -> Runs:
+    """Run all algorithms at the same time."""
     files = {
         name: written(
             home / name,
@@ -96,14 +98,14 @@ def carried_out(home: Path, kits: Kits) -> Done:
         }
         growth = watched(kits, files["LocalBSGM"].parent, commands["LocalBSGM"])
         for name, command in commands.items():
-            assert command.process.wait(timeout=HANG) == 0, (name, command.said)
+            assert command.process.wait(timeout=HANG) == 0, (name, command.output)
     directories = {name: directory_of(file.parent) for name, file in files.items()}
-    said = {name: command.said for name, command in commands.items()}
-    return Done(directories, said, growth)
+    output = {name: command.output for name, command in commands.items()}
+    return Runs(directories, output, growth)
 
 
 def directory_of(home: Path) -> Path:
-    """Return the directory of the run in a directory."""
+    """Return the only run directory below a directory."""
     (directory,) = (home / "runs").iterdir()
     return directory
 
@@ -118,10 +120,10 @@ def watched(kits: Kits, home: Path, command: Command) -> Growth:
         if count < 50:
             continue
         processes = processes or processes_of(kits, "LocalBSGM")
-        found = {name: memory([pid]) for name, pid in processes.items()}
-        # The last look is the one before the first of them ends.
-        if all(found.values()):
-            growth[count] = found
+        result = {name: memory([pid]) for name, pid in processes.items()}
+        # The last sample is the one before the first process ends.
+        if all(result.values()):
+            growth[count] = result
     return growth
 
 
@@ -134,60 +136,60 @@ def exchanges_of(kits: Kits, home: Path) -> int:
 
 
 def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
-    """Return those of the job with an algorithm: at each site two, one computes."""
+    """Return the processes of an algorithm's job: two at each site."""
     (job,) = {
         file.parents[2].name
         for file in kits.server.glob("*/app_server/config/experiment.toml")
         if f'name = "{algorithm}"' in file.read_text()
     }
-    found = {}
+    result = {}
     for kit in all_of(kits):
-        for pid, words in command_lines(pids(kit)).items():
-            computes = " computes" if "worker.child" in words else ""
-            if job in words:
-                found[f"{kit.name}{computes}"] = pid
-    assert len(found) == 1 + 2 * len(SITES)
-    return found
+        for pid, text in command_lines(pids(kit)).items():
+            computes = " computes" if "worker.child" in text else ""
+            if job in text:
+                result[f"{kit.name}{computes}"] = pid
+    assert len(result) == 1 + 2 * len(SITES)
+    return result
 
 
 @pytest.mark.parametrize("algorithm", ROUNDS)
-def test_every_round_of_a_job_is_that_of_the_simulation(done, algorithm, tmp_path):
-    directory = done.directories[algorithm]
+def test_every_round_of_a_job_is_that_of_the_simulation(runs, algorithm, tmp_path):
+    directory = runs.directories[algorithm]
     experiment = read_experiment(directory / "experiment.toml")
     with closing(run_experiment(experiment, tmp_path, resume=False)) as steps:
         for _ in steps:
             pass
-    for found, wanted in zip(measured(directory), measured(tmp_path), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
-    found, wanted = (np.load(one / "solution.npz") for one in (directory, tmp_path))
-    assert set(found) == {"x", "y"}
-    for name in found:
-        np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-10)
+    for result, wanted in zip(measured(directory), measured(tmp_path), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-10)
+    result, wanted = (np.load(item / "solution.npz") for item in (directory, tmp_path))
+    assert set(result) == {"x", "y"}
+    for name in result:
+        np.testing.assert_allclose(result[name], wanted[name], rtol=0, atol=1e-10)
 
 
 def measured(directory: Path) -> list[tuple[float, float]]:
     records = read_records(directory)
-    return [(one.figures["x"], one.figures["y"]) for one in records]
+    return [(record.figures["x"], record.figures["y"]) for record in records]
 
 
 @pytest.mark.parametrize(
     ("algorithm", "exchanges"),
     [("LocalBSGM", 1), ("LocalBSGVRM", 1), ("FedNest", 9), ("auto", 1)],
 )
-def test_all_sites_counted_in_every_exchange(done, algorithm, exchanges):
-    lines = (done.directories[algorithm] / "exchanges.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    assert len(found) == exchanges * ROUNDS[algorithm]
-    assert all(one["counted"] == list(SITES) for one in found)
-    assert not any(one["left_out"] or one["skipped"] for one in found)
-    assert done.said[algorithm].count("begins") == 1
+def test_all_sites_counted_in_every_exchange(runs, algorithm, exchanges):
+    lines = (runs.directories[algorithm] / "exchanges.jsonl").read_text().splitlines()
+    result = [json.loads(line) for line in lines]
+    assert len(result) == exchanges * ROUNDS[algorithm]
+    assert all(item["counted"] == list(SITES) for item in result)
+    assert not any(item["excluded"] or item["skipped"] for item in result)
+    assert runs.output[algorithm].count("begins") == 1
 
 
-def test_no_process_grows_in_500_exchanges(done):
-    assert max(done.growth) > SOAK - 50
-    # What waits to be collected comes and goes: the most is what counts.
-    first = [found for count, found in done.growth.items() if count < 100]
-    later = [found for count, found in done.growth.items() if count >= 100]
+def test_no_process_grows_in_500_exchanges(runs):
+    assert max(runs.growth) > SOAK - 50
+    # Uncollected garbage varies, so compare the maxima.
+    first = [result for count, result in runs.growth.items() if count < 100]
+    later = [result for count, result in runs.growth.items() if count >= 100]
     for name in first[0]:
-        before, after = (max(one[name] for one in some) for some in (first, later))
+        before, after = (max(item[name] for item in some) for some in (first, later))
         assert after < 1.05 * before, name

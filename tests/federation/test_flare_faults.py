@@ -1,7 +1,6 @@
-"""One run of a federation outlives all that is done to its processes, in this order.
+"""A federation survives all faults of its processes, in this order.
 
-At its end it is where a run would be from which the same sites had been absent in the
-same rounds.
+Its result equals a simulation in which the same sites are absent in the same rounds.
 """
 
 import json
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbilevel.flare.provisioning import provisioned
+from fedbilevel.flare.provisioning import provision_kits
 from fedbilevel.flare.rehearsals import pids, start, stop
 from fedbilevel.tracking.records import read_records
 from tests.false_clock import false_clock
@@ -46,7 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clock(home: Path) -> tuple[Path, dict[str, str]]:
-    """The file with the seconds by which clocks are off, and who believes it."""
+    """The file with the offset of the clocks, and the environment that applies it."""
     return false_clock(home)
 
 
@@ -57,32 +56,32 @@ def live(home: Path, clock: tuple[Path, dict[str, str]]) -> Iterator[Live]:
     pace = home / "pace"
     pace.write_text("0.5")
     ours = {pulled.PACE: str(pace), **clock[1]}
-    kits = provisioned(directory / "kits", SITES)
+    kits = provision_kits(directory / "kits", SITES)
     with pytest.MonkeyPatch.context() as environment:
-        # Of sites that are started from here too.
+        # It also applies to sites that this test starts.
         for name, value in {**ENVIRONMENT, **ours}.items():
             environment.setenv(name, value)
         try:
             with federating(file, **ours) as command:
-                made = Live(command, directory, kits, pace)
+                created_files = Live(command, directory, kits, pace)
                 command.until(lambda: (directory / "run").exists())
-                command.until(lambda: len(made.exchanges()) > 6)
-                yield made
+                command.until(lambda: len(created_files.exchanges()) > 6)
+                yield created_files
         finally:
             stop(kits.server, *kits.sites.values())
 
 
 def goes_on(live: Live, harm: Callable[[], None]) -> None:
-    """Do harm, and see another job go on from no earlier than the last checkpoint."""
+    """Cause a fault; check that another job resumes from the last checkpoint."""
     jobs, checkpoint = live.jobs, live.checkpoint()
     harm()
     before = live.exchanges()
     live.command.until(lambda: live.jobs > jobs)
-    # A round that is made again takes another time.
+    # A repeated round takes another time.
     live.command.until(lambda: len(live.exchanges()) > len(before))
     after = live.exchanges()
     same = (old == new for old, new in zip(before, after, strict=False))
-    began = next((number for number, one in enumerate(same) if not one), len(before))
+    began = next((number for number, item in enumerate(same) if not item), len(before))
     assert began >= checkpoint
     assert live.jobs == jobs + 1
     live.until_all_count()
@@ -91,20 +90,24 @@ def goes_on(live: Live, harm: Callable[[], None]) -> None:
 def test_a_killed_computation_is_missed_and_back_in_the_same_job(live):
     jobs, begun = live.jobs, len(live.exchanges())
     live.kill_computation("east")
-    live.command.until(lambda: any(one["left_out"] for one in live.exchanges()[begun:]))
+    live.command.until(
+        lambda: any(exchange["excluded"] for exchange in live.exchanges()[begun:])
+    )
     live.until_all_count()
-    reasons = [one["left_out"].get("east", "") for one in live.exchanges()[begun:]]
+    reasons = [
+        exchange["excluded"].get("east", "") for exchange in live.exchanges()[begun:]
+    ]
     assert any("was killed (signal 9" in reason for reason in reasons), reasons
     assert live.jobs == jobs
 
 
-def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
+def test_a_slow_site_is_contacted_less_and_less_until_it_is_fast(live):
     jobs, begun = live.jobs, len(live.exchanges())
     (computation,) = live.processes(live.kits.sites["south"], "worker.child")
 
     def misses() -> list[int]:
-        found = live.exchanges()[begun:]
-        return [one["round_number"] for one in found if "south" in one["left_out"]]
+        result = live.exchanges()[begun:]
+        return [item["round_number"] for item in result if "south" in item["excluded"]]
 
     computation.suspend()
     live.command.until(lambda: len(misses()) >= 3)
@@ -113,7 +116,7 @@ def test_a_slow_site_is_asked_less_and_less_until_it_is_fast(live):
     first, second, third, *_ = misses()
     assert (second - first, third - second) == (1, 2)
     waited = live.exchanges()[third]
-    assert waited["left_out"] == {"south": LATE}
+    assert waited["excluded"] == {"south": LATE}
     assert TIMEOUT <= waited["seconds"] < 2 * TIMEOUT
     assert live.jobs == jobs
 
@@ -124,25 +127,31 @@ def test_a_killed_site_is_missed_and_back_in_another_job(live):
 
     def kill() -> None:
         for pid in pids(site):
-            with suppress(ProcessLookupError):  # It has ended meanwhile.
+            with suppress(ProcessLookupError):  # The process has ended meanwhile.
                 os.kill(pid, signal.SIGKILL)
-        live.command.until(lambda: "west" in live.exchanges()[-1]["left_out"])
+        live.command.until(lambda: "west" in live.exchanges()[-1]["excluded"])
         start(site)
 
     goes_on(live, kill)
-    missed = [one for one in live.exchanges()[begun:] if "west" in one["left_out"]]
+    missed = [
+        exchange
+        for exchange in live.exchanges()[begun:]
+        if "west" in exchange["excluded"]
+    ]
     assert missed
-    assert "west can take part again" in live.command.said
+    assert "west can participate again" in live.command.output
 
 
 def test_a_killed_worker_leaves_the_job_to_the_others_until_it_is_let_back(live):
     (worker,) = live.processes(live.kits.sites["east"], "worker_process")
     begun = len(live.exchanges())
     goes_on(live, worker.kill)
-    reasons = [one["left_out"].get("east") for one in live.exchanges()[begun:]]
+    reasons = [
+        exchange["excluded"].get("east") for exchange in live.exchanges()[begun:]
+    ]
     assert "its worker process ended" in reasons
-    assert "east: its worker process ended; left out for 30 s" in live.command.said
-    assert "east can take part again" in live.command.said
+    assert "east: its worker process ended; suspended for 30 s" in live.command.output
+    assert "east can participate again" in live.command.output
 
 
 def test_a_killed_server_is_started_again_and_another_job_goes_on(live):
@@ -161,7 +170,7 @@ def test_a_clock_that_jumps_changes_nothing(live, clock):
         begun = len(live.exchanges())
         clock[0].write_text(str(seconds))
         live.command.until(lambda begun=begun: len(live.exchanges()) >= begun + 4)
-        assert all(not one["left_out"] for one in live.exchanges()[begun:])
+        assert all(not exchange["excluded"] for exchange in live.exchanges()[begun:])
     assert live.jobs == jobs
 
 
@@ -170,22 +179,25 @@ def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
     live.command.until_its_end()
     lines = (live.directory / "exchanges.jsonl").read_text().splitlines()
     exchanges = [json.loads(line) for line in lines]
-    # Who is said to have been late has been waited for.
-    late = [one for one in exchanges if LATE in one["left_out"].values()]
+    # An exchange with a late site lasted until the timeout.
+    late = [exchange for exchange in exchanges if LATE in exchange["excluded"].values()]
     assert late
-    assert all(one["seconds"] >= TIMEOUT for one in late)
-    counted = [tuple(SITES.index(site) for site in one["counted"]) for one in exchanges]
+    assert all(item["seconds"] >= TIMEOUT for item in late)
+    counted = [
+        tuple(SITES.index(site) for site in exchange["counted"])
+        for exchange in exchanges
+    ]
     assert len(counted) == ROUNDS
-    # Rarely fewer: noise may take an honest upload further than the distance limit.
+    # Rarely fewer: noise may move an honest upload beyond the distance limit.
     assert {3, 4} <= set(map(len, counted))
     assert_ends_as_simulated(live.directory, counted)
 
 
 def test_records_at_the_end_are_the_servers(live):
-    """Though jobs went back to checkpoints, after rounds that were told already."""
-    here, there = (one / "metrics.jsonl" for one in (live.directory, live.home))
+    """The records are equal although jobs went back to checkpoints."""
+    here, there = (item / "metrics.jsonl" for item in (live.directory, live.home))
     assert here.read_text() == there.read_text()
-    assert [one.rounds for one in read_records(live.directory)] == list(
+    assert [read_record.rounds for read_record in read_records(live.directory)] == list(
         range(ROUNDS + 1)
     )
 

@@ -1,11 +1,11 @@
-"""A real site that was prepared with the default rules, among processes."""
+"""A site process with the default rules."""
 
 import pytest
 
 from fedbilevel.federation import SiteRules
 from fedbilevel.federation.site_rules import RULES
 from fedbilevel.flare.kit_settings import prepare
-from fedbilevel.flare.provisioning import provisioned
+from fedbilevel.flare.provisioning import provision_kits
 from tests.federation.experiments import SITES, federating, written
 from tests.waiting import HANG
 
@@ -13,14 +13,14 @@ from tests.waiting import HANG
 @pytest.mark.nightly
 def test_a_site_refuses_a_run_in_a_sentence_that_ends_the_command(tmp_path):
     file = written(tmp_path, "LocalBSGM", "rounds = 3")
-    kits = provisioned(tmp_path / "runs" / "LocalBSGM-federated" / "kits", SITES)
+    kits = provision_kits(tmp_path / "runs" / "LocalBSGM-federated" / "kits", SITES)
     local = kits.sites["east"] / "local"
     (local / RULES).unlink()
     prepare(kits.sites["east"], SiteRules(fewest_examples=1), code_from_outside=True)
     with federating(file) as command:
-        assert command.process.wait(timeout=HANG) == 2, command.said
-    assert command.said.count(" begins\n") == 1
-    *_, last = command.said.splitlines()
+        assert command.process.wait(timeout=HANG) == 2, command.output
+    assert command.output.count(" begins\n") == 1
+    *_, last = command.output.splitlines()
     assert (
         "east could not begin: the algorithm draws batches of 2, but the site's rules"
         in last

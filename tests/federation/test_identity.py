@@ -1,4 +1,4 @@
-"""Nobody gets in without a certificate of the federation's own, in their own name."""
+"""Only certificates of the federation connect, each under its own name."""
 
 import datetime
 import json
@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsals import connected, rehearsal, session, start, stop
+from fedbilevel.flare.provisioning import Kits, port, provision_kits
+from fedbilevel.flare.rehearsals import connected_sites, rehearsal, session, start, stop
 from tests.federation.handshake import hello
 from tests.waiting import HANG, until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
-    """A federation of which only site-1 runs; site-2's kit is for intruders."""
+    """A federation in which only site-1 runs; intruders use site-2's kit."""
     with rehearsal(tmp_path_factory.mktemp("federation"), SITES) as kits:
         stop(kits.sites["site-2"])
         with session(kits) as administrator:
@@ -38,7 +38,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kits]:
 
 @pytest.fixture
 def intruder(kits: Kits, tmp_path: Path) -> Path:
-    """A copy of site-2's kit, to forge."""
+    """A copy of site-2's kit, for forgeries."""
     return Path(
         shutil.copytree(
             kits.sites["site-2"],
@@ -48,13 +48,13 @@ def intruder(kits: Kits, tmp_path: Path) -> Path:
     )
 
 
-# What a site's kit starts; an intruder may change the program before it runs.
+# The program of a site's kit; an intruder may change it before it runs.
 PROGRAM = """
 import runpy
 {change}
 runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__")
 """
-# The intruder connects in its own name, but registers in another's.
+# The intruder connects under its own name, but registers under another.
 REGISTER_AS_SITE_1 = """
 from nvflare.private.fed.authenticator import Authenticator
 authenticate = Authenticator.authenticate
@@ -67,7 +67,7 @@ Authenticator.authenticate = in_another_name
 
 @contextmanager
 def attempt(kit: Path, name: str, change: str = "") -> Iterator[None]:
-    """A site's process, started as its kit would, under a name."""
+    """Start a site's process as its kit does, under a name."""
     program = [sys.executable, "-u", "-c", PROGRAM.format(change=change)]
     settings = ["secure_train=true", f"uid={name}", "org=rehearsal"]
     settings.append("config_folder=config")
@@ -83,37 +83,37 @@ def attempt(kit: Path, name: str, change: str = "") -> Iterator[None]:
         process.wait()
 
 
-def said(kit: Path) -> str:
+def log_of(kit: Path) -> str:
     log = kit / "log.txt"
     return log.read_text() if log.exists() else ""
 
 
 def show_another_authority(intruder: Path, directory: Path) -> None:
-    """Take the certificate of the same name from a federation of one's own."""
-    other = provisioned(directory, SITES).sites["site-2"] / "startup"
+    """Use a certificate with the same name from another federation."""
+    other = provision_kits(directory, SITES).sites["site-2"] / "startup"
     for name in ("client.crt", "client.key"):
         shutil.copy(other / name, intruder / "startup" / name)
-    # A site looks at its own certificate first. This one trusts both authorities, so
-    # that it calls the server, and it is the server that has to refuse.
+    # A site verifies its own certificate first. This one trusts both authorities, so
+    # that it calls the server, and the server has to refuse.
     roots = intruder / "startup" / "rootCA.pem"
     roots.write_text((other / "rootCA.pem").read_text() + roots.read_text())
 
 
 def let_expire(intruder: Path, kits: Kits) -> None:
-    """Replace the certificate by one that the right authority signed for yesterday."""
+    """Replace the certificate by an expired one of the right authority."""
     state = json.loads((kits.server.parents[1] / "state" / "cert.json").read_text())
     authority = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
     assert isinstance(authority, rsa.RSAPrivateKey)
     shown = intruder / "startup" / "client.crt"
     valid = x509.load_pem_x509_certificate(shown.read_bytes())
-    now = datetime.datetime.now(datetime.UTC)
+    current = datetime.datetime.now(datetime.UTC)
     expired = x509.CertificateBuilder(
         valid.issuer,
         valid.subject,
         valid.public_key(),
         x509.random_serial_number(),
-        now - datetime.timedelta(days=2),
-        now - datetime.timedelta(days=1),
+        current - datetime.timedelta(days=2),
+        current - datetime.timedelta(days=1),
         list(valid.extensions),
     ).sign(authority, hashes.SHA256())
     shown.write_bytes(expired.public_bytes(serialization.Encoding.PEM))
@@ -141,10 +141,10 @@ def test_a_certificate_of_another_authority_is_refused(kits, intruder, tmp_path)
     with pytest.raises((ssl.SSLError, ConnectionError)):
         hello(kits, intruder)
     with attempt(intruder, "site-2"):
-        # It calls, is cut off, and calls again.
-        until(lambda: said(intruder).count("re-challenge") >= 2)
-        assert connected(kits) == {"site-1"}
-    assert "Successfully registered" not in said(intruder)
+        # It connects, is disconnected, and connects again.
+        until(lambda: log_of(intruder).count("re-challenge") >= 2)
+        assert connected_sites(kits) == {"site-1"}
+    assert "Successfully registered" not in log_of(intruder)
 
 
 def test_an_expired_certificate_is_refused(kits, intruder):
@@ -156,12 +156,12 @@ def test_an_expired_certificate_is_refused(kits, intruder):
 def test_a_site_does_not_even_call_with_an_expired_certificate(kits, intruder):
     let_expire(intruder, kits)
     with attempt(intruder, "site-2"):
-        until(lambda: said(intruder).count("registered aux handler") >= 2)
-        # A site with a valid one calls within a second of these words. On a busy
-        # machine it may need longer than 4 s: then this shows less, and never fails.
+        until(lambda: log_of(intruder).count("registered aux handler") >= 2)
+        # A site with a valid certificate connects within a second of this message. On a
+        # busy machine it may take longer than 4 s: then this test is weaker.
         time.sleep(4)
-        assert "created secure channel" not in said(intruder)
-        assert connected(kits) == {"site-1"}
+        assert "created secure channel" not in log_of(intruder)
+        assert connected_sites(kits) == {"site-1"}
 
 
 def test_no_site_connects_in_the_name_of_another(kits, intruder):
@@ -169,31 +169,31 @@ def test_no_site_connects_in_the_name_of_another(kits, intruder):
     configuration.write_text(configuration.read_text().replace("site-2", "site-1"))
     refused = "authenticated as 'site-2' but claimed endpoint 'site-1'"
     with attempt(intruder, "site-1"):
-        until(lambda: refused in said(kits.server))
+        until(lambda: refused in log_of(kits.server))
         assert_only_the_true_site_1(kits)
-    assert "Successfully registered" not in said(intruder)
+    assert "Successfully registered" not in log_of(intruder)
 
 
 def test_no_site_registers_in_the_name_of_another(kits, intruder):
     with attempt(intruder, "site-2", REGISTER_AS_SITE_1):
-        until(lambda: "CNMismatch" in said(kits.server))
+        until(lambda: "CNMismatch" in log_of(kits.server))
         assert_only_the_true_site_1(kits)
-    assert "Successfully registered" not in said(intruder)
+    assert "Successfully registered" not in log_of(intruder)
 
 
 def assert_only_the_true_site_1(kits: Kits) -> None:
     with session(kits) as administrator:
         (answer,) = administrator.get_client_env("site-1")
-    assert connected(kits) == {"site-1"}
-    # What is sent to site-1 arrives at the true one.
+    assert connected_sites(kits) == {"site-1"}
+    # A message to site-1 arrives at the real site-1.
     assert answer["workspace"] == str(kits.sites["site-1"])
 
 
 def test_the_true_site_gets_in_the_way_the_others_tried(kits):
     site = kits.sites["site-2"]
     with attempt(site, "site-2"):
-        until(lambda: said(site).count("Successfully registered") == 2)
-        assert connected(kits) == set(SITES)
+        until(lambda: log_of(site).count("Successfully registered") == 2)
+        assert connected_sites(kits) == set(SITES)
 
 
 def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intruder):
@@ -203,9 +203,9 @@ def test_a_disabled_site_is_refused_until_enabled_whatever_restarts(kits, intrud
     start(kits.server)
     refused = "Reject disabled client registration: site-2"
     with attempt(intruder, "site-2"):
-        until(lambda: refused in said(kits.server))
-    assert "Successfully registered" not in said(intruder)
+        until(lambda: refused in log_of(kits.server))
+    assert "Successfully registered" not in log_of(intruder)
     with session(kits) as administrator:
         administrator.enable_client("site-2")
     with attempt(intruder, "site-2"):
-        until(lambda: "Successfully registered" in said(intruder))
+        until(lambda: "Successfully registered" in log_of(intruder))

@@ -1,4 +1,4 @@
-"""A minority that always sends the most allowed: when it wins.
+"""A minority that always sends the largest allowed upload: when it succeeds.
 
 The mean of honest ways d and of bad ones −L d is (1 − p − p L) d: it leads away from
 the solution where the distance limit L is above (1 − p) / p, the odds against bad ones.
@@ -22,10 +22,10 @@ from tests.federation.sites import false_time
 
 
 def ended(bad: int, distance: float) -> float:
-    """Return the error, in parts of the first, after as many have poisoned 30 rounds.
+    """Return the error after 30 rounds with poisoners, relative to the initial error.
 
-    They agree with each other, know what honest sites send, and always send the most
-    that is allowed.
+    Poisoners collude, know the honest uploads, and always send the largest allowed
+    upload.
     """
     plans = dict.fromkeys(NAMES[:bad], Plan(("poisons near",), often=1.0))
     limits = Limits(NORM_LIMIT, distance)
@@ -62,7 +62,7 @@ def test_where_sites_differ_poisoners_shift_the_result_even_below_the_odds(above
     x = 0.0
     for _ in range(400):
         ways = np.abs(honest - x)
-        # What poisoners send does not change the median, as long as it is far.
+        # Distant uploads of poisoners do not change the median.
         gone = np.concatenate([ways, np.full(bad, np.inf)])[None]
         (reach,) = reach_of(np, gone, np.ones(gone.size, bool), limit)
         assert np.all(ways <= reach)
@@ -70,7 +70,7 @@ def test_where_sites_differ_poisoners_shift_the_result_even_below_the_odds(above
     if above:
         assert x > 50
         return
-    # The median goes |x| + SPREAD at most, of which x is pulled back by 1 − p alone.
+    # The median distance is at most |x| + SPREAD; honest sites pull x back by 1 − p.
     spread = np.sort(np.abs(honest))[(len(honest) + bad) // 2]
     most = part * limit / (1 - part - part * limit) * spread
     assert 1.0 < x <= most

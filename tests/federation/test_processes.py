@@ -1,4 +1,4 @@
-"""The helpers that look at processes see what there is."""
+"""Tests of the helpers that observe processes."""
 
 import os
 import subprocess
@@ -40,9 +40,9 @@ def test_memory_is_summed_over_processes():
         running(HOLDS.format(size=1)) as small,
         running(HOLDS.format(size=size)) as big,
     ):
-        one, other = memory([small.pid]), memory([big.pid])
-        assert memory([small.pid, big.pid]) == one + other
-    assert other - one == pytest.approx(size, rel=0.05)
+        item, other = memory([small.pid]), memory([big.pid])
+        assert memory([small.pid, big.pid]) == item + other
+    assert other - item == pytest.approx(size, rel=0.05)
     assert memory([small.pid, big.pid]) == 0
 
 
@@ -52,7 +52,7 @@ def test_descendants_are_children_and_theirs():
         assert {process.pid, child} <= descendants(os.getpid())
         assert not gone(child)
         process.kill()
-        # The child loses the other end of its input.
+        # The other end of the child's input closes.
         assert process.stdin is not None
         process.stdin.close()
         until_gone([process.pid, child])

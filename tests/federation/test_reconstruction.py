@@ -1,6 +1,6 @@
-"""What a server can read of a site's examples, with the site's rules and without.
+"""The examples that a server can reconstruct, with and without the site's rules.
 
-docs/security.md has the figures; `python -m tests.federation.reconstruction` prints
+docs/security.md has the numbers; `python -m tests.federation.reconstruction` prints
 them.
 """
 
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow
 
 LARGE = SiteRules().smallest_batch
 FULL = pytest.mark.nightly
-# Of too few sums the separation finds nothing, and says that it has not converged.
+# With too few sums the separation fails and warns that it has not converged.
 SEPARATED = pytest.mark.filterwarnings("ignore:FastICA did not converge")
-"""Attacks at full size, left to the night."""
+"""Attacks at full size, run nightly."""
 
 
 @pytest.mark.parametrize("count", [24, pytest.param(COUNT, marks=FULL)])
@@ -55,7 +55,7 @@ def test_by_default_it_reads_no_example_that_has_a_weight(size):
 
 
 def uploads_read(algorithm, rules, uploads):
-    """Return from how many uploads of an honest run an example can be read."""
+    """Return the number of uploads of an honest run that reveal an example."""
     problem = held(regularisation, COUNT)
     victim = Victim(problem, algorithm, rules)
     read = [matched(claims, problem) > 0 for claims in overheard(victim, uploads)]
@@ -92,7 +92,7 @@ def test_by_default_no_sums_of_images_are_taken_apart():
 @pytest.mark.nightly
 @SEPARATED
 def test_more_exchanges_than_the_default_take_sums_apart():
-    """The bound on exchanges is what protects: docs/security.md says so."""
+    """Only the bound on exchanges protects, as docs/security.md states."""
     problem = held(regularisation, COUNT)
     rules = replace(SiteRules(), most_exchanges=QUESTIONS)
     victim = Victim(problem, replace(SHARED, batch_size=LARGE), rules)
@@ -101,7 +101,7 @@ def test_more_exchanges_than_the_default_take_sums_apart():
 
 @pytest.mark.nightly
 def test_within_the_default_rules_curvature_gives_half_of_the_images_away():
-    """No rule of a site stops it: docs/security.md says so."""
+    """No rule of a site stops this attack, as docs/security.md states."""
     problem = held(regularisation, COUNT)
     victim = Victim(problem, replace(SHARED, batch_size=LARGE), SiteRules())
     claims = read_by_cones(victim, SiteRules().most_exchanges)

@@ -1,4 +1,4 @@
-"""A federation on this machine comes up, keeps to itself and leaves nothing behind."""
+"""A rehearsal starts, listens on the loopback only and leaves no process."""
 
 import json
 import os
@@ -17,8 +17,15 @@ from nvflare.fuel.flare_api.api_spec import AuthenticationError
 
 from fedbilevel.flare import administrator
 from fedbilevel.flare.administrator import Administrator
-from fedbilevel.flare.provisioning import Kits, port, provisioned
-from fedbilevel.flare.rehearsals import connected, pids, rehearsal, session, start, stop
+from fedbilevel.flare.provisioning import Kits, port, provision_kits
+from fedbilevel.flare.rehearsals import (
+    connected_sites,
+    pids,
+    rehearsal,
+    session,
+    start,
+    stop,
+)
 from tests.federation.processes import listening
 from tests.waiting import HANG, until
 
@@ -39,13 +46,13 @@ def all_of(kits: Kits) -> list[Path]:
 
 
 def program(kit: Path) -> psutil.Process:
-    """The server or site itself, not its watchdog."""
+    """Return the process of the server or site, without its watchdog."""
     return psutil.Process(int((kit / "pid.fl").read_text()))
 
 
 @pytest.mark.nightly
 def test_the_administrator_sees_all_sites_connected(kits):
-    assert connected(kits) == set(SITES)
+    assert connected_sites(kits) == set(SITES)
 
 
 @pytest.mark.nightly
@@ -76,30 +83,30 @@ def test_the_server_keeps_jobs_and_snapshots_in_its_kit(kits):
 @pytest.mark.nightly
 def test_who_was_let_in_before_is_refused_only_after_a_while(kits, monkeypatch):
     def refusing(kit: Path) -> None:
-        # What came when the server's clock jumped between two steps of a login.
+        # The error after the server's clock jumped between two steps of a login.
         raise AuthenticationError("Incorrect user name or password")
 
     opening = administrator.open_session
-    refusal = "refuses: Incorrect user name"
-    with Administrator(kits.admin) as one:
-        assert one.connected() == set(SITES)
-        one.close()
+    refusal = "refused the request: Incorrect user name"
+    with Administrator(kits.admin) as item:
+        assert item.connected() == set(SITES)
+        item.close()
         monkeypatch.setattr(administrator, "open_session", refusing)
         with pytest.raises(ConnectionError, match="did not answer: Incorrect user"):
-            one.connected()
+            item.connected()
         with pytest.raises(PermissionError, match=refusal):
             Administrator(kits.admin).connected()
         monkeypatch.setattr(administrator, "open_session", opening)
-        assert one.connected() == set(SITES)
-        one.close()
+        assert item.connected() == set(SITES)
+        item.close()
         monkeypatch.setattr(administrator, "open_session", refusing)
-        monkeypatch.setattr(administrator, "PATIENCE", 0.0)
+        monkeypatch.setattr(administrator, "REFUSED_SECONDS", 0.0)
         with pytest.raises(PermissionError, match=refusal):
-            one.connected()
+            item.connected()
 
 
 def write_job_that_names(component: str, directory: Path) -> Path:
-    """A job without code of its own, with a component that no kit allows."""
+    """A job without code, with a component that no kit allows."""
     named = [{"id": "_own", "path": component, "args": {}}]
     collab = "nvflare.collab.runtime"
     controller = {
@@ -133,14 +140,14 @@ def test_a_class_that_is_not_allowed_does_not_run_and_errors_stay_at_sites(
     job = write_job_that_names("json.JSONDecoder", tmp_path)
     with session(kits) as administrator:
         number = administrator.submit_job(str(job))
-        done = administrator.wait_for_job(number, timeout=HANG, poll_interval=0.5)
-    assert done["status"] == "FINISHED:ABNORMAL"
+        result = administrator.wait_for_job(number, timeout=HANG, poll_interval=0.5)
+    assert result["status"] == "FINISHED:ABNORMAL"
     refused = "'json.JSONDecoder' at config path 'components.#1' is not in allow_list"
     logs = [site / number / "error_log.txt" for site in kits.sites.values()]
     until(lambda: all(refused in log.read_text() for log in logs))
-    time.sleep(3)  # A site that sends its errors has done so by then.
-    kept = {file.name for file in (kits.server / "jobs" / number).iterdir()}
-    assert kept == {"data", "meta", "scheduled", "workspace"}
+    time.sleep(3)  # A site that sends its error log has sent it by then.
+    states = {file.name for file in (kits.server / "jobs" / number).iterdir()}
+    assert states == {"data", "meta", "scheduled", "workspace"}
 
 
 @pytest.mark.nightly
@@ -150,9 +157,9 @@ def test_a_kit_that_runs_is_not_started_twice(kits):
 
 
 @pytest.mark.nightly
-def test_a_folder_serves_only_the_sites_it_was_made_for(kits):
+def test_a_directory_serves_only_the_sites_it_was_created_for(kits):
     with (
-        pytest.raises(ValueError, match="holds the kits of site-1, site-2"),
+        pytest.raises(ValueError, match="contains the kits of site-1, site-2"),
         rehearsal(kits.server.parents[2], ["site-1"]),
     ):
         pass
@@ -164,7 +171,7 @@ def test_a_killed_site_is_started_again_by_its_watchdog(kits):
     killed = program(site)
     killed.kill()
     until(lambda: int((site / "pid.fl").read_text()) != killed.pid)
-    # The server lists the killed one for 30 s: what counts is a second registration.
+    # The server lists the killed site for 30 s, so wait for its second registration.
     registered = "Successfully registered client:site-2"
     until(lambda: (site / "log.txt").read_text().count(registered) == 2)
 
@@ -176,17 +183,17 @@ def test_a_stopped_site_leaves_no_process_and_can_return(kits):
     assert len(before) >= 2
     stop(site)
     assert pids(site) == []
-    assert "site-1" in connected(kits)
+    assert "site-1" in connected_sites(kits)
     start(site)
     until(lambda: len(pids(site)) >= 2)
 
 
 @pytest.mark.process
 def test_a_port_that_is_taken_is_named(tmp_path):
-    server = provisioned(tmp_path, ["site-1"]).server
+    server = provision_kits(tmp_path, ["site-1"]).server
     with (
         socket.create_server(("127.0.0.1", port(server))),
-        pytest.raises(RuntimeError, match=f"port {port(server)} .* is taken"),
+        pytest.raises(RuntimeError, match=f"Port {port(server)} .* is in use"),
         rehearsal(tmp_path, ["site-1"]),
     ):
         pass
@@ -204,22 +211,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
     time.sleep(600)
 """
-    made = tmp_path / "rehearsal" / "prod_00"
-    begun = [made / kit / "pid.fl" for kit in ("localhost", "site-1")]
+    created_files = tmp_path / "rehearsal" / "prod_00"
+    begun = [created_files / kit / "pid.fl" for kit in ("localhost", "site-1")]
     with subprocess.Popen([sys.executable, "-c", script], stderr=PIPE) as parent:
         try:
             until(lambda: all(file.exists() for file in begun))
             parent.send_signal(signal.SIGINT)
-            _, said = parent.communicate(timeout=HANG)
+            _, output = parent.communicate(timeout=HANG)
         finally:
             parent.kill()
-    assert b"KeyboardInterrupt" in said
-    assert pids(made / "localhost") + pids(made / "site-1") == []
+    assert b"KeyboardInterrupt" in output
+    assert pids(created_files / "localhost") + pids(created_files / "site-1") == []
 
 
 @pytest.mark.nightly
 def test_a_program_ends_that_is_interrupted_while_it_connects(tmp_path):
-    kits = provisioned(tmp_path, SITES)
+    kits = provision_kits(tmp_path, SITES)
     script = f"""
 import os, signal, threading
 from pathlib import Path
@@ -229,10 +236,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 open_session(Path({str(kits.admin)!r}))  # for 10 s: no server runs
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], stderr=PIPE, text=True, timeout=HANG
     )
-    assert done.stderr.endswith("\nKeyboardInterrupt\n")
+    assert result.stderr.endswith("\nKeyboardInterrupt\n")
 
 
 @pytest.mark.process
@@ -242,10 +249,10 @@ import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "nvflare" else found(name)
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script + "import fedbilevel.flare"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "pip install 'fedbilevel[nvflare]'" in done.stderr
+    assert "pip install 'fedbilevel[nvflare]'" in result.stderr

@@ -1,4 +1,4 @@
-"""After a restart of everything a federation goes on as if nothing had happened."""
+"""A restarted federation continues as if it had never stopped."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from fedbilevel.federation import (
     Reply,
     Site,
 )
-from fedbilevel.federation.device_state import MOST, DeviceStates
+from fedbilevel.federation.device_state import MAX_STATES, DeviceStates
 from tests.algorithms.table import at_night
 from tests.engines.federation import START
 from tests.federation import full_disk
@@ -49,7 +49,7 @@ EVERYONE = tuple(NAMES.index(name) for name in PRESENT)
 def arguments(
     name: str, directory: Path, rounds: int = ROUNDS, **settings: Any
 ) -> dict[str, Any]:
-    """Return a run of sites and a server that know nothing but what is on disk."""
+    """Return a run of a new server and new sites, with the files on disk only."""
     among = sites(name, directory / "kept")
     return {
         "problem": PROBLEM,
@@ -65,24 +65,26 @@ def arguments(
 
 
 def by_hand(name: str, missing: Collection[int] = ()) -> Any:
-    """Return the server's state after all rounds, device 2 missing in some."""
+    """Return the server's state after all rounds, with device 2 missing in some."""
     expected = ByHand(name)
     for number in range(ROUNDS):
-        counted = [one for one in EVERYONE if number not in missing or one != 2]
+        counted = [item for item in EVERYONE if number not in missing or item != 2]
         for place in range(len(expected.plan(number))):
             expected.exchange(number, place, counted)
     return expected.server
 
 
-def assert_close(found: Any, wanted: Any) -> None:
+def assert_close(result: Any, wanted: Any) -> None:
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), found, wanted
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10),
+        result,
+        wanted,
     )
 
 
 def leave(name: str, directory: Path, stop: int) -> None:
-    for done in run(**arguments(name, directory)):
-        if done.number + 1 == stop:
+    for result in run(**arguments(name, directory)):
+        if result.number + 1 == stop:
             return
 
 
@@ -92,7 +94,7 @@ def leave(name: str, directory: Path, stop: int) -> None:
 def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path):
     leave(name, tmp_path, stop)
     again = list(resume(**arguments(name, tmp_path)))
-    assert [done.number for done in again] == list(range(stop, ROUNDS))
+    assert [result.number for result in again] == list(range(stop, ROUNDS))
     assert_close(again[-1].server, by_hand(name))
 
 
@@ -104,7 +106,7 @@ def test_the_server_goes_back_behind_what_devices_have_done(name, tmp_path):
     for newer in ("round_5", "round_4"):
         shutil.rmtree(tmp_path / "checkpoints" / newer)
     again = list(resume(**arguments(name, tmp_path)))
-    assert [done.number for done in again] == [2, 3, 4, 5]
+    assert [result.number for result in again] == [2, 3, 4, 5]
     assert_close(again[-1].server, by_hand(name))
 
 
@@ -119,29 +121,29 @@ def damage(file: Path) -> None:
 
 
 def obstruct(file: Path) -> None:
-    """Leave no place for what is to be kept next."""
+    """Make all later writes of states fail."""
     for number in range(3, ROUNDS):
         (file.with_name(f"after-{number}-0") / "something").mkdir(parents=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("happens", "words"),
+    ("happens", "text"),
     [
-        (lose, "what it kept after round 2, exchange 0 is lost; it can only begin"),
-        (damage, "what it kept after round 2, exchange 0 is damaged; it can only"),
+        (lose, "the device state after round 2, exchange 0 is lost; the device"),
+        (damage, "the device state after round 2, exchange 0 is damaged; the"),
     ],
 )
 def test_a_site_that_has_lost_its_state_says_so_once_and_begins_afresh(
-    happens, words, tmp_path
+    happens, text, tmp_path
 ):
     leave(PRIVATE, tmp_path, 3)
     happens(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
     list(resume(**arguments(PRIVATE, tmp_path, note=records.append)))
     first, *later = records
-    assert words in first.left_out["site-2"]
-    assert str(tmp_path) not in first.left_out["site-2"]
+    assert text in first.excluded["site-2"]
+    assert str(tmp_path) not in first.excluded["site-2"]
     assert later
     assert all(list(record.counted) == PRESENT for record in later)
 
@@ -164,8 +166,8 @@ def test_a_site_without_which_there_is_no_quorum_begins_afresh_at_once(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
-    words = "it cannot write down what it keeps: "
+def test_a_site_that_cannot_write_its_state_is_excluded(tmp_path):
+    text = "the device state cannot be written: "
     leave(PRIVATE, tmp_path, 3)
     obstruct(tmp_path / "kept" / "site-2" / "durable" / "after-2-0")
     records: list[Exchange] = []
@@ -173,10 +175,10 @@ def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
     for record in records:
         others = [name for name in PRESENT if name != "site-2"]
         assert list(record.counted) == others
-        # It is asked less and less often.
+        # It is contacted less and less often.
         if "site-2" not in record.skipped:
-            assert words in record.left_out["site-2"]
-            assert str(tmp_path) not in record.left_out["site-2"]
+            assert text in record.excluded["site-2"]
+            assert str(tmp_path) not in record.excluded["site-2"]
     assert_close(last.server, by_hand(PRIVATE, missing=range(3, ROUNDS)))
 
 
@@ -184,18 +186,18 @@ def test_a_site_that_cannot_keep_its_state_is_left_out_and_says_so(tmp_path):
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
     first = {"y": np.zeros(2)}
-    kept = DeviceStates(first, tmp_path if on_disk else None)
-    # On, back to a checkpoint and on, and from the beginning.
+    states = DeviceStates(first, tmp_path if on_disk else None)
+    # Forward, back to a checkpoint and forward again, and from the start.
     numbers = [*range(150), *range(100, 300), *range(290, 310), *range(80)]
     for number in numbers:
-        kept.put("a", Moment(number, 1), {"y": np.full(2, float(number))})
-        assert len(list(tmp_path.glob("a/*"))) <= MOST
-        assert len(kept._states) <= MOST
-    again = DeviceStates(first, tmp_path) if on_disk else kept
-    for number in range(80 - MOST, 80):
+        states.put("a", Moment(number, 1), {"y": np.full(2, float(number))})
+        assert len(list(tmp_path.glob("a/*"))) <= MAX_STATES
+        assert len(states._states) <= MAX_STATES
+    again = DeviceStates(first, tmp_path) if on_disk else states
+    for number in range(80 - MAX_STATES, 80):
         assert again.get("a", Moment(number, 1))["y"][0] == number
     for run_name, after in (
-        ("a", Moment(80 - MOST - 1, 1)),
+        ("a", Moment(80 - MAX_STATES - 1, 1)),
         ("a", Moment(79, 0)),
         ("b", Moment(79, 1)),
     ):
@@ -205,7 +207,7 @@ def test_a_device_keeps_a_limited_number_of_states(on_disk, tmp_path):
 
 
 class Overtaken(NoEnrolment):
-    """Brings site-2 every second task only after the one that follows it."""
+    """A transport that swaps pairs of tasks for site-2."""
 
     def __init__(self, among: dict[str, Site]) -> None:
         self._among = among
@@ -227,19 +229,19 @@ class Overtaken(NoEnrolment):
 
 @pytest.mark.slow
 def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
-    given = arguments(PRIVATE, tmp_path)
-    del given["checkpoints"]
+    value = arguments(PRIVATE, tmp_path)
+    del value["checkpoints"]
     among = sites(PRIVATE, tmp_path / "kept")
     engine = Federation(Overtaken(among), enrolled(among), run="late", timeout=HANG)
-    *_, last = run(**{**given, "engine": engine})
-    # After the third time it is not asked for once.
+    *_, last = run(**{**value, "engine": engine})
+    # After the third miss it is skipped once.
     assert_close(last.server, by_hand(PRIVATE, missing=[0, 2, 4, 5]))
 
 
 def test_what_devices_keep_and_send_holds_no_example(tmp_path):
     list(run(**arguments(PRIVATE, tmp_path)))
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    # A state after each round, the list of what was answered, the count, and its lock.
+    # A state after each round, the task record, the counter, and its lock.
     assert len(files) == len(PRESENT) * (ROUNDS + 3)
     numbers = {
         float(number).hex()
@@ -251,13 +253,13 @@ def test_what_devices_keep_and_send_holds_no_example(tmp_path):
         content = path.read_bytes()
         for first in range(8):
             whole = content[first : first + (len(content) - first) // 8 * 8]
-            found = {float(one).hex() for one in np.frombuffer(whole)}
-            assert not found & numbers
+            result = {float(item).hex() for item in np.frombuffer(whole)}
+            assert not result & numbers
 
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A real file system of 70 kB."""
+    """A file system of 70 kB."""
     directory = tmp_path / "disk"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=70k", "tmpfs", str(directory)]
@@ -267,38 +269,40 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", str(directory)], check=True)
 
 
-def ends(directory: Path, kept: Path, last: int = 0) -> list[str]:
-    """Let a process write there; return what it printed."""
+def ends(directory: Path, states: Path, last: int = 0) -> list[str]:
+    """Run a process that writes there; return its output."""
     command = [sys.executable, "-m", "tests.federation.full_disk"]
-    done = subprocess.run(
-        [*command, str(directory), str(kept), str(last)],
+    result = subprocess.run(
+        [*command, str(directory), str(states), str(last)],
         capture_output=True,
         text=True,
         timeout=HANG,
         cwd=Path(__file__).parents[2],
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.splitlines()
 
 
-def check_what_is_left(directory: Path, kept: Path, said: str, cause: str) -> None:
+def check_remaining_files(
+    directory: Path, states: Path, output: str, cause: str
+) -> None:
     whole = [path for path in directory.glob("round_*") if "tmp" not in path.name]
     newest = max(int(path.name.removeprefix("round_")) for path in whole)
-    assert said == (
+    assert output == (
         f"ended: A checkpoint could not be written to {directory}: {cause}. Correct "
         "this and call resume, which continues from the newest complete checkpoint, "
         f"of {newest} rounds."
     )
     for path in whole:
         verified_notes(path)
-    # Elsewhere there is room.
-    other = kept.with_name("other")
+    # Another directory has enough space.
+    other = states.with_name("other")
     for path in whole:
         shutil.copytree(path, other / path.name)
     rest = list(
-        resume(**full_disk.arguments(kept), checkpoints=full_disk.checkpoints(other))
+        resume(**full_disk.arguments(states), checkpoints=full_disk.checkpoints(other))
     )
-    assert [done.number for done in rest] == list(range(newest, full_disk.ROUNDS))
+    assert [result.number for result in rest] == list(range(newest, full_disk.ROUNDS))
     expected = ByHand(full_disk.NAME)
     for number in range(full_disk.ROUNDS):
         expected.exchange(number, 0, EVERYONE)
@@ -309,14 +313,14 @@ def check_what_is_left(directory: Path, kept: Path, said: str, cause: str) -> No
 def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
     small_disk, tmp_path
 ):
-    directory, kept = small_disk / "run", tmp_path / "kept"
-    *_, said = ends(directory, kept)
-    check_what_is_left(directory, kept, said, "No space left on device")
+    directory, states = small_disk / "run", tmp_path / "kept"
+    *_, output = ends(directory, states)
+    check_remaining_files(directory, states, output, "No space left on device")
 
 
 @pytest.mark.process
 def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
-    directory, kept = tmp_path / "run", tmp_path / "kept"
-    # Whoever writes the checkpoint of 4 rounds has waited for that of 2.
-    *_, said = ends(directory, kept, last=5)
-    check_what_is_left(directory, kept, said, "File too large")
+    directory, states = tmp_path / "run", tmp_path / "kept"
+    # The checkpoint of 4 rounds is written after that of 2.
+    *_, output = ends(directory, states, last=5)
+    check_remaining_files(directory, states, output, "File too large")

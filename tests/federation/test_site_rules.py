@@ -1,4 +1,4 @@
-"""What a site refuses, whatever the server asks."""
+"""The tasks that a site's rules refuse."""
 
 import resource
 from dataclasses import replace
@@ -25,7 +25,7 @@ from fedbilevel.federation import RefusedError, Site, SiteRules
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.task_record import ANSWERED
-from fedbilevel.federation.wire_format import packed
+from fedbilevel.federation.wire_format import pack
 from fedbilevel.metrics.survey import Survey
 
 SALT = b"0123456789abcdef" * 2
@@ -51,14 +51,14 @@ HELD = LocalExamples(rows(), rows(300))
 def site(
     *, number=0, algorithm=ALGORITHM, held=HELD, salt=SALT, rules=None, **settings
 ):
-    what = PROBLEM, algorithm, held, 3.0, 0.0
-    return Site(number, *what, rules=rules or SiteRules(), salt=salt, **settings)
+    setting = PROBLEM, algorithm, held, 3.0, 0.0
+    return Site(number, *setting, rules=rules or SiteRules(), salt=salt, **settings)
 
 
 def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
     phase = FIRST.of(ALGORITHM, PROBLEM)
     server, _ = ALGORITHM.init(PROBLEM, jnp.asarray(x), jnp.zeros(()))
-    downlink = packed(phase.broadcast(canonical(server)))
+    downlink = pack(phase.broadcast(canonical(server)))
     key = np.asarray(jax.random.key_data(jax.random.key(seed)))
     moment = Moment(round_number, exchange)
     return Task(run, FIRST, moment, key, (0, 0), downlink).encode()
@@ -73,7 +73,7 @@ def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
         (LocalBSGM(0.1, SERIES, batch_size=7), 7),
         (LocalBSGM(0.1, SERIES, warm_start=WARM, batch_size=128), 3),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda device: type(device).__name__,
 )
 def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
     with pytest.raises(RefusedError, match=f"draws batches of {size}, .* at least 128"):
@@ -88,7 +88,7 @@ def test_a_mean_over_all_examples_is_a_batch_of_all():
 @pytest.mark.parametrize("level", LocalExamples._fields)
 def test_few_examples_are_refused(level):
     held = HELD._replace(**{level: rows(127)})
-    with pytest.raises(RefusedError, match=f"holds 127 {level} examples"):
+    with pytest.raises(RefusedError, match=f"has 127 {level} examples"):
         site(held=held)
     site(held=held, rules=SiteRules(fewest_examples=127))
 
@@ -111,10 +111,10 @@ def grouped(size):
 @pytest.mark.parametrize("lower", [numbered, penalised, grouped(4)])
 def test_an_entry_of_x_for_each_example_is_refused(lower):
     held = LocalExamples(rows(128), np.arange(128))
-    what = BilevelProblem(loss_of_y, lower), ALGORITHM, held
-    with pytest.raises(RefusedError, match="moved by fewer than 5 lower examples"):
-        Site(0, *what, np.zeros(128), 0.0)
-    Site(0, *what, np.zeros(128), 0.0, rules=SiteRules(fewest_per_entry=1))
+    setting = BilevelProblem(loss_of_y, lower), ALGORITHM, held
+    with pytest.raises(RefusedError, match="influenced by fewer than 5 lower examples"):
+        Site(0, *setting, np.zeros(128), 0.0)
+    Site(0, *setting, np.zeros(128), 0.0, rules=SiteRules(fewest_per_entry=1))
 
 
 def loss_of_y(x, y, batch):
@@ -139,10 +139,10 @@ def rooted(x, y, batch):
 def test_a_start_where_no_example_is_seen_to_move_x_is_no_way_around(lower, start):
     numbers = StoredExamples(jnp.arange(128), jnp.array(0), jnp.array(128))
     point = jnp.full(128, start), jnp.zeros(())
-    what = BilevelProblem(numbered, lower), *point, StoredData(numbers, numbers)
-    words = "128 of 128 entries of x are moved by fewer than 5 upper examples"
-    with pytest.raises(RefusedError, match=words):
-        require_shared_entries(SiteRules(), *what)
+    setting = BilevelProblem(numbered, lower), *point, StoredData(numbers, numbers)
+    text = "128 of 128 entries of x are influenced by fewer than 5 upper examples"
+    with pytest.raises(RefusedError, match=text):
+        require_shared_entries(SiteRules(), *setting)
 
 
 def test_derivatives_that_are_nowhere_finite_are_refused():
@@ -152,29 +152,29 @@ def test_derivatives_that_are_nowhere_finite_are_refused():
         return jnp.mean(jnp.sqrt(x[batch // 64] - 1000.0)) * y**2
 
     problem = BilevelProblem(grouped(64), nowhere)
-    what = problem, jnp.zeros(2), jnp.zeros(()), StoredData(numbers, numbers)
-    with pytest.raises(RefusedError, match=r"lower loss .* by x are not finite"):
-        require_shared_entries(SiteRules(), *what)
+    setting = problem, jnp.zeros(2), jnp.zeros(()), StoredData(numbers, numbers)
+    with pytest.raises(RefusedError, match=r"lower loss .* are not finite"):
+        require_shared_entries(SiteRules(), *setting)
 
 
 def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):
-    one = site(directory=tmp_path)
-    first = one.answer(task())
-    assert one.answer(task()) == first
-    one.answer(task(1))
-    assert one.answer(task()) == first
-    # After a restart, too.
+    device = site(directory=tmp_path)
+    first = device.answer(task())
+    assert device.answer(task()) == first
+    device.answer(task(1))
+    assert device.answer(task()) == first
+    # The same after a restart.
     again = site(directory=tmp_path)
     assert again.answer(task()) == first
-    # What is drawn follows from all of the task.
+    # The samples depend on every part of the task.
     others = [task(2), task(2, seed=1), task(2, x=4.0)]
-    drawn = {np.asarray(_moved(one.answer(other))).tobytes() for other in others}
+    drawn = {np.asarray(_moved(device.answer(other))).tobytes() for other in others}
     assert len(drawn) == 3
 
 
 def _moved(answer):
     return np.concatenate(
-        [np.ravel(one) for one in Answer.decode(answer).arrays.values()]
+        [np.ravel(array) for array in Answer.decode(answer).arrays.values()]
     )
 
 
@@ -189,16 +189,16 @@ def _moved(answer):
     ids=["batch", "rate", "examples", "number"],
 )
 def test_the_same_message_with_other_settings_is_another_task(other, tmp_path):
-    """The mean of 129 draws, less that of the same 128, would be one example."""
+    """The mean of 129 draws minus that of the same 128 would reveal an example."""
     rules = SiteRules(most_rollbacks=0)
     site(rules=rules, directory=tmp_path).answer(task())
     changed = site(rules=rules, directory=tmp_path, **other)
-    with pytest.raises(RefusedError, match="or other settings than the site"):
+    with pytest.raises(RefusedError, match="or other settings than the task"):
         changed.answer(task())
-    # Where it is allowed it counts, and draws other samples.
+    # If rollbacks are allowed, it counts as one and draws other samples.
     rules = SiteRules(most_exchanges=2)
     site(rules=rules, directory=tmp_path, **other).answer(task())
-    with pytest.raises(RefusedError, match="answers 2 exchanges"):
+    with pytest.raises(RefusedError, match="most_exchanges = 2 "):
         site(rules=rules, directory=tmp_path).answer(task())
 
 
@@ -209,7 +209,7 @@ def test_another_batch_draws_other_samples():
         * _moved(site(algorithm=replace(ALGORITHM, batch_size=size)).answer(task()))
         for size in sizes
     ]
-    # y began at 0 and moved by 6 rates times the mean of what was drawn.
+    # y started at 0 and moved by 6 rates times the mean of the samples.
     drawn = (weighted[1] - weighted[0]) / (6 * 0.1)
     distances = np.abs(drawn[:, None] - HELD.lower[None, :])
     assert np.min(distances) > 1e-9
@@ -224,53 +224,53 @@ def test_samples_are_not_the_servers_to_know():
 
 
 def test_another_downlink_for_an_answered_exchange_is_refused():
-    one = site(rules=SiteRules(most_rollbacks=0))
-    one.answer(task(3))
+    device = site(rules=SiteRules(most_rollbacks=0))
+    device.answer(task(3))
     for other in (task(3, x=4.0), task(3, seed=1), task(2)):
-        with pytest.raises(RefusedError, match="comes with another downlink"):
-            one.answer(other)
-    one.answer(task(3))
-    one.answer(task(4))
+        with pytest.raises(RefusedError, match="has another downlink"):
+            device.answer(other)
+    device.answer(task(3))
+    device.answer(task(4))
 
 
 def test_a_server_may_go_back_so_many_times_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_rollbacks=2)
-    one = site(rules=rules, directory=tmp_path)
+    device = site(rules=rules, directory=tmp_path)
     for number in range(5):
-        one.answer(task(number))
-    # An honest server resumed at round 2 asks the same, then something else.
+        device.answer(task(number))
+    # An honest server resumed at round 2 repeats a task, then sends another.
     for number in (2, 3, 4):
-        one.answer(task(number))
-    one.answer(task(3, x=4.0))
-    one.answer(task(4, x=4.0))
-    one = site(rules=rules, directory=tmp_path)
-    one.answer(task(1, x=5.0))
+        device.answer(task(number))
+    device.answer(task(3, x=4.0))
+    device.answer(task(4, x=4.0))
+    device = site(rules=rules, directory=tmp_path)
+    device.answer(task(1, x=5.0))
     for other in (task(1, x=6.0), task(0, x=5.0)):
-        with pytest.raises(RefusedError, match="go back 2 times"):
-            one.answer(other)
-    one.answer(task(2, x=5.0))
-    one.answer(task(0))  # the same as at first
+        with pytest.raises(RefusedError, match="allows 2 rollbacks"):
+            device.answer(other)
+    device.answer(task(2, x=5.0))
+    device.answer(task(0))  # The same as the first answer.
 
 
 def test_exchanges_are_bounded_and_a_restart_clears_nothing(tmp_path):
     rules = SiteRules(most_exchanges=3)
     for number in range(3):
         site(rules=rules, directory=tmp_path).answer(task(number))
-    one = site(rules=rules, directory=tmp_path)
-    with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
-        one.answer(task(3))
-    one.answer(task(2))
+    device = site(rules=rules, directory=tmp_path)
+    with pytest.raises(RefusedError, match=r"most_exchanges = 3 .* all runs"):
+        device.answer(task(3))
+    device.answer(task(2))
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_another_run_finds_the_same_bound(tmp_path, in_memory):
     directory = None if in_memory else tmp_path
-    one = site(rules=SiteRules(most_exchanges=3), directory=directory)
+    device = site(rules=SiteRules(most_exchanges=3), directory=directory)
     for number, run in enumerate(["first", "second", "first"]):
-        one.answer(task(number, run=run))
+        device.answer(task(number, run=run))
     for run in ("first", "second", "third"):
-        with pytest.raises(RefusedError, match="answers 3 exchanges of all runs"):
-            one.answer(task(3, run=run))
+        with pytest.raises(RefusedError, match=r"most_exchanges = 3 .* all runs"):
+            device.answer(task(3, run=run))
 
 
 def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
@@ -278,48 +278,48 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path):
     file = tmp_path / "first" / ANSWERED
     whole = file.read_text()
     file.write_text(whole + "1 0 abc")
-    one = site(directory=tmp_path)
-    one.answer(task(1))
+    device = site(directory=tmp_path)
+    device.answer(task(1))
     assert file.read_text().startswith(whole + "1 0 ")
     assert len(file.read_text().splitlines()) == 2
-    assert site(directory=tmp_path).answer(task(1)) == one.answer(task(1))
+    assert site(directory=tmp_path).answer(task(1)) == device.answer(task(1))
 
 
 def test_a_damaged_list_is_no_clean_slate(tmp_path):
     site(directory=tmp_path).answer(task())
     (tmp_path / "first" / ANSWERED).write_text("nonsense\n")
-    with pytest.raises(RefusedError, match=r"line 1 of the list .* is damaged"):
+    with pytest.raises(RefusedError, match=r"line 1 of answered.txt .* is damaged"):
         site(directory=tmp_path).answer(task())
 
 
-def test_what_cannot_be_noted_is_not_answered(tmp_path):
+def test_a_task_that_cannot_be_recorded_is_not_answered(tmp_path):
     (tmp_path / "first").write_text("no directory")
-    with pytest.raises(RefusedError, match="cannot note what it answers"):
+    with pytest.raises(RefusedError, match="cannot record the task"):
         site(directory=tmp_path).answer(task())
 
 
 def test_half_a_line_is_taken_back(tmp_path):
-    one = site(directory=tmp_path)
-    one.answer(task())
+    device = site(directory=tmp_path)
+    device.answer(task())
     file = tmp_path / "first" / ANSWERED
     before = file.read_text()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
     try:
-        with pytest.raises(RefusedError, match="cannot note what it answers"):
-            one.answer(task(1))
+        with pytest.raises(RefusedError, match="cannot record the task"):
+            device.answer(task(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_text() == before
-    one.answer(task(1))
+    device.answer(task(1))
     assert len(file.read_text().splitlines()) == 2
 
 
 def test_only_the_run_that_it_enrolled_in_is_answered():
-    one = site(run="first")
-    one.answer(task())
-    with pytest.raises(RefusedError, match="enrolled in run first, in no other"):
-        one.answer(task(run="second"))
+    device = site(run="first")
+    device.answer(task())
+    with pytest.raises(RefusedError, match="the site answers first only"):
+        device.answer(task(run="second"))
 
 
 def test_draws_of_a_simulation_are_those_of_its_key():

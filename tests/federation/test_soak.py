@@ -1,7 +1,7 @@
-"""Nothing that an exchange leaves behind stays: a soak in one process.
+"""A soak test in one process: exchanges leak no memory.
 
-The small version of the soak of `test_flare_equality`, where 500 exchanges of real
-processes are watched from outside.
+The small version of the soak test of `test_flare_equality`, which observes 500
+exchanges of separate processes.
 """
 
 import gc
@@ -21,7 +21,7 @@ EXCHANGES = 40
 
 
 @pytest.mark.slow
-def test_no_object_and_no_array_is_kept_of_an_exchange():
+def test_an_exchange_leaves_no_object_and_no_array():
     among = sites("FedBiO")
     rounds = run(
         PROBLEM,
@@ -33,8 +33,8 @@ def test_no_object_and_no_array_is_kept_of_an_exchange():
         engine=federation(among),
     )
     held = []
-    for done in rounds:
-        if done.number + 1 in (EXCHANGES // 2, EXCHANGES):
+    for result in rounds:
+        if result.number + 1 in (EXCHANGES // 2, EXCHANGES):
             gc.collect()
             held.append((len(gc.get_objects()), len(jax.live_arrays())))
     before, after = held
@@ -43,7 +43,7 @@ def test_no_object_and_no_array_is_kept_of_an_exchange():
 
 
 class Message:
-    """Refers to itself, as the messages of NVIDIA FLARE do, and holds a buffer."""
+    """A reference cycle with a buffer, as in the messages of NVIDIA FLARE."""
 
     def __init__(self) -> None:
         self.buffer = np.zeros(100_000)
@@ -57,9 +57,9 @@ def test_messages_that_refer_to_themselves_are_collected_every_few_exchanges():
         left = [weakref.ref(Message()) for _ in range(EVERY)]
         for _ in range(EVERY - 1):
             garbage.collect()
-        assert all(one() is not None for one in left)
+        assert all(item() is not None for item in left)
         garbage.collect()
-        assert all(one() is None for one in left)
+        assert all(item() is None for item in left)
     finally:
         gc.enable()
         gc.unfreeze()

@@ -18,8 +18,8 @@ from tests.federation.sites import enrolled, federation, sites_holding
 pytestmark = pytest.mark.slow
 
 SERIES = NeumannSeries(terms=1, scale=0.15)
-# Distinct phases: the warm start's, the opening's last and the later rounds' one; the
-# lower level's (twice a round) and the upper level's.
+# Distinct phases: warm start, last of the opening, later rounds; lower level (twice a
+# round) and upper level.
 ALGORITHMS: dict[str, tuple[FederatedAlgorithm, int]] = {
     "LocalBSGM": (LocalBSGM(0.1, SERIES, warm_start=WarmStart(0.1, exchanges=6)), 3),
     "LFedNest": (LFedNest(0.1, SERIES, lower_rounds=2), 2),
@@ -29,7 +29,9 @@ ALGORITHMS: dict[str, tuple[FederatedAlgorithm, int]] = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_site_compiles_each_distinct_phase_once(name, caplog):
     def compilations() -> int:
-        return sum("Compiling jit(done_by_device)" in one for one in caplog.messages)
+        return sum(
+            "Compiling jit(compute_on_device)" in message for message in caplog.messages
+        )
 
     algorithm, distinct = ALGORITHMS[name]
     problem = quadratic.problem()

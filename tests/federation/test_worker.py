@@ -1,4 +1,4 @@
-"""A computation in a child: its failures and deaths are errors, and nothing is left."""
+"""A worker: failures and deaths of its child raise errors, and no process is left."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def worker(notes: Path) -> Iterator[Worker]:
 
 
 def known(pid: int) -> bool:
-    """Return whether the system knows a process, be it only as a zombie."""
+    """Return whether a process exists, possibly as a zombie."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -54,7 +54,7 @@ def under_way(notes: Path, order: str) -> bool:
 
 
 class Asking:
-    """A question asked from another thread: its answer, or why there is none."""
+    """A request from another thread: its answer or its error."""
 
     def __init__(self, worker: Worker, message: bytes, timeout: float | None = None):
         self.outcome: str | None = None
@@ -99,7 +99,7 @@ def test_a_child_killed_while_computing_is_an_error_and_the_next_works(worker, n
 def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
     pid = int(worker.ask(b"pid"))
     os.kill(pid, signal.SIGKILL)
-    # Wait for its end, but leave it to the worker to collect it.
+    # Wait for its end, but let the worker reap it.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert int(worker.ask(b"pid")) != pid
     assert not known(pid)
@@ -118,17 +118,17 @@ def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
         (b"number 3", "raised TypeError: the answer must be bytes or words, not int"),
     ],
 )
-def test_a_failure_is_told_in_a_sentence_and_the_next_works(worker, order, reason):
+def test_a_failure_raises_an_error_and_the_next_message_works(worker, order, reason):
     with pytest.raises(WorkerError) as failure:
         worker.ask(order)
-    told = str(failure.value)
-    assert re.sub(r"line \d+", "line N", told).endswith(reason)
-    # What goes to the server has the kind and the place, and not the words.
-    assert failure.value.summary == told.partition(": ")[0]
+    reply = str(failure.value)
+    assert re.sub(r"line \d+", "line N", reply).endswith(reason)
+    # The server gets the type and the location of the error, not its message.
+    assert failure.value.summary == reply.partition(": ")[0]
     assert int(worker.ask(b"pid")) in descendants(os.getpid())
 
 
-def test_an_answer_may_be_words(worker):
+def test_an_answer_may_be_text(worker):
     assert worker.ask("say λ≥0".encode()) == "λ≥0"
     assert worker.ask(b"answer 3") == bytes(3)
     assert worker.ask(b"say ") == ""
@@ -146,13 +146,13 @@ def test_a_child_out_of_memory_fails_and_goes_on():
         with pytest.raises(WorkerError, match="raised MemoryError"):
             worker.ask(b"%d" % (2 * room))
         assert int(worker.ask(b"%d" % (1 << 24))) == 1 << 24
-        # A message that finds no room is half read when that shows.
+        # A message that does not fit in memory has been read in part.
         with pytest.raises(WorkerError, match=r"ended by itself \(exit code 1\)"):
             worker.ask(bytes(2 * room))
         assert int(worker.ask(b"%d" % (1 << 24))) == 1 << 24
 
 
-def test_a_make_that_fails_is_told_and_tried_again(tmp_path):
+def test_a_make_that_fails_raises_an_error_and_is_retried(tmp_path):
     path = tmp_path / "data"
     with Worker(computations.unable, str(path)) as worker:
         with pytest.raises(
@@ -171,7 +171,7 @@ def test_a_child_killed_in_make_is_an_error():
                 worker.ask(b"hello")
 
 
-def test_a_make_that_the_child_cannot_import_is_told(monkeypatch):
+def test_a_make_that_the_child_cannot_import_raises_an_error(monkeypatch):
     module = types.ModuleType("only_here")
     exec("def make(): return bytes", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
@@ -183,19 +183,19 @@ def test_a_make_that_the_child_cannot_import_is_told(monkeypatch):
 
 
 def test_a_make_that_no_module_has_is_refused():
-    with pytest.raises(ValueError, match="function of a module"):
+    with pytest.raises(ValueError, match="must be picklable"):
         Worker(lambda: bytes)
 
 
-def test_a_child_imports_neither_the_main_module_nor_more_than_asked_for():
+def test_a_child_imports_neither_the_main_module_nor_unused_modules():
     with Worker(computations.modules) as worker:
-        found = set(str(worker.ask(b"")).split())
-    assert not {"pytest", "jax", "numpy", "nvflare"} & found
+        result = set(str(worker.ask(b"")).split())
+    assert not {"pytest", "jax", "numpy", "nvflare"} & result
 
 
 def test_a_computation_that_hangs_is_ended_and_another_begins(worker):
     pid = int(worker.ask(b"pid"))
-    # Long enough for a thread of this process to begin it, at a load of 10 too.
+    # Long enough for a thread of this process to start, even at a load of 10.
     with pytest.raises(WorkerError, match=r"longer than 2 seconds and was ended"):
         worker.ask(b"sleep 3600", 2.0)
     assert worker.ask(b"answer 5") == bytes(5)
@@ -211,7 +211,7 @@ def test_a_call_that_gave_up_before_its_turn_is_never_computed(worker, notes, tm
         worker.ask(b"answer 7", 0.1)
     free.touch()
     asking.get()
-    # It would come before this one, if it were not forgotten.
+    # Without the cancellation it would be answered before this one.
     worker.ask(b"pid")
     assert not under_way(notes, "answer 7")
 
@@ -223,8 +223,8 @@ def test_a_newer_task_takes_the_place_of_one_that_waits(worker, notes, tmp_path)
     older = Asking(worker, b"answer 1")
     until(lambda: worker._next is not None, pause=0.01)
     newer = Asking(worker, b"pid")
-    assert older.get() == "a newer task has come meanwhile"
-    # It did not have to wait for its turn to be told so.
+    assert older.get() == "a newer task has replaced this one"
+    # The error came at once, without waiting for its turn.
     assert computing.outcome is None
     free.touch()
     assert computing.get() == newer.get()
@@ -246,13 +246,13 @@ def test_many_threads_get_their_own_answers_or_a_reason():
         for thread in threads:
             thread.join()
         alone = [f"alone {number}" for number in range(50)]
-        afterwards = [Asking(worker, one.encode()).get() for one in alone]
-    right = [given.decode() == answer for given, answer in answers]
-    newer = [answer == "a newer task has come meanwhile" for _, answer in answers]
+        afterwards = [Asking(worker, item.encode()).get() for item in alone]
+    right = [value.decode() == answer for value, answer in answers]
+    newer = [answer == "a newer task has replaced this one" for _, answer in answers]
     assert len(answers) == 200
     assert all(a != b for a, b in zip(right, newer, strict=True))
-    # The last one to come has none newer. How many others are answered before a newer
-    # one comes is up to the machine.
+    # The last message is never replaced. The number of others that are answered depends
+    # on the machine.
     assert any(right)
     assert afterwards == alone
 
@@ -326,7 +326,7 @@ except WorkerError as error:
         pid = int(process.stdout.readline())
         assert process.wait(HANG) == 0
         until_gone([pid])
-        # The child has the parent's output: it ends with the last of them.
+        # The child inherits the parent's output, which ends with the last process.
         assert "took longer than 0.2 seconds" in process.stdout.read()
 
 

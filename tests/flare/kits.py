@@ -1,4 +1,4 @@
-"""The directory of a site as nvflare provisions it, as far as the package reads it."""
+"""A site's startup kit, with the files that the package reads."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ NO_ROLES: dict[str, Any] = {"format_version": "1.0", "permissions": {}}
 
 
 def site_kit(kit: Path, policy: dict[str, Any] = NO_ROLES) -> Path:
-    """Make the startup kit of a site; return it."""
+    """Create the startup kit of a site and return its path."""
     local = kit / "local"
     local.mkdir(parents=True)
     (local / "resources.json.default").write_text("{}")

@@ -1,4 +1,4 @@
-"""A server of a federation whose jobs do what a test says."""
+"""A scripted server of a federation, for tests of the supervision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from fedbilevel.tracking.records import Journal, Record
 
 @dataclass
 class Job:
-    """What one job does.
+    """A scripted job.
 
     Attributes:
-        records: that it measures.
-        files: that it leaves among its results, by name; none to lose all results.
-        failures: why sites have failed, by name.
-        refusals: why sites did not take it, by name.
-        status: of NVIDIA FLARE, once it is over.
-        answers: questions that it answers before it is over.
+        records: records that it measures.
+        files: result files by name; None to lose all results.
+        failures: reason for each failed site, by name.
+        refusals: reason for each site that refused it, by name.
+        status: NVIDIA FLARE's status after its end.
+        answers: number of status requests that it answers before its end.
     """
 
     records: Sequence[Record] = ()
@@ -33,11 +33,11 @@ class Job:
 
 
 class ScriptedServer(Administrator):
-    """Stands for an `Administrator`, whose server runs one job after another.
+    """A replacement for `Administrator`, whose server runs one job after another.
 
     Args:
-        sites: those that are connected.
-        jobs: in their order; the last is repeated.
+        sites: connected sites.
+        jobs: jobs in their order; the last one is repeated.
     """
 
     def __init__(self, sites: Sequence[str], jobs: Sequence[Job]) -> None:
@@ -57,8 +57,11 @@ class ScriptedServer(Administrator):
         return self._sites - self._job.refusals.keys()
 
     def deployment(self, job: str) -> list[str]:
-        words = {**dict.fromkeys(sorted(self._sites), "OK"), **self._job.refusals}
-        return ["server: OK", *(f"{site}: {said}" for site, said in words.items())]
+        message = {**dict.fromkeys(sorted(self._sites), "OK"), **self._job.refusals}
+        return [
+            "server: OK",
+            *(f"{site}: {output}" for site, output in message.items()),
+        ]
 
     def submit(self, directory: Path) -> str:
         self.submitted, self._answered = self.submitted + 1, 0
@@ -67,9 +70,13 @@ class ScriptedServer(Administrator):
     def status(self, job: str) -> str:
         return self._job.status if self._answered >= self._job.answers else "RUNNING"
 
-    def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, job: str, topic: str, request: dict[str, Any]) -> dict[str, Any]:
         self._answered += 1
-        lines = [one.line for one in self._job.records if one.rounds > asked["after"]]
+        lines = [
+            record.line
+            for record in self._job.records
+            if record.rounds > request["after"]
+        ]
         return {
             "records": lines,
             "exchange": None,
@@ -90,6 +97,6 @@ class ScriptedServer(Administrator):
         for name, text in self._job.files.items():
             (left / name).write_text(text)
         with Journal(left, first=0) as journal:
-            for one in self._job.records:
-                journal.write(one)
+            for record in self._job.records:
+                journal.write(record)
         return directory

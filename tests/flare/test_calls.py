@@ -1,4 +1,4 @@
-"""Calls of sites end by the server's clock: of dead, slow and dripping sites too.
+"""Calls end by the server's clock, even those of dead and slow sites.
 
 The same with real processes: `tests/federation/test_bad_sites.py`.
 """
@@ -25,7 +25,7 @@ from tests.waiting import HANG, until
 
 
 class Results:
-    """What a group yields: an answer once it is there."""
+    """The results of a group: an answer once it is available."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self._answer = answer
@@ -36,7 +36,7 @@ class Results:
 
 
 class Facade:
-    """Stands for Collab's: each site answers by a function."""
+    """A replacement for Collab: each site answers by a function."""
 
     is_aborted = False
 
@@ -53,7 +53,7 @@ class Facade:
 
 @pytest.fixture
 def free() -> Iterator[threading.Event]:
-    """What answers that hang wait for, until the end of the test."""
+    """An event that hanging answers wait for, set at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -65,24 +65,24 @@ def exchanged(calls: Calls, to: list[str], seconds: float) -> dict[str, Any]:
     replies = transport.Collab(calls, needed=0).exchange(
         messages, lambda: ends - time.monotonic()
     )
-    return {one.device: told(one) for one in replies}
+    return {item.device: content(item) for item in replies}
 
 
-def told(reply: Reply) -> bytes | str | None:
-    return reply.message if reply.failure is None else reply.failure.words
+def content(reply: Reply) -> bytes | str | None:
+    return reply.message if reply.failure is None else reply.failure.reason
 
 
 def exchanged_until(calls: Calls, to: list[str], site: str) -> dict[str, Any]:
-    """Let time be up as soon as a site has answered, however long that takes."""
-    found: dict[str, Any] = {}
+    """Return replies; time is up as soon as a site has answered."""
+    result: dict[str, Any] = {}
 
     def left() -> float:
-        return 0.0 if site in found else HANG
+        return 0.0 if site in result else HANG
 
     messages = dict.fromkeys(to, b"")
     for reply in transport.Collab(calls, needed=0).exchange(messages, left):
-        found[reply.device] = told(reply)
-    return found
+        result[reply.device] = content(reply)
+    return result
 
 
 def test_a_site_that_dies_is_not_waited_for(tmp_path, monkeypatch, free):
@@ -96,7 +96,7 @@ def test_a_site_that_dies_is_not_waited_for(tmp_path, monkeypatch, free):
         "east": b"here",
         "west": "its worker ended",
     }
-    # Nor is it called again in this job.
+    # The site is not called again in this job.
     assert exchanged(calls, ["west"], 600.0) == {"west": "its worker ended"}
     assert time.monotonic() - began < 300.0
     assert calls.open_calls("west") == 1
@@ -110,9 +110,9 @@ def test_a_site_that_never_ends_its_answers_holds_few_threads(
     calls = Calls(tmp_path)
     threads = threading.active_count()
     for number in range(20):
-        found = exchanged_until(calls, ["east", "west"], "east")
-        assert found["east"] == b"here"
-        assert found.get("west") == (BUSY.words if number >= MOST_CALLS else None)
+        result = exchanged_until(calls, ["east", "west"], "east")
+        assert result["east"] == b"here"
+        assert result.get("west") == (BUSY.reason if number >= MOST_CALLS else None)
     assert calls.open_calls("west") == MOST_CALLS
     assert threading.active_count() - threads <= MOST_CALLS + 1
 
@@ -151,8 +151,8 @@ def test_an_answer_that_cannot_be_unpacked_is_its_sites_failure(tmp_path, monkey
     monkeypatch.setattr(transport, "collab", Facade({"west": unpack}))
     calls = Calls(tmp_path)
     began = time.monotonic()
-    found = exchanged(calls, ["west"], 600.0)
-    assert found == {"west": "could not be reached: no such class"}
+    result = exchanged(calls, ["west"], 600.0)
+    assert result == {"west": "could not be reached: no such class"}
     assert time.monotonic() - began < 300.0
     until(lambda: not calls.any_is_open, pause=0.01)
 
@@ -170,7 +170,7 @@ def test_other_ends_of_a_job_name_nobody():
 
 
 def test_processes_that_note_failures_at_once_lose_none(tmp_path):
-    # The server's process and the job's share no lock, so each has a module of its own.
+    # The server's process and the job's share no lock, so each imports its own module.
     modules = [_anew("fedbilevel.flare.site_failures") for _ in range(4)]
 
     def note(number: int) -> None:
@@ -186,7 +186,7 @@ def test_processes_that_note_failures_at_once_lose_none(tmp_path):
 
 
 def _anew(name: str) -> Any:
-    """Return a module as another process would have it."""
+    """Return a new instance of a module, as in another process."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""A job is made anew for a site that is back, and not for one that never takes it.
+"""A job is stopped for a site that is back, but not for a site that refuses every job.
 
 The same with real processes: `tests/federation/test_flare_faults.py`.
 """
@@ -19,10 +19,10 @@ SITES = {"east", "north", "west"}
 
 
 class Server(Administrator):
-    """A server that runs one job, in whose sites a test has a say."""
+    """A server that runs one job, with sites chosen by the test."""
 
     def __init__(self) -> None:
-        self.there, self.runs = set(SITES), set(SITES)
+        self.online, self.runs = set(SITES), set(SITES)
         self.aborted = False
 
     def status(self, job: str) -> str:
@@ -32,19 +32,19 @@ class Server(Administrator):
         self.aborted = True
 
     def connected(self) -> set[str]:
-        return set(self.there)
+        return set(self.online)
 
     def running(self, job: str) -> set[str]:
         return set(self.runs)
 
-    def ask(self, job, topic, asked):
-        self.is_to_stop = asked["stop"]
+    def ask(self, job, topic, request):
+        self.is_to_stop = request["stop"]
         return {"stage": [1, EXCHANGE, []], "exchange": "{}"}
 
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    """Seconds, by which a job has begun to exchange at once."""
+    """A clock of a job whose exchanges have begun."""
     clock = Clock()
     monkeypatch.setattr(job_monitor, "time", SimpleNamespace(monotonic=clock))
     return clock
@@ -52,12 +52,12 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.fixture
 def server(monkeypatch, clock) -> Server:
-    monkeypatch.setattr(job_monitor, "LOOK", 0.0)
+    monkeypatch.setattr(job_monitor, "CHECK_SECONDS", 0.0)
     return Server()
 
 
 def watched(server: Server, present: set[str], left_out: set[str]) -> JobMonitor:
-    """Return a watch over a job whose sites have begun to exchange."""
+    """Return the monitor of a job whose exchanges have begun."""
     return JobMonitor(
         server, "7", present, lambda: SITES - left_out, DEADLINES, Connection(60.0)
     )
@@ -68,15 +68,15 @@ def looks(watch: JobMonitor, count: int = 20) -> None:
         watch.ask({})
 
 
-def test_a_site_that_was_away_when_a_job_began_has_it_made_anew(server):
+def test_a_site_that_was_away_when_a_job_began_stops_it(server):
     server.runs = {"east", "north"}
     watch = watched(server, {"east", "north"}, set())
     looks(watch)
     assert watch.stopping
-    assert watch.words == "west can take part again"
+    assert watch.reason == "west can participate again"
 
 
-def test_a_site_that_does_not_run_its_job_is_left_out_first(server):
+def test_a_site_that_does_not_run_its_job_is_suspended_first(server):
     server.runs = {"east", "north"}
     left_out: set[str] = set()
     watch = watched(server, SITES, left_out)
@@ -98,10 +98,10 @@ def test_a_job_that_all_run_goes_on(server):
     assert not watch.idle
 
 
-def test_a_job_that_cannot_be_asked_is_overdue_though_the_server_answers(
+def test_a_job_that_does_not_answer_is_overdue_though_the_server_answers(
     server, monkeypatch, clock
 ):
-    def unanswered(job, topic, asked):
+    def unanswered(job, topic, request):
         raise ConnectionError("the command failed")
 
     monkeypatch.setattr(server, "ask", unanswered)
@@ -112,4 +112,4 @@ def test_a_job_that_cannot_be_asked_is_overdue_though_the_server_answers(
         clock.now += 1.0
         watch.ask({})
     assert server.aborted
-    assert "waited 901 seconds for the job to begin" in watch.words
+    assert "waited 901 seconds for the job to begin" in watch.reason

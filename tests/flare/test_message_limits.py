@@ -1,4 +1,4 @@
-"""Processes of a kit take no larger messages than the model asks for."""
+"""Processes of a kit accept no larger messages than the model needs."""
 
 import json
 import subprocess
@@ -11,24 +11,24 @@ from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
 from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
 
 from fedbilevel.flare.kit_settings import prepare
-from fedbilevel.flare.message_limits import DEFAULT, message_limit, too_small
+from fedbilevel.flare.message_limits import DEFAULT, check_limit, message_limit
 from tests.flare.kits import site_kit
 
-# As a process of a kit begins.
+# The start of a kit's process.
 LIMIT = """
 import sys
 from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.utils.config_service import ConfigService
-from fedbilevel.flare.message_limits import too_small
+from fedbilevel.flare.message_limits import check_limit
 ConfigService.initialize(section_files={}, config_path=[sys.argv[1]])
 print(CommConfigurator().get_streaming_max_blob_size())
-print(too_small(10**9))
+print(check_limit(10**9))
 """
 
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    """A site's."""
+    """Return the startup kit of a site."""
     local = site_kit(tmp_path / "hospital-1") / "local"
     (local / "comm_config.json").write_text(json.dumps({"tcp_no_delay": True}))
     return local.parent
@@ -38,12 +38,12 @@ def kit(tmp_path: Path) -> Path:
 def test_a_process_of_a_prepared_kit_has_the_limit(kit):
     limit = message_limit(np.zeros(10**6, np.float32))
     prepare(kit, message_limit=limit)
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LIMIT, kit], capture_output=True, text=True, check=True
     )
-    number, words = found.stdout.splitlines()
+    number, text = result.stdout.splitlines()
     assert int(number) == limit == 40 * 10**6 - 8 * 10**6 + 8 * 2**20
-    assert "call fedbilevel.flare.prepare(kit, message_limit=1000000000)" in (words)
+    assert "call fedbilevel.flare.prepare(kit, message_limit=1000000000)" in (text)
 
 
 def test_other_settings_of_a_kit_stay(kit):
@@ -55,7 +55,7 @@ def test_other_settings_of_a_kit_stay(kit):
 
 
 class Silent(Stream):  # type: ignore[misc]
-    """Declares a size, and sends nothing."""
+    """A stream that declares a size and sends nothing."""
 
     def read(self, chunk_size: int) -> bytes:
         return b""
@@ -67,4 +67,4 @@ def test_what_is_declared_too_large_is_refused_before_room_is_set_aside():
 
 
 def test_a_limit_that_suffices_is_no_matter():
-    assert too_small(message_limit(np.zeros(10))) is None
+    assert check_limit(message_limit(np.zeros(10))) is None

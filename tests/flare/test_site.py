@@ -1,4 +1,4 @@
-"""Whom a site answers, and where it and the server keep a run."""
+"""A site answers only the server; run directories of server and sites."""
 
 import json
 
@@ -26,12 +26,12 @@ def test_a_site_answers_no_other_site(method):
         answer = getattr(site, method)(*arguments)
     finally:
         set_call_context(None)
-    assert answer == RefusedError("only the server may ask").failure.encode()
+    assert answer == RefusedError("only the server may call a site").failure.encode()
 
 
 def test_a_message_that_comes_is_not_written_out_as_text():
     CollabSite("first", seconds=600.0)
-    # The buffer of which NVIDIA FLARE makes its debug line.
+    # NVIDIA FLARE formats this buffer for its debug line.
     message = BlobStream(bytes(10**6), {})
     come = BlobTask(StreamFuture(1, {}), message, preserve_chunks=True).buffer
     come.append(bytes(message.read(10**6)))
@@ -58,6 +58,6 @@ def test_a_run_belongs_to_whoever_submitted_it(workspace, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../local", "/etc", "a/b", "", ".", "é"])
-def test_a_run_is_kept_nowhere_else(workspace, name):
-    with pytest.raises(ValueError, match="a run cannot be called"):
+def test_a_run_has_no_directory_elsewhere(workspace, name):
+    with pytest.raises(ValueError, match="give a name of letters and digits"):
         run_directory_of(name, workspace, "job-1")

@@ -1,6 +1,6 @@
-"""What one site reports ends no job for all, and no job's end is blamed on its sites.
+"""A report of one site does not end a job, and the end of a job is no site's failure.
 
-With servers and sites of their own at night: `test_bad_sites`.
+Nightly with separate server and site processes: `test_bad_sites`.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ JOB = "7"
 
 
 class Context(FLContext):  # type: ignore[misc]
-    """Of one process of a server."""
+    """The engine of one server process."""
 
     def __init__(self, engine: Any, job: Path | None = None) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class Context(FLContext):  # type: ignore[misc]
 
 
 def process(component: FLComponent, event: str) -> tuple[Any, ServerRunner]:
-    """Begin a server's process; return what receives events of sites, and its runner.
+    """Start a server's process; return its receiver of site events and its runner.
 
-    The component comes first, as those of a configuration do.
+    The component is the first handler, as if it were configured.
     """
     runner = object.__new__(ServerRunner)
     FLComponent.__init__(runner)
@@ -87,9 +87,9 @@ def process(component: FLComponent, event: str) -> tuple[Any, ServerRunner]:
 def test_no_site_fires_the_servers_own_events(component, event):
     receive, _ = process(component, event)
     for name in (EventType.FATAL_SYSTEM_ERROR, EventType.SYSTEM_END, None, 7):
-        told = Shareable()
-        told.set_header(FedEventHeader.EVENT_TYPE, name)
-        reply = receive(topic="fed.event", request=told, fl_ctx=None)
+        response = Shareable()
+        response.set_header(FedEventHeader.EVENT_TYPE, name)
+        reply = receive(topic="fed.event", request=response, fl_ctx=None)
         assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
 
 
@@ -99,7 +99,7 @@ def test_no_return_code_of_a_site_ends_a_job():
 
 
 class Server:
-    """A server's main process that runs one job, and whose sites report to it."""
+    """The main process of a server that runs one job."""
 
     def __init__(self, workspace: Path) -> None:
         (workspace / JOB).mkdir()
@@ -134,7 +134,7 @@ class Server:
         self.check = lambda message: check(message, *arguments)
 
     def report(self, site: str) -> None:
-        """Let a site report that its worker has ended."""
+        """Send a site's report that its worker has ended."""
         request = SimpleNamespace(
             get_header={CellMessageHeaderKeys.TOKEN: site}.get,
             payload={JobFailureMsgKey.JOB_ID: JOB},
@@ -145,7 +145,7 @@ class Server:
         self.ended = True
 
     def _stop_run(self, job: str, fl_ctx: Any) -> None:
-        # NVIDIA FLARE tells the sites, and then marks the job as aborted.
+        # NVIDIA FLARE notifies the sites before it marks the job as aborted.
         for site in SITES:
             self.report(site)
 
@@ -157,7 +157,7 @@ def test_a_dead_worker_takes_out_its_own_site(tmp_path):
     assert not server.ended
 
 
-def test_who_is_told_to_end_a_job_has_not_failed_in_it(tmp_path):
+def test_a_site_that_ends_an_ended_job_has_not_failed(tmp_path):
     server = Server(tmp_path)
     server.job_runner._stop_run(JOB, None)
     assert failures_in(tmp_path / JOB) == {}

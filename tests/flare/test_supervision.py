@@ -1,4 +1,4 @@
-"""The records that a submitter keeps of a run, and how long it waits for a server."""
+"""The submitter's records of a run, and its timeout for the server."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbilevel import Costs, FedBiO
-from fedbilevel.deployment.job_files import travelling
+from fedbilevel.deployment.job_files import prepare_for_job
 from fedbilevel.deployment.server_report import ServerReport
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment, FederationSettings, Partition
@@ -22,7 +22,7 @@ SITES = "east", "north", "west"
 
 @pytest.fixture
 def supervision(tmp_path: Path) -> Supervision:
-    """Of a run whose server is not there."""
+    """An administrator whose server is unreachable."""
     file = tmp_path / "kit" / "startup" / "fed_admin.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"admin": {"username": "lead@north.org"}}))
@@ -35,18 +35,18 @@ def supervision(tmp_path: Path) -> Supervision:
 
 
 def records(*losses: float) -> list[Record]:
-    return [Record(n, 0.1, Costs(), {"loss": one}) for n, one in enumerate(losses)]
+    return [Record(n, 0.1, Costs(), {"loss": item}) for n, item in enumerate(losses)]
 
 
-def written(directory: Path, found: list[Record]) -> None:
+def written(directory: Path, result: list[Record]) -> None:
     with Journal(directory, first=0) as journal:
-        for one in found:
-            journal.write(one)
+        for item in result:
+            journal.write(item)
 
 
 def test_a_server_that_never_answers_ends_the_command(supervision):
     with pytest.raises(FederationError, match="Start the server, and give the same"):
-        for _ in supervision.news():
+        for _ in supervision.events():
             pass
 
 
@@ -61,7 +61,7 @@ def test_records_at_the_end_are_the_servers_whatever_was_here(
     written(directory, records(*here))
     true = records(3.0, 2.0, 1.0, 0.5)
     with Journal(directory, first=100) as journal:
-        for news in supervision._replaced(true):
+        for news in supervision._replace_records(true):
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
@@ -69,79 +69,79 @@ def test_records_at_the_end_are_the_servers_whatever_was_here(
     assert list(read_records(directory)) == true
 
 
-def test_a_job_tells_no_record_that_an_earlier_job_made_in_vain(tmp_path):
+def test_a_job_reports_no_void_record_of_an_earlier_job(tmp_path):
     written(tmp_path, records(3.0, 2.0, 1.0))
     reports = ServerReport(tmp_path, set, dict)
     assert reports.answer({"after": -1})["records"] == []
     reports.begin(first=1)
-    found = reports.answer({"after": 0})
-    assert [Record.parse(line).rounds for line in found["records"]] == [1, 2]
-    assert found["first"] == 1
+    result = reports.answer({"after": 0})
+    assert [Record.parse(line).rounds for line in result["records"]] == [1, 2]
+    assert result["first"] == 1
 
 
 def test_all_deadlines_travel_with_a_job():
-    asked = FederationSettings(
+    request = FederationSettings(
         timeout=1.0,
         enrolment_timeout=2.0,
         evaluation_timeout=3.0,
         connection_timeout=4.0,
         kit=Path("kit"),
     )
-    found = travelling(Experiment(FedBiO(0.1), federation=asked)).federation
-    assert replace(found, sites=None, kit=asked.kit) == asked
-    assert found.kit is None
+    result = prepare_for_job(Experiment(FedBiO(0.1), federation=request)).federation
+    assert replace(result, sites=None, kit=request.kit) == request
+    assert result.kit is None
 
 
-def test_the_first_record_is_told_again_after_a_restart(supervision, tmp_path):
+def test_the_first_record_is_reported_again_after_a_restart(supervision, tmp_path):
     written(tmp_path / "run", records(3.0))
-    assert supervision._rewound(-1).rewound == -1
+    assert supervision._rewind(-1).rewound == -1
     assert supervision._measured == -1
 
 
 def supervised(
     directory: Path, jobs: list[Job], monkeypatch, rounds: int = 3, **settings
 ) -> tuple[ScriptedServer, list[str]]:
-    """Let jobs carry a run to its end; return the server, and what was said."""
+    """Run scripted jobs to the end; return the server and the messages."""
     monkeypatch.setattr(module, "POLL", 0.0)
-    monkeypatch.setattr(module, "GATHER", 0.1)
-    asked = FederationSettings(sites=SITES, **{"quorum": 2, **settings})
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.1)
+    request = FederationSettings(sites=SITES, **{"quorum": 2, **settings})
     experiment = Experiment(
         FedBiO(0.1),
         partition=Partition(devices=len(SITES)),
         rounds=rounds,
-        federation=asked,
+        federation=request,
     )
     server = ScriptedServer(SITES, jobs)
-    said: list[str] = []
+    output: list[str] = []
     with Journal(directory, first=0) as journal:
-        for news in Supervision(experiment, "a1", directory, server).news():
+        for news in Supervision(experiment, "a1", directory, server).events():
             if news.rewound is not None:
                 journal.rewind(news.rewound)
             for record in news.records:
                 journal.write(record)
-            if news.words is not None:
-                said.append(news.words)
-    return server, said
+            if news.message is not None:
+                output.append(news.message)
+    return server, output
 
 
-def test_what_an_earlier_job_has_learnt_is_not_the_result(tmp_path, monkeypatch):
+def test_the_solution_of_an_earlier_job_is_not_the_result(tmp_path, monkeypatch):
     stopped = Job(records(3.0, 2.0), files={SOLUTION: "after one round"})
     whole = records(3.0, 2.0, 1.0, 0.5)
-    # All rounds are measured, but what was learnt is lost on its way.
+    # All rounds are measured, but the solution is not downloaded.
     lost, last = Job(whole, files=None), Job(whole, files={SOLUTION: "after all"})
     server, _ = supervised(tmp_path, [stopped, lost, last], monkeypatch)
     assert server.submitted == 3
     assert (tmp_path / SOLUTION).read_text() == "after all"
 
 
-def test_a_site_that_takes_no_job_is_left_out_with_its_reason(tmp_path, monkeypatch):
+def test_a_site_that_refuses_jobs_is_suspended_with_its_reason(tmp_path, monkeypatch):
     whole = records(3.0, 2.0, 1.0, 0.5)
     refused = {"west": "not authorized"}
     last = Job(whole, files={SOLUTION: "all"}, refusals=refused)
-    server, said = supervised(tmp_path, [last], monkeypatch)
+    server, output = supervised(tmp_path, [last], monkeypatch)
     assert server.submitted == 1
-    (told,) = [one for one in said if one.startswith("west: ")]
-    assert told.startswith("west: did not take the job: not authorized; left out for")
+    (reply,) = [item for item in output if item.startswith("west: ")]
+    assert reply.startswith("west: refused the job: not authorized; suspended for")
 
 
 @pytest.mark.parametrize("answers", [0, 2])
@@ -150,12 +150,12 @@ def test_a_job_that_too_few_sites_take_ends_the_run_with_their_sentences(
 ):
     refused = dict.fromkeys(["east", "west"], "not authorized")
     job = Job(refusals=refused, answers=answers, status="FINISHED:FAILED_TO_RUN")
-    words = "quorum=2 sites take the job: east did not take the job: not authorized; w"
-    with pytest.raises(FederationError, match=words):
+    text = "quorum=2 sites accepted the job: east refused the job: not authorized; w"
+    with pytest.raises(FederationError, match=text):
         supervised(tmp_path, [job], monkeypatch)
 
 
-def test_a_site_that_did_not_answer_is_asked_again(tmp_path, monkeypatch):
+def test_a_site_that_did_not_answer_is_contacted_again(tmp_path, monkeypatch):
     silent = dict.fromkeys(["east", "west"], "no reply (deployment timeout)")
     first = Job(refusals=silent, answers=0, status="FINISHED:FAILED_TO_RUN")
     last = Job(records(3.0, 2.0, 1.0, 0.5), files={SOLUTION: "all"})

@@ -27,7 +27,7 @@ def test_a_mean_of_finite_numbers_is_finite(pair):
     running = RunningMean(uploads[0], {})
     for upload, weight in zip(uploads, (0.75, 0.25), strict=True):
         running.add(upload, {}, weight)
-    means["running"] = running.found
+    means["running"] = running.value
     for mean in means.values():
         np.testing.assert_allclose(mean.upload, pair[0] / 2, rtol=1e-6)
 

@@ -130,7 +130,7 @@ def _administrator(
     from fedbilevel.flare.administrator import Administrator
     from fedbilevel.flare.message_limits import message_limit
     from fedbilevel.flare.processes import stop
-    from fedbilevel.flare.provisioning import provisioned
+    from fedbilevel.flare.provisioning import provision_kits
     from fedbilevel.flare.rehearsals import rehearsal
     from fedbilevel.flare.supervision import FederationError
 
@@ -144,7 +144,7 @@ def _administrator(
     # The directory is ours: what a killed command has left in it is ended.
     model = model_of(experiment)
     limit = message_limit(model.x, model.y)
-    kits = provisioned(directory / "kits", sites, limit)
+    kits = provision_kits(directory / "kits", sites, limit)
     stop(kits.server, *kits.sites.values())
     with (
         rehearsal(directory / "kits", sites, limit),
@@ -181,7 +181,7 @@ def _follow(
     with (
         tracking as tell_trackers,
         Journal(directory, known) as journal,
-        closing(supervision.news()) as all_news,
+        closing(supervision.events()) as all_news,
         interruption() as interrupted,
         shown as show,
     ):
@@ -200,9 +200,9 @@ def _follow(
                 sites["sites"] = _words(news.exchange)
                 for sentence in _first_left_out(news.exchange, named):
                     print(sentence, file=sys.stderr, flush=True)
-            if news.words is not None:
-                sites["sites"] = news.words
-                print(news.words, file=sys.stderr, flush=True)
+            if news.message is not None:
+                sites["sites"] = news.message
+                print(news.message, file=sys.stderr, flush=True)
             if interrupted():
                 supervision.stop()
     if known < experiment.rounds:
@@ -226,7 +226,7 @@ def _run_in(directory: Path) -> str:
 
 def _first_left_out(exchange: Exchange, named: set[str]) -> Iterator[str]:
     """Yield a sentence for each site that is left out and was not named before."""
-    for name, why in exchange.left_out.items():
+    for name, why in exchange.excluded.items():
         if name not in named:
             named.add(name)
             yield f"round {exchange.round_number}: without {name}: {why}"
@@ -241,8 +241,8 @@ def _say_absences(directory: Path) -> None:
     absent: Counter[str] = Counter()
     reasons: dict[str, str] = {}
     for one in exchanges:
-        absent.update([*one.left_out, *one.skipped])
-        reasons |= one.left_out
+        absent.update([*one.excluded, *one.skipped])
+        reasons |= one.excluded
     for name, count in sorted(absent.items()):
         print(
             f"{name} did not count in {count} of {len(exchanges)} exchanges; the last "
@@ -253,7 +253,7 @@ def _say_absences(directory: Path) -> None:
 
 def _words(exchange: Exchange) -> str:
     said = f"{len(exchange.counted)} took part"
-    for name, why in exchange.left_out.items():
+    for name, why in exchange.excluded.items():
         said += f"; {name}: {why}"
     if exchange.skipped:
         said += f"; not asked for a while: {', '.join(exchange.skipped)}"

@@ -1,7 +1,7 @@
-"""An experiment carried out by a federation: what its server and its sites do.
+"""Deployment of an experiment: the computations of a job's server and of its sites.
 
-Names are imported when first asked for: the process of a site's computation begins with
-nothing, and imports what it is asked to.
+Names are imported on first use, so that the worker process of a site imports only the
+modules that its computation needs.
 """
 
 import lazy_loader

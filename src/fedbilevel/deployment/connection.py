@@ -1,65 +1,63 @@
-"""A server that does not answer: say so, each time later, and give up at last."""
+"""Time without an answer of the server: print notices, then give up."""
 
 import time
 from collections.abc import Callable
 
 
 class UnreachableError(RuntimeError):
-    """A server that has not answered for too long; the message says since when.
-
-    Example:
-        >>> str(UnreachableError("no answer for 3600 seconds"))
-        'no answer for 3600 seconds'
-    """
+    """The server has not answered for too long."""
 
 
 FIRST_NOTICE = 15.0
-"""Seconds without an answer after which it is said; then twice as many each time."""
+"""Seconds without an answer before the first notice; doubled after each notice."""
 
 
 class Connection:
-    """Counts the seconds for which a server has not answered.
+    """A timer of the seconds for which the server has not answered.
 
     Args:
-        most: seconds after which to give up.
-        now: returns seconds, of a clock that does not jump.
+        timeout: seconds after which to give up.
+        clock: function that returns the seconds of a monotonic clock.
 
     Example:
         >>> times = iter([0.0, 20.0])
-        >>> reach = Connection(3600.0, lambda: next(times))
-        >>> reach.missed("connection refused")
-        >>> reach.missed("connection refused")
-        'no answer for 20 seconds (connection refused); giving up after 3600'
+        >>> connection = Connection(3600.0, lambda: next(times))
+        >>> connection.note_miss("connection refused")
+        >>> connection.note_miss("connection refused")
+        'no answer from the server for 20 seconds (connection refused); giving up after
+        3600 seconds'
     """
 
-    def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._now = most, now
+    def __init__(
+        self, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timeout, self._clock = timeout, clock
         self._since: float | None = None
         self._notice = FIRST_NOTICE
 
-    def answered(self) -> None:
-        """Forget what was missed."""
+    def note_answer(self) -> None:
+        """Reset the timer."""
         self._since, self._notice = None, FIRST_NOTICE
 
-    def missed(self, reason: str) -> str | None:
-        """Count a question without an answer; return what to print, if it is time.
+    def note_miss(self, reason: str) -> str | None:
+        """Note a request without an answer; return a notice to print, if it is time.
 
         Raises:
-            UnreachableError: there has been none for too long.
+            UnreachableError: if the timeout has passed.
         """
-        now = self._now()
+        time_of_miss = self._clock()
         if self._since is None:
-            self._since = now
-        seconds = now - self._since
-        if seconds > self._most:
+            self._since = time_of_miss
+        seconds = time_of_miss - self._since
+        if seconds > self._timeout:
             raise UnreachableError(
-                f"{reason}; so it was for {seconds:.0f} seconds. Start the server, and "
-                "give the same command again: the run continues."
+                f"No answer from the server for {seconds:.0f} seconds: {reason}. Start "
+                "the server, and give the same command again to resume the run."
             )
         if seconds < self._notice:
             return None
         self._notice = 2 * seconds
         return (
-            f"no answer for {seconds:.0f} seconds ({reason}); giving up after "
-            f"{self._most:.0f}"
+            f"no answer from the server for {seconds:.0f} seconds ({reason}); giving "
+            f"up after {self._timeout:.0f} seconds"
         )

@@ -1,32 +1,32 @@
-"""Deadlines on the progress of a job: what it waits for, since when, and how long."""
+"""Deadlines on the progress of a job: a timeout for each stage."""
 
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.federation.server import ASKINGS
+from fedbilevel.federation.server import MAX_WAITS
 
 BEGINNING, ENROLMENT = "the job to begin", "the sites to enrol"
 EXCHANGE, MEASUREMENT = "an exchange", "a measurement"
 ENDING = "the job to end"
 BEGIN_SECONDS = 900.0
-"""For a job to begin: others may be before it, and processes must find each other."""
+"""Timeout for a job to begin: it may be queued, and its processes must connect."""
 END_SECONDS = 30.0
-"""For a job to end after its last measurement: it waits for open calls of sites."""
+"""Timeout for a job to end after its last measurement: it waits for open calls."""
 EXCHANGES_A_ROUND = 4
-"""Of a round that a job is given the time to finish when it is to stop."""
+"""Exchanges in the timeout of a round that a stopping job has to finish."""
 SERVER_SECONDS = 300.0
-"""For the server's own part of an exchange: it compiles, and writes a checkpoint."""
+"""Timeout for the server's part of an exchange: compilation and a checkpoint."""
 
 
 class Stage(NamedTuple):
-    """What a job waits for.
+    """The stage of a job: the event that it waits for.
 
     Attributes:
-        number: counts stages, so that two alike differ.
+        number: index of the stage, which distinguishes stages of the same name.
         name: one of the constants of this module.
-        sites: those whose answers are awaited.
+        sites: sites whose answers are awaited.
 
     Example:
         >>> str(Stage(3, EXCHANGE, ["site-1"]))
@@ -42,14 +42,14 @@ class Stage(NamedTuple):
 
 
 class Deadlines(NamedTuple):
-    """Seconds for what a job waits for, and for a server that does not answer.
+    """The timeouts of a job's stages, in seconds.
 
     Attributes:
-        enrolment: for the sites to load their data and compile.
-        exchange: for the next exchange to end.
-        round: for a job that is to stop to finish its round.
-        measurement: for one measurement.
-        reachable: for the server to answer.
+        enrolment: timeout for the sites to load their data and compile.
+        exchange: timeout for the next exchange to end.
+        round: timeout for a stopping job to finish its round.
+        measurement: timeout for one measurement.
+        reachable: timeout for the server to answer.
 
     Example:
         >>> Deadlines(600.0, 360.0, 240.0, 600.0, 3600.0).of(EXCHANGE)
@@ -63,20 +63,20 @@ class Deadlines(NamedTuple):
     reachable: float
 
     @classmethod
-    def asked_by(cls, experiment: Experiment) -> "Deadlines":
-        """Return the deadlines that an experiment asks for."""
-        asked = experiment.federation
+    def from_experiment(cls, experiment: Experiment) -> "Deadlines":
+        """Return the deadlines that an experiment specifies."""
+        settings = experiment.federation
         return cls(
-            # Two timers run: the server's, and the submitter's over it.
-            asked.enrolment_timeout + SERVER_SECONDS,
-            ASKINGS * asked.timeout + SERVER_SECONDS,
-            EXCHANGES_A_ROUND * asked.timeout,
-            asked.evaluation_timeout,
-            asked.connection_timeout,
+            # The submitter's timer must outlast the server's.
+            settings.enrolment_timeout + SERVER_SECONDS,
+            MAX_WAITS * settings.timeout + SERVER_SECONDS,
+            EXCHANGES_A_ROUND * settings.timeout,
+            settings.evaluation_timeout,
+            settings.connection_timeout,
         )
 
     def of(self, stage: str) -> float:
-        """Return the seconds for a stage."""
+        """Return the timeout of a stage in seconds."""
         return {
             BEGINNING: BEGIN_SECONDS,
             ENROLMENT: self.enrolment,
@@ -87,11 +87,11 @@ class Deadlines(NamedTuple):
 
 
 class Progress:
-    """Tells a job that waits too long for one thing from one that goes on.
+    """The progress of a job: its stage, and the time since the stage began.
 
     Args:
-        deadlines: seconds for each stage.
-        now: returns seconds, of a clock that does not jump.
+        deadlines: timeouts of the stages.
+        clock: function that returns the seconds of a monotonic clock.
 
     Example:
         >>> times = iter([0.0, 5.0, 900.0])
@@ -99,41 +99,40 @@ class Progress:
         >>> progress = Progress(deadlines, lambda: next(times))
         >>> progress.at(Stage(1, EXCHANGE, ["site-1"]))
         >>> progress.overdue()
-        'waited 895 seconds for an exchange (site-1), and 60 are the most'
+        'waited 895 seconds for an exchange (site-1); the deadline is 60 seconds'
     """
 
     def __init__(
-        self, deadlines: Deadlines, now: Callable[[], float] = time.monotonic
+        self, deadlines: Deadlines, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._deadlines, self._now = deadlines, now
-        self._since = self._looked = now()
+        self._deadlines, self._clock = deadlines, clock
+        self._since = self._checked = clock()
         self._stage = Stage(0, BEGINNING, [])
 
     def at(self, stage: Stage) -> None:
-        """Take note of a job's stage; time begins anew only with another one."""
-        self._looked = self._now()
+        """Set the job's stage; the timer restarts only if the stage has changed."""
+        self._checked = self._clock()
         if stage[:2] != self._stage[:2]:
-            self._since = self._looked
+            self._since = self._checked
         self._stage = stage
 
     def pause(self) -> None:
-        """Leave out the time since the last look: the job was not to be seen.
+        """Exclude the time since the last check, in which the job was not visible.
 
-        What it had waited before stays, or a server that is away now and then would
-        have a job that does not get on go on for ever.
+        Earlier waiting time still counts. Otherwise a job without progress would never
+        be overdue at a server that disconnects repeatedly.
         """
-        now = self._now()
-        self._since += now - self._looked
-        self._looked = now
+        before, self._checked = self._checked, self._clock()
+        self._since += self._checked - before
 
     def overdue(self) -> str | None:
-        """Return what the job has waited for too long, and since when; None if not."""
-        self._looked = self._now()
-        waited = self._looked - self._since
+        """Return a text if the job has waited longer than the deadline, else None."""
+        self._checked = self._clock()
+        waited = self._checked - self._since
         most = self._deadlines.of(self._stage.name)
         if waited <= most:
             return None
         return (
-            f"waited {waited:.0f} seconds for {self._stage}, and {most:.0f} are the "
-            "most"
+            f"waited {waited:.0f} seconds for {self._stage}; the deadline is "
+            f"{most:.0f} seconds"
         )

@@ -1,19 +1,19 @@
-"""Python's collection of garbage, in processes that exchange messages for days."""
+"""Garbage collection in processes that exchange messages for days."""
 
 import gc
 
 EVERY = 5
-"""Exchanges between two collections, which take 3 to 10 ms each."""
+"""Exchanges between two calls of `gc.collect()`, which take 3 to 10 ms each."""
 
 
 class GarbageCollector:
-    """What messages leave behind in cycles, collected every few of them.
+    """Run `gc.collect()` every few exchanges: messages leave cycles that pin buffers.
 
-    Python itself looks through all objects after some 70,000 new ones, which is
-    thousands of messages; what these leave are few objects, but they hold buffers.
+    Python collects all generations only after some 70,000 new objects, which is
+    thousands of messages, each of which pins its buffers.
 
-    What there is when this is made stays for good, so make it while no message is under
-    way.
+    Existing objects are frozen and never collected, so create this object while no
+    message is in memory.
 
     Example:
         >>> garbage = GarbageCollector()
@@ -26,11 +26,11 @@ class GarbageCollector:
     def __init__(self) -> None:
         self._exchanges = 0
         gc.collect()
-        # Modules stay: to look through them takes 0.2 s.
+        # Freeze modules: to traverse them takes 0.2 s.
         gc.freeze()
 
     def collect(self) -> None:
-        """Count an exchange, and collect if it is time to."""
+        """Count an exchange; call `gc.collect()` every fifth time."""
         self._exchanges += 1
         if self._exchanges % EVERY == 0:
             gc.collect()

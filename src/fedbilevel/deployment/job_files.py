@@ -1,10 +1,10 @@
-"""An experiment on its way with a job: a file, and nothing of a machine."""
+"""The experiment file of a job, without settings of the submitter's machine."""
 
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from fedbilevel.deployment.local_code import digest_of, reviewed
+from fedbilevel.deployment.local_code import digest_of, find_reviewed
 from fedbilevel.experiments.federation import (
     DISTANCE_LIMIT,
     NORM_LIMIT,
@@ -16,23 +16,23 @@ from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.experiments.schema.registry import TABLES, name_of
 
 
-def travelling(experiment: Experiment) -> Experiment:
-    """Return an experiment as a job carries it.
+def prepare_for_job(experiment: Experiment) -> Experiment:
+    """Return an experiment as its job contains it.
 
-    Where it has no limits for uploads it gets some. Whom to tell of measurements, and
-    which kit is used, stays here.
+    Missing limits on uploads get defaults. Trackers, the directory and the kit are
+    removed.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> travelling(Experiment(FedBiO(0.1))).norm_limit
+        >>> prepare_for_job(Experiment(FedBiO(0.1))).norm_limit
         1000000.0
     """
     for table in TABLES:
-        _refuse_place(table, name_of(table, type(getattr(experiment, table))))
+        _refuse_import_path(table, name_of(table, type(getattr(experiment, table))))
     if experiment.server_optimiser is not None:
-        _refuse_place("server_optimiser", experiment.server_optimiser.name)
+        _refuse_import_path("server_optimiser", experiment.server_optimiser.name)
     settings = experiment.federation
-    asked = replace(
+    prepared = replace(
         experiment,
         directory=None,
         tracking=Tracking(),
@@ -45,59 +45,59 @@ def travelling(experiment: Experiment) -> Experiment:
     if isinstance(experiment.problem, CustomProblem):
         file = experiment.problem.file
         digest = digest_of(file) if settings.local_code else None
-        asked = replace(asked, problem=CustomProblem(Path(file.name), digest))
-    return asked
+        prepared = replace(prepared, problem=CustomProblem(Path(file.name), digest))
+    return prepared
 
 
-def arrived(configuration: Path, code: Path, kit: Path) -> Experiment:
-    """Return the experiment that came with a job.
+def read_job_experiment(configuration: Path, code: Path, kit: Path) -> Experiment:
+    """Return the experiment of a job.
 
     Args:
-        configuration: the directory of the job's configuration.
-        code: the directory of its code, where the file of a problem of one's own is: code
-            travels as such, under the rules of each site.
-        kit: of the server or site, with the problem files that were reviewed there.
+        configuration: directory of the job's configuration.
+        code: directory of the job's code, with the file of a custom problem; each
+            site's policy decides whether a job may bring code.
+        kit: kit of the server or site, with its reviewed problem files.
 
     Raises:
-        UnknownCodeError: if the job names a problem file that was not.
-        ValueError: if it asks for what no job may.
+        UnknownCodeError: if the job names a problem file that was not reviewed.
+        ValueError: if the experiment uses a feature that jobs may not use.
 
     Example:
         >>> import tempfile
         >>> from fedbilevel import FedBiO
         >>> from fedbilevel.experiments.files.write import write_experiment
         >>> directory = Path(tempfile.mkdtemp())
-        >>> sent = travelling(Experiment(FedBiO(0.1)))
+        >>> sent = prepare_for_job(Experiment(FedBiO(0.1)))
         >>> write_experiment(sent, directory / EXPERIMENT)
-        >>> arrived(directory, directory, directory) == sent
+        >>> read_job_experiment(directory, directory, directory) == sent
         True
     """
     file = configuration / EXPERIMENT
-    for table, asked in tomllib.loads(file.read_text(encoding="utf-8")).items():
-        if table in (*TABLES, "server_optimiser") and isinstance(asked, dict):
-            _refuse_place(table, str(asked.get("name")))
+    for table, value in tomllib.loads(file.read_text(encoding="utf-8")).items():
+        if table in (*TABLES, "server_optimiser") and isinstance(value, dict):
+            _refuse_import_path(table, str(value.get("name")))
     experiment = read_experiment(file)
-    # Whoever submits without the right to bring code could otherwise have a site read
-    # any directory, or the server call any address.
+    # Otherwise a submitter without the right to bring code could make a site read any
+    # directory, or make the server call any address.
     experiment = replace(experiment, directory=None, tracking=Tracking())
     if experiment.data.name == "hub":
         raise ValueError(
-            'sites do not load data of name "hub" for a job; write a problem of your '
-            "own, whose examples(site) does."
+            'data.name is "hub", which sites do not load for a job; write a custom '
+            "problem whose examples(site) loads the data."
         )
     if isinstance(experiment.problem, CustomProblem):
         name, digest = experiment.problem.file.name, experiment.problem.sha256
-        there = code / name if digest is None else reviewed(kit, name, digest)
-        experiment = replace(experiment, problem=CustomProblem(there))
+        file = code / name if digest is None else find_reviewed(kit, name, digest)
+        experiment = replace(experiment, problem=CustomProblem(file))
     return experiment
 
 
-def _refuse_place(table: str, name: str) -> None:
-    # To find a class by its place is to import a module: whoever submits a job could
-    # have any module that is installed at a site imported there.
+def _refuse_import_path(table: str, name: str) -> None:
+    # An import path imports a module: the submitter of a job could make a site import
+    # any module that is installed there.
     if ":" in name:
         raise ValueError(
-            f"{table}.name is {name!r}, and sites look up no class by its place for a "
-            f"job; install its package at server and sites with an entry point of the "
+            f"{table}.name is {name!r}, but jobs may not name a class by its import "
+            f"path; install its package at server and sites with an entry point of the "
             f"group fedbilevel.{table}s, and give the entry point's name."
         )

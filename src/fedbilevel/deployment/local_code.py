@@ -1,4 +1,4 @@
-"""Problem files that the people of a site or server have read, kept in its kit."""
+"""Reviewed problem files in the kit of a server or site."""
 
 import hashlib
 import shutil
@@ -7,16 +7,11 @@ from pathlib import Path
 from fedbilevel.atomic_write import replacing
 
 PROBLEMS = Path("local") / "problems"
-"""The directory of a kit with the files that jobs may name, and none may bring."""
+"""Directory of a kit with the reviewed problem files that jobs may name."""
 
 
 class UnknownCodeError(ValueError):
-    """A job names a problem file that nobody here has read.
-
-    Example:
-        >>> str(UnknownCodeError("hospitals.py is not among the reviewed ones"))
-        'hospitals.py is not among the reviewed ones'
-    """
+    """A job names a problem file that was not reviewed for this kit."""
 
 
 def digest_of(file: Path) -> str:
@@ -36,14 +31,14 @@ def install_code(kit: Path, file: Path) -> str:
     """Copy a problem file into a kit, for jobs that name it by its SHA-256.
 
     Args:
-        kit: Of a server or site.
-        file: That its operator has read.
+        kit: Startup kit of a server or site.
+        file: Problem file that the operator has read.
 
     Returns:
         The SHA-256 of the file.
 
     Raises:
-        ValueError: If it is no Python that could be executed; nothing is kept then.
+        ValueError: If the file is not valid Python; nothing is copied then.
 
     Example:
         >>> import tempfile
@@ -51,7 +46,7 @@ def install_code(kit: Path, file: Path) -> str:
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
         >>> digest = install_code(kit, kit / "hospitals.py")
-        >>> reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
+        >>> find_reviewed(kit, "hospitals.py", digest).name == f"{digest}.py"
         True
     """
     _require_python(file)
@@ -65,40 +60,43 @@ def install_code(kit: Path, file: Path) -> str:
 
 def _require_python(file: Path) -> None:
     if not file.is_file():
-        raise ValueError(f"{file} is no file; give the problem's file that you read.")
+        raise ValueError(
+            f"{file} is not a file; give the problem file that you reviewed."
+        )
     try:
         compile(file.read_bytes(), str(file), "exec")
     except (SyntaxError, ValueError) as error:
         raise ValueError(
-            f"{file} is no Python ({error}); give the problem's file that you read."
+            f"{file} is not valid Python ({error}); give the problem file that you "
+            "reviewed."
         ) from None
 
 
-def reviewed(kit: Path, name: str, sha256: str) -> Path:
-    """Return this kit's own copy of a problem file that a job names.
+def find_reviewed(kit: Path, name: str, sha256: str) -> Path:
+    """Return the kit's copy of a problem file that a job names.
 
     Args:
         kit: Startup kit of a server or site.
-        name: Of the file where it is from, for the message.
-        sha256: That the job gives.
+        name: Name of the submitter's file, for the error message.
+        sha256: SHA-256 in the job.
 
     Raises:
-        UnknownCodeError: If the kit has no such file.
+        UnknownCodeError: If the kit has no file with this SHA-256.
 
     Example:
-        >>> reviewed(Path("hospital-1"), "hospitals.py", "00ff")
+        >>> find_reviewed(Path("hospital-1"), "hospitals.py", "00ff")
         Traceback (most recent call last):
         ...
         fedbilevel.deployment.local_code.UnknownCodeError: the problem file hospitals.py
-        with the SHA-256 00ff is not among the reviewed ones of this kit; its operator
-        can read the file and allow it by fedbilevel.flare.review.
+        with SHA-256 00ff is not among the reviewed files of this kit; its operator can
+        read the file and allow it with fedbilevel.flare.review(kit, file).
     """
-    # What a job says is not made part of a path.
+    # No part of a path comes from the job.
     for file in sorted((kit / PROBLEMS).glob("*.py")):
         if file.is_file() and digest_of(file) == sha256:
             return file
     raise UnknownCodeError(
-        f"the problem file {name} with the SHA-256 {sha256} is not among the reviewed "
-        "ones of this kit; its operator can read the file and allow it by "
-        "fedbilevel.flare.review."
+        f"the problem file {name} with SHA-256 {sha256} is not among the reviewed "
+        "files of this kit; its operator can read the file and allow it with "
+        "fedbilevel.flare.review(kit, file)."
     )

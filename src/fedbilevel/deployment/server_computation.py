@@ -1,4 +1,4 @@
-"""What the server of a job works with: devices that enrol, and a federation of them."""
+"""The computation of a job's server: enrol the sites and build the engine."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedbilevel.experiments.measure import metrics_of
 from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange, Federation, Transport, enrol
-from fedbilevel.federation.device_state import MOST
+from fedbilevel.federation.device_state import MAX_STATES
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
 
@@ -23,44 +23,40 @@ def federated_work(
     experiment: Experiment,
     model: Model,
     run: str,
-    home: Path,
+    directory: Path,
     transport: Transport,
     reports: ServerReport,
-    leave_out: Callable[[Mapping[str, str]], None],
+    exclude: Callable[[Mapping[str, str]], None],
 ) -> PreparedRun:
-    """Have the sites enrol; return what the rounds of an experiment work with.
+    """Enrol the sites; return engine, devices and start of the experiment's rounds.
 
     Args:
-        experiment: what is asked for.
-        model: what the server knows of its problem.
-        run: its name.
-        home: its directory at the server.
-        transport: reaches the sites.
-        reports: are told what the server waits for.
-        leave_out: is told who has not enrolled and why, so that tasks of this job need
-            not wait for them.
+        experiment: experiment to run.
+        model: model of its problem.
+        run: name of the run.
+        directory: run directory at the server.
+        transport: connection to the sites.
+        reports: status report, which gets the stage of the job.
+        exclude: function called with the absent sites and their reasons, so that tasks
+            of this job do not wait for them.
 
     Raises:
-        ValueError: if the experiment, or a site that enrols, cannot work so.
-
-    Example:
-        >>> federated_work.__name__
-        'federated_work'
+        ValueError: if the experiment or a site cannot participate.
     """
     _refuse_rare_checkpoints(experiment, model)
-    sites, asked = sites_of(experiment), experiment.federation
+    sites, settings = sites_of(experiment), experiment.federation
     reports.enter(ENROLMENT)
     devices, absent = enrol(
         transport,
         sites,
         model.form,
-        home,
-        seconds=asked.enrolment_timeout,
-        # Weights by size need to be known from the first round.
-        at_least=len(sites) if experiment.weight_by_size else asked.quorum,
-        quorum=asked.quorum,
+        directory,
+        seconds=settings.enrolment_timeout,
+        # Weights by size must be known from the first round.
+        at_least=len(sites) if experiment.weight_by_size else settings.quorum,
+        quorum=settings.quorum,
     )
-    leave_out(absent)
+    exclude(absent)
     reports.enter(EXCHANGE)
     garbage = GarbageCollector()
 
@@ -68,7 +64,7 @@ def federated_work(
         reports.note(exchange)
         garbage.collect()
 
-    def measured(x: Upper, y: Lower) -> dict[str, float]:
+    def measure_in_stage(x: Upper, y: Lower) -> dict[str, float]:
         reports.enter(MEASUREMENT)
         try:
             return measure(x, y)
@@ -79,25 +75,25 @@ def federated_work(
         transport,
         devices,
         run=run,
-        timeout=asked.timeout,
-        quorum=asked.quorum,
-        straggler_factor=asked.straggler_factor,
+        timeout=settings.timeout,
+        quorum=settings.quorum,
+        straggler_factor=settings.straggler_factor,
         note=note,
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return PreparedRun(
-        model.problem, devices, model.x, model.y, weights, engine, measured
+        model.problem, devices, model.x, model.y, weights, engine, measure_in_stage
     )
 
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:
-    """Sites keep so many private states: a checkpoint must not be older than those."""
+    """Raise if checkpoints are rarer than the states that sites keep."""
     algorithm, problem = experiment.federated_algorithm, model.problem
     _, private = algorithm.init(problem, model.x, model.y)
-    most = MOST // len(algorithm.phases(problem))
+    most = MAX_STATES // len(algorithm.phases(problem))
     if jax.tree.leaves(private) and experiment.checkpoints.every > most:
         raise ValueError(
-            f"checkpoints.every is {experiment.checkpoints.every}, but sites keep what "
-            f"is theirs for {most} rounds of this algorithm; give at most that."
+            f"checkpoints.every is {experiment.checkpoints.every}, but sites keep "
+            f"states for {most} rounds of this algorithm; give at most {most}."
         )

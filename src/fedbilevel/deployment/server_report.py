@@ -1,4 +1,4 @@
-"""What the server of a job tells of itself while it runs."""
+"""The status report of a job's server, requested by an administrator."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -12,17 +12,17 @@ from fedbilevel.experiments.run_directory.lock import LockedError
 from fedbilevel.federation import Exchange
 from fedbilevel.tracking.records import read_records
 
-MOST = 500
-"""Records that one answer holds."""
+MAX_RECORDS = 500
+"""Maximum number of records in one report."""
 
 
 class ServerReport:
-    """Exchanges written down, and an administrator's questions answered.
+    """The log of exchanges and the stage of a job, reported to an administrator.
 
     Args:
-        home: the directory of the run at the server.
-        awaited: returns the sites whose replies are waited for now.
-        failures: returns why sites of the job have failed, by name.
+        directory: run directory at the server.
+        awaited: function that returns the sites whose replies are awaited.
+        failures: function that returns the reason for each failed site, by name.
 
     Example:
         >>> import tempfile
@@ -35,54 +35,56 @@ class ServerReport:
 
     def __init__(
         self,
-        home: Path,
+        directory: Path,
         awaited: Callable[[], Collection[str]],
         failures: Callable[[], Mapping[str, str]],
     ) -> None:
-        self._home = home
+        self._directory = directory
         self._awaited, self._failures = awaited, failures
         self._latest: Exchange | None = None
         self._first: int | None = None
         self._stage = Stage(0, BEGINNING, [])
-        self.stop_is_asked = False
+        self.is_stopping = False
 
     def enter(self, stage: str) -> None:
-        """Note what the job waits for from now on."""
+        """Set the stage of the job."""
         self._stage = Stage(self._stage.number + 1, stage, [])
 
     def begin(self, first: int) -> None:
-        """Note the round that this job began with, now that later records are gone."""
+        """Set the round that this job began with, once later records are removed."""
         if self._first is None:
             self._first = first
 
     def note(self, exchange: Exchange) -> None:
-        """Write an exchange down; what a crash left of later ones is forgotten."""
+        """Log an exchange; lines of later rounds, left by a crash, are removed."""
         self.enter(EXCHANGE)
-        file = self._home / EXCHANGES
+        file = self._directory / EXCHANGES
         if self._latest is None and file.exists():
             lines = file.read_text().splitlines()
             with replacing(file) as unfinished:
-                kept = [line for line in lines if _before(line, exchange.round_number)]
-                unfinished.write_text("".join(f"{line}\n" for line in kept))
+                earlier = [
+                    line for line in lines if _is_before(line, exchange.round_number)
+                ]
+                unfinished.write_text("".join(f"{line}\n" for line in earlier))
         self._latest = exchange
         with file.open("a") as appended:
             appended.write(f"{exchange.line}\n")
 
-    def answer(self, asked: Any) -> dict[str, Any]:
-        """Return what was measured, what the job waits for, and which sites failed.
+    def answer(self, request: Any) -> dict[str, Any]:
+        """Return new records, the latest exchange, the stage and the failed sites.
 
         Args:
-            asked: `after`, the number of rounds whose record is known already; `stop`,
-                if the job is to end after this round.
+            request: `after`, the rounds of the last known record; `stop`, whether the
+                job shall end after this round.
         """
-        asked = asked if isinstance(asked, Mapping) else {}
-        self.stop_is_asked = self.stop_is_asked or bool(asked.get("stop"))
-        after, first, latest = asked.get("after", -1), self._first, self._latest
-        # Until then the file may hold records that an earlier job made in vain.
-        records = () if first is None else read_records(self._home)
-        lines = [one.line for one in records if one.rounds > after]
+        request = request if isinstance(request, Mapping) else {}
+        self.is_stopping = self.is_stopping or bool(request.get("stop"))
+        after, first, latest = request.get("after", -1), self._first, self._latest
+        # Before `begin` the file may contain records that this job will repeat.
+        records = () if first is None else read_records(self._directory)
+        lines = [record.line for record in records if record.rounds > after]
         return {
-            "records": lines[:MOST],
+            "records": lines[:MAX_RECORDS],
             "exchange": None if latest is None else latest.line,
             "first": first,
             "stage": [*self._stage[:2], sorted(self._awaited())],
@@ -91,18 +93,18 @@ class ServerReport:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether another try would fail in the same way: somebody has to change something.
+    """Return whether an error is a mistake of the user, which a retry would repeat.
 
     Example:
         >>> is_mistake(ValueError("the learning rate is negative"))
         True
     """
-    kinds = ValueError, TypeError
-    return isinstance(error, kinds) and not isinstance(error, LockedError)
+    types = ValueError, TypeError
+    return isinstance(error, types) and not isinstance(error, LockedError)
 
 
-def _before(line: str, round_number: int) -> bool:
+def _is_before(line: str, round_number: int) -> bool:
     try:
         return bool(json.loads(line)["round_number"] < round_number)
     except (ValueError, KeyError, TypeError):
-        return False  # a crash left it unfinished
+        return False  # A crash left the line unfinished.

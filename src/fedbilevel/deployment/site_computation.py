@@ -1,8 +1,8 @@
-"""What answers the server at a site: an experiment's model, the site's own examples."""
+"""The computation of a site: the experiment's model with the site's examples."""
 
 from pathlib import Path
 
-from fedbilevel.deployment.job_files import arrived
+from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.site_files import read_site_files
 from fedbilevel.experiments.federation import load_site, sites_of
@@ -13,35 +13,42 @@ from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
 
 
-def answering(
-    site: str, home: Path, configuration: Path, code: Path, kit: Path, answers: Path
+def build_answer(
+    site: str,
+    directory: Path,
+    configuration: Path,
+    code: Path,
+    kit: Path,
+    answers: Path,
 ) -> Answer:
-    """Return what answers messages at a site; called in the computation's process.
+    """Return the function that answers messages; called in a site's worker process.
 
     Args:
-        site: its name.
-        home: what the site keeps of the run beyond a job.
-        configuration: the directory of the job's configuration.
-        code: the directory of the job's code.
-        kit: the site's, with the rules that its operator has set.
-        answers: the directory in which all runs of the kit count what they answered.
+        site: name of the site.
+        directory: run directory of the site, which outlives jobs.
+        configuration: directory of the job's configuration.
+        code: directory of the job's code.
+        kit: kit of the site, with its operator's rules.
+        answers: directory of the counter of answered exchanges of all runs.
 
     Example:
         >>> import tempfile
         >>> kit = Path(tempfile.mkdtemp())
-        >>> Failure.decode(answering("a", kit, kit, kit, kit, kit)(ENROL)).cause
+        >>> Failure.decode(build_answer("a", kit, kit, kit, kit, kit)(ENROL)).cause
         <Cause.UNABLE: 'unable'>
     """
     try:
         rules, salt = read_site_files(kit / "local")
-        experiment = arrived(configuration, code, kit)
+        experiment = read_job_experiment(configuration, code, kit)
     except (RefusedError, UnknownCodeError) as error:
         return _unable(error)
     model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
-    # What does not fit cannot be computed; the server says so of what is told of it.
+    # The site enrols nevertheless: the server reports the shapes that do not fit.
     if enrolment[:2] != Enrolment.of(model.form)[:2]:
-        misfit = RefusedError("the site's examples do not fit the model").failure
+        misfit = RefusedError(
+            "the site's examples do not have the shapes that the model expects"
+        ).failure
         return lambda message: (
             enrolment.encode() if message == ENROL else misfit.encode()
         )
@@ -53,13 +60,13 @@ def answering(
             examples,
             model.x,
             model.y,
-            directory=home.parent,
+            directory=directory.parent,
             rules=rules,
             salt=salt,
-            run=home.name,
+            run=directory.name,
             answers=ExchangeCounter(answers),
         )
-        device.require_left(experiment.rounds)
+        device.require_exchanges(experiment.rounds)
     except RefusedError as error:
         return _unable(error)
     device.warm_up()
@@ -76,6 +83,6 @@ def answering(
 
 
 def _unable(error: Exception) -> Answer:
-    """Return what a site answers that cannot take part; the words are the job's own."""
+    """Return the answers of a site that cannot participate."""
     failure = Failure(Cause.UNABLE, f"could not begin: {error}").encode()
     return lambda message: failure

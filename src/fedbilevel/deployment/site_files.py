@@ -1,4 +1,4 @@
-"""What a site's operator sets and keeps in the kit: the rules, and a secret salt."""
+"""The rules and the secret salt of a site, in the directory `local` of its kit."""
 
 import os
 import secrets
@@ -11,26 +11,26 @@ from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
 
 SALT = "site_salt"
-"""The file of a kit's directory `local` with the salt; no job and no upload holds it."""
+"""File of a kit's directory `local` with the salt, which never leaves the site."""
 MEANINGS = {
-    "smallest_batch": "the fewest examples of any batch that the algorithm draws",
-    "fewest_examples": "the fewest examples that this site must hold for each loss",
-    "fewest_per_entry": "the fewest of its examples that must move an entry of x;\n"
-    "# 1 allows a weight for each example, by which a server can read them",
-    "most_exchanges": "that are ever answered, of all runs together in this kit",
-    "most_rollbacks": "how many times the server of a run may go back and ask "
-    "something else",
+    "smallest_batch": "minimum size of every batch that the algorithm draws",
+    "fewest_examples": "minimum number of this site's examples for each loss",
+    "fewest_per_entry": "minimum number of examples that influence an entry of x;\n"
+    "# 1 allows a weight for each example, from which a server can read the examples",
+    "most_exchanges": "maximum number of exchanges ever answered, in all runs together",
+    "most_rollbacks": "maximum number of times that the server of a run may go back\n"
+    "# and send another task",
     "simulated_draws": "true only for a rehearsal: the server then knows every sample",
 }
-"""What each rule means, for the file."""
+"""Description of each rule, for the comments of the rules file."""
 
 
 def write_site_files(local: Path, rules: SiteRules) -> None:
-    """Write the rules and a fresh salt where a kit lacks them.
+    """Write the rules and a new salt, if the kit has none.
 
     Args:
-        local: The directory `local` of a site's kit.
-        rules: To write if there are none yet.
+        local: Directory `local` of a site's kit.
+        rules: Rules to write if the file does not exist.
 
     Example:
         >>> import tempfile
@@ -43,70 +43,68 @@ def write_site_files(local: Path, rules: SiteRules) -> None:
     """
     file = local / RULES
     if not file.exists():
-        lines = ["# What this site answers; docs/security.md says why.\n"]
+        lines = ["# Rules of this site; docs/security.md explains them.\n"]
         for name, value in asdict(rules).items():
-            written = str(value).lower()
-            lines.append(f"# {name}: {MEANINGS[name]}\n{name} = {written}\n")
+            lines.append(f"# {name}: {MEANINGS[name]}\n{name} = {str(value).lower()}\n")
         file.write_text("\n".join(lines))
     try:
-        salt = os.open(local / SALT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(local / SALT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return
-    with open(salt, "w") as opened:
+    with open(descriptor, "w") as opened:
         opened.write(secrets.token_hex(SALT_BYTES))
         opened.flush()
-        os.fsync(salt)
+        os.fsync(descriptor)
 
 
 def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
     """Return the rules and the salt of a site.
 
     Args:
-        local: The directory `local` of its kit.
+        local: Directory `local` of the site's kit.
 
     Raises:
-        RefusedError: There are none, or they cannot be used; says what to do.
+        RefusedError: If a file is missing or not valid.
 
     Example:
         >>> read_site_files(Path("/nowhere"))
         Traceback (most recent call last):
         ...
         fedbilevel.federation.transport.RefusedError: the site's kit has no
-        local/site_rules.toml; let its operator call fedbilevel.flare.prepare
-        on the kit
+        local/site_rules.toml; ask its operator to call fedbilevel.flare.prepare(kit)
     """
     return _rules(local / RULES), _salt(local / SALT)
 
 
 def _rules(file: Path) -> SiteRules:
     try:
-        given = tomllib.loads(_content(file))
+        settings = tomllib.loads(_content(file))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise RefusedError(f"the site's local/{RULES} is no TOML: {error}") from error
+        raise RefusedError(f"the site's local/{RULES} is not TOML: {error}") from error
     known = asdict(SiteRules())
-    for name, value in given.items():
+    for name, value in settings.items():
         if name not in known:
             raise RefusedError(
-                f"the site's local/{RULES} sets {name!r}, which is no rule; there are "
-                f"{', '.join(known)}"
+                f"the site's local/{RULES} sets {name!r}, which is not a rule; the "
+                f"rules are {', '.join(known)}"
             )
         if type(value) is not type(known[name]):
-            right = "true or false" if type(known[name]) is bool else "a whole number"
+            right = "true or false" if type(known[name]) is bool else "an integer"
             raise RefusedError(
-                f"in the site's local/{RULES} {name} is {value!r}; give {right}"
+                f"in the site's local/{RULES}, {name} is {value!r}; give {right}"
             )
     try:
-        return SiteRules(**given)
+        return SiteRules(**settings)
     except ValueError as error:
-        raise RefusedError(f"in the site's local/{RULES} {error}") from error
+        raise RefusedError(f"in the site's local/{RULES}, {error}") from error
 
 
 def _salt(file: Path) -> bytes:
     text = _content(file)
     if file.stat().st_mode & 0o077:
         raise RefusedError(
-            f"the site's local/{SALT} can be read by other users of its machine; let "
-            "its operator call chmod 600 on it"
+            f"the site's local/{SALT} can be read by other users of its machine; ask "
+            "its operator to run chmod 600 on it"
         )
     try:
         salt = bytes.fromhex(text)
@@ -114,8 +112,9 @@ def _salt(file: Path) -> bytes:
         salt = b""
     if len(salt) < SALT_BYTES:
         raise RefusedError(
-            f"the site's local/{SALT} does not hold {SALT_BYTES} bytes in hexadecimal; "
-            "let its operator remove it and call prepare on the kit"
+            f"the site's local/{SALT} does not contain {SALT_BYTES} bytes in "
+            "hexadecimal; ask its operator to remove it and to call "
+            "fedbilevel.flare.prepare(kit)"
         )
     return salt
 
@@ -125,11 +124,11 @@ def _content(file: Path) -> str:
         return file.read_text()
     except FileNotFoundError:
         raise RefusedError(
-            f"the site's kit has no local/{file.name}; let its operator call "
-            "fedbilevel.flare.prepare on the kit"
+            f"the site's kit has no local/{file.name}; ask its operator to call "
+            "fedbilevel.flare.prepare(kit)"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        kind = type(error).__name__
         raise RefusedError(
-            f"the site's local/{file.name} cannot be read ({kind})"
+            f"the site's local/{file.name} cannot be read ({type(error).__name__}); "
+            "ask its operator to check the file"
         ) from error

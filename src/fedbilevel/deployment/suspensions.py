@@ -1,4 +1,4 @@
-"""Sites that are left out of the next jobs of a run, each time for longer."""
+"""Suspension of failed sites from the next jobs of a run, with exponential backoff."""
 
 import json
 import time
@@ -8,25 +8,21 @@ from typing import NamedTuple
 
 from fedbilevel.atomic_write import replacing
 
-LEFT_OUT = "left_out.json"
-"""The file of a run's directory that names them; a site without an entry is let back."""
+SUSPENSIONS = "suspensions.json"
+"""File of a run directory with the suspended sites; remove an entry to end it."""
 FIRST = 30.0
-"""Seconds that a site is left out for after its first failure; then twice as long."""
+"""Seconds of the first suspension of a site; doubled after each failure."""
 LONGEST = 3600.0
-"""The most seconds that a site is left out for."""
+"""Maximum seconds of a suspension."""
 
 
 class Suspension(NamedTuple):
-    """Why a site is left out, and for how long.
+    """The suspension of a site.
 
     Attributes:
-        times: how many jobs it has failed in.
-        seconds: that it is left out for, from its last failure.
-        reason: of its last failure.
-
-    Example:
-        >>> Suspension(1, 30.0, "its worker process ended").seconds
-        30.0
+        times: number of jobs in which the site has failed.
+        seconds: duration, from the last failure.
+        reason: reason for the last failure.
     """
 
     times: int
@@ -35,72 +31,74 @@ class Suspension(NamedTuple):
 
 
 class Suspensions:
-    """The sites of a run that are left out of its next jobs.
+    """The sites that are suspended from the next jobs of a run.
 
-    After k failures a site is left out for 30·2ᵏ⁻¹ seconds, an hour at most, or until
-    somebody removes its entry from `left_out.json`. Failures are remembered across
-    commands, so that their number grows; time is not.
+    After k failures a site is suspended for 30·2ᵏ⁻¹ seconds, at most an hour, or until
+    its entry in `suspensions.json` is removed. The file keeps the number of failures
+    across commands; the end of a suspension is not saved.
 
     Args:
-        directory: of the run.
-        now: returns seconds, of a clock that does not jump.
+        directory: run directory.
+        clock: function that returns the seconds of a monotonic clock.
 
     Example:
         >>> import tempfile
         >>> directory = Path(tempfile.mkdtemp())
         >>> suspensions = Suspensions(directory)
         >>> suspensions.note("job 1", {"site-3": "its worker process ended"})
-        ['site-3: its worker process ended; left out for 30 seconds']
+        ['site-3: its worker process ended; suspended for 30 seconds']
         >>> suspensions.names()
         {'site-3'}
-        >>> (directory / "left_out.json").unlink()
+        >>> (directory / "suspensions.json").unlink()
         >>> suspensions.names()
         set()
     """
 
     def __init__(
-        self, directory: Path, now: Callable[[], float] = time.monotonic
+        self, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._file, self._now = directory / LEFT_OUT, now
+        self._file, self._clock = directory / SUSPENSIONS, clock
         self._until: dict[str, float] = {}
         self._noted: set[tuple[str, str]] = set()
 
     def note(self, job: str, failures: Mapping[str, str]) -> list[str]:
-        """Leave out the sites that failed in a job; return a sentence for each new one.
+        """Suspend the sites that failed in a job; return a message for each.
 
         Args:
-            job: its number; a site's failure in it counts once.
-            failures: why each failed, by name.
+            job: id of the job; a site's failure counts once per job.
+            failures: reason for each failed site, by name.
         """
-        fresh = {
+        new = {
             site: reason
             for site, reason in failures.items()
             if (job, site) not in self._noted
         }
-        if not fresh:
+        if not new:
             return []
         entries = self._entries()
-        for site, reason in fresh.items():
+        for site, reason in new.items():
             self._noted.add((job, site))
             times = entries[site].times + 1 if site in entries else 1
             seconds = min(LONGEST, FIRST * 2.0 ** (times - 1))
             entries[site] = Suspension(times, seconds, reason)
-            self._until[site] = self._now() + seconds
+            self._until[site] = self._clock() + seconds
         with replacing(self._file) as unfinished:
             lines = {site: entry._asdict() for site, entry in entries.items()}
             unfinished.write_text(f"{json.dumps(lines, indent=2)}\n")
         return [
-            f"{site}: {reason}; left out for {entries[site].seconds:.0f} seconds"
-            for site, reason in fresh.items()
+            f"{site}: {reason}; suspended for {entries[site].seconds:.0f} seconds"
+            for site, reason in new.items()
         ]
 
     def names(self) -> set[str]:
-        """Return the sites that are left out now."""
-        entries, now = self._entries(), self._now()
-        return {site for site in entries if self._until.get(site, now) > now}
+        """Return the suspended sites."""
+        current = self._clock()
+        return {
+            site for site in self._entries() if self._until.get(site, current) > current
+        }
 
     def reasons(self) -> str:
-        """Return which sites have failed so far and why, for a message."""
+        """Return the failed sites with their reasons, for an error message."""
         return "; ".join(
             f"{site} failed in {entry.times} jobs: {entry.reason}"
             for site, entry in self._entries().items()
@@ -108,8 +106,8 @@ class Suspensions:
 
     def _entries(self) -> dict[str, Suspension]:
         try:
-            found = json.loads(self._file.read_text())
-            return {site: Suspension(**entry) for site, entry in found.items()}
-        # Whoever edits it may leave anything; then nobody is left out.
+            entries = json.loads(self._file.read_text())
+            return {site: Suspension(**entry) for site, entry in entries.items()}
+        # An operator may have edited the file: an invalid file suspends no site.
         except (OSError, ValueError, TypeError, AttributeError):
             return {}

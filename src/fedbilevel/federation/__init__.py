@@ -1,7 +1,7 @@
-"""A real federation: one server loop and one client half, over any transport.
+"""A federation over any transport: the server's engine and the sites that answer it.
 
-Names are imported when first asked for: the process of a site's computation begins with
-nothing, and imports what it is asked to.
+Names are imported on first use, so that the worker process of a site imports only the
+modules that its computation needs.
 """
 
 import lazy_loader

@@ -3,7 +3,7 @@ from .exchange_counter import ExchangeCounter
 from .exchange_log import Exchange
 from .in_process import InProcess
 from .server import Federation, NoQuorumError
-from .server_enrolment import Enrolled, enrol
+from .server_enrolment import EnrolmentResult, enrol
 from .site import Site
 from .site_rules import REHEARSAL, SiteRules
 from .transport import Cause, Failure, RefusedError, Reply, Transport
@@ -11,9 +11,9 @@ from .transport import Cause, Failure, RefusedError, Reply, Transport
 __all__ = [
     "REHEARSAL",
     "Cause",
-    "Enrolled",
     "EnrolledDevices",
     "Enrolment",
+    "EnrolmentResult",
     "Exchange",
     "ExchangeCounter",
     "Failure",

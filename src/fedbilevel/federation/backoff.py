@@ -1,21 +1,21 @@
-"""Patience with slow and absent devices: how long one is waited for, and how often."""
+"""Exponential backoff for absent devices, and early closing for slow devices."""
 
 from collections.abc import Collection, Sequence
 from math import inf
 
 LONGEST = 64
-"""The most exchanges that a device is skipped for."""
+"""Maximum number of consecutive exchanges for which a device is skipped."""
 FORGIVEN = 0.2
-"""The part of a device's misses that an answer makes good."""
+"""Fraction of a device's misses that an answer cancels."""
 
 
 class Absences:
-    """Who missed how many exchanges of late, and how long they are skipped for.
+    """The recent misses of devices, and the exchanges for which they are skipped.
 
     After k misses a device is skipped for 2ᵏ⁻¹ − 1 exchanges, at most 64: none after
-    the first, one after the second. An answer makes a fifth of them good, so that one
-    that is late every second time is not waited for every second time. Counted in
-    exchanges and not in seconds, so that a clock that jumps changes nothing.
+    the first, one after the second. An answer cancels a fifth of the misses, so that a
+    device that is late in every second exchange does not delay every second exchange.
+    The backoff counts exchanges, not seconds, so that clock jumps do not matter.
 
     Example:
         >>> absences = Absences()
@@ -30,22 +30,22 @@ class Absences:
         self._skips: dict[int, int] = {}
 
     def without_skipped(self, devices: Sequence[int], at_least: int = 1) -> list[int]:
-        """Return the devices to ask now; those left out have waited one exchange.
+        """Return the devices to contact, and count the exchange for the skipped ones.
 
-        Where too few would be asked, all are.
+        If fewer than `at_least` devices remain, all are returned.
         """
-        asked = []
+        contacted = []
         for device in devices:
             left = self._skips.get(device, 0)
             if left:
                 self._skips[device] = left - 1
             else:
-                asked.append(device)
-        return asked if len(asked) >= at_least else list(devices)
+                contacted.append(device)
+        return contacted if len(contacted) >= at_least else list(devices)
 
-    def note(self, asked: Sequence[int], missing: Collection[int]) -> None:
-        """Remember who answered and who did not."""
-        for device in asked:
+    def note(self, contacted: Sequence[int], missing: Collection[int]) -> None:
+        """Note which contacted devices did not answer."""
+        for device in contacted:
             misses = self._misses.get(device, 0.0)
             if device not in missing:
                 self._misses[device] = (1 - FORGIVEN) * misses
@@ -56,23 +56,23 @@ class Absences:
 
 
 SHORTEST = 1.0
-"""Seconds that late answers are waited for at least, however quick the others were."""
+"""Minimum seconds that an exchange waits for late answers."""
 
 
 def closes_after(
     took: Sequence[float], expected: int, quorum: int, straggler_factor: float
 ) -> float:
-    """Return after how many seconds an exchange closes, by those who have answered.
+    """Return the seconds after which an exchange closes, given the answers so far.
 
     It is a multiple of the time that half of all expected devices took, not of the time
-    of the first few: else a quorum of hasty devices, fewer than half, would shut out
-    all others for good.
+    of the first few: otherwise a fast quorum of fewer than half of the devices would
+    always exclude the others.
 
     Args:
-        took: seconds of each answer that counts, in their order.
-        expected: how many devices have answered, or may yet.
-        quorum: how many answers an exchange needs at least.
-        straggler_factor: the multiple.
+        took: seconds of each accepted answer, in ascending order.
+        expected: number of devices that have answered or may still answer.
+        quorum: minimum number of answers.
+        straggler_factor: multiple of the median time.
 
     Example:
         >>> closes_after([0.1, 0.2], expected=5, quorum=2, straggler_factor=3.0)

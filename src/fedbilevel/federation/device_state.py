@@ -1,4 +1,4 @@
-"""What a device keeps for itself between exchanges, and beyond a restart."""
+"""Device states, kept between exchanges and across restarts."""
 
 import os
 from pathlib import Path
@@ -10,17 +10,17 @@ from fedbilevel.algorithms.protocol import Private
 from fedbilevel.atomic_write import replacing
 from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation.transport import Cause, RefusedError
-from fedbilevel.federation.wire_format import decode, encode, packed, unpacked
+from fedbilevel.federation.wire_format import decode, encode, pack, unpack
 
-MOST = 64
-"""States that a device keeps: the server may go back to its last checkpoint."""
+MAX_STATES = 64
+"""States that a device keeps, since the server may go back to its last checkpoint."""
 
 
 class LostStateError(RefusedError):
-    """A device has no state to go on from, and can only begin afresh.
+    """The state that a task names is lost: the device restarts from its first state.
 
     Example:
-        >>> LostStateError("what it kept is damaged").failure.cause
+        >>> LostStateError("the state is damaged").failure.cause
         <Cause.LOST_STATE: 'lost state'>
     """
 
@@ -28,19 +28,19 @@ class LostStateError(RefusedError):
 
 
 class DeviceStates:
-    """A device's private states, by the exchange after which it had them.
+    """The states of a device, by the exchange that produced them.
 
-    Each exchange has its own, so that one that comes late, or twice, spoils no other.
+    Each exchange has its own state, so that a late or repeated task changes no other.
 
     Args:
-        first: the state of a device that has not taken part yet.
-        directory: of the device, where states outlive its process; none to keep them in
-            memory only.
+        first: state before the first exchange.
+        directory: directory in which states outlive the process; None to keep them in
+            memory.
 
     Example:
-        >>> kept = DeviceStates(first=np.zeros(2), directory=None)
-        >>> kept.put("a1", Moment(0, 0), np.ones(2))
-        >>> kept.get("a1", Moment(0, 0))
+        >>> states = DeviceStates(first=np.zeros(2), directory=None)
+        >>> states.put("a1", Moment(0, 0), np.ones(2))
+        >>> states.get("a1", Moment(0, 0))
         array([1., 1.])
     """
 
@@ -51,42 +51,44 @@ class DeviceStates:
         self.stateful = bool(jax.tree.leaves(first))
 
     def get(self, run: str, after: Moment | None) -> Private:
-        """Return the state after an exchange, or the first.
+        """Return the state after an exchange, or the first state.
 
         Raises:
-            RefusedError: if it is not there any more, or cannot be read.
+            RefusedError: if the state is lost or cannot be read.
         """
         if not self.stateful or after is None:
             return self._first
-        what = f"what it kept after round {after[0]}, exchange {after[1]}"
+        name = f"the device state after round {after[0]}, exchange {after[1]}"
         try:
             message = self._read(run, after)
         except OSError as error:
-            reason = f"{what} cannot be read: {error.strerror}"
+            reason = f"{name} cannot be read: {error.strerror}"
             raise RefusedError(reason) from error
         if message is None:
-            raise LostStateError(f"{what} is lost; it can only begin afresh")
+            raise LostStateError(
+                f"{name} is lost; the device restarts from its first state"
+            )
         try:
-            return unpacked(decode(message), self._first)
+            return unpack(decode(message), self._first)
         except RefusedError as error:
-            words = f"{what} is damaged; it can only begin afresh"
-            raise LostStateError(words) from error
+            reason = f"{name} is damaged; the device restarts from its first state"
+            raise LostStateError(reason) from error
 
     def put(self, run: str, after: Moment, state: Private) -> None:
-        """Keep a state; of too many, the one used longest ago is forgotten.
+        """Save a state; beyond 64, the least recently used one is removed.
 
         Raises:
-            RefusedError: if it cannot be written.
+            RefusedError: if the state cannot be written.
         """
         if not self.stateful:
             return
-        message = encode(packed(jax.tree.map(np.asarray, state)))
+        message = encode(pack(jax.tree.map(np.asarray, state)))
         if self._directory is None:
             self._states.pop((run, after), None)
             self._states[run, after] = message
-            of_run = [one for one in self._states if one[0] == run]
-            for one in of_run[:-MOST]:
-                del self._states[one]
+            of_run = [item for item in self._states if item[0] == run]
+            for item in of_run[:-MAX_STATES]:
+                del self._states[item]
             return
         file = self._file(run, after)
         try:
@@ -94,17 +96,17 @@ class DeviceStates:
             with replacing(file) as unfinished:
                 unfinished.write_bytes(message)
             _mark_as_used(file)
-            for oldest in _by_use(file.parent)[:-MOST]:
+            for oldest in _by_use(file.parent)[:-MAX_STATES]:
                 oldest.unlink(missing_ok=True)
         except OSError as error:
-            reason = f"it cannot write down what it keeps: {error.strerror}"
+            reason = f"the device state cannot be written: {error.strerror}"
             raise RefusedError(reason) from error
 
     def _read(self, run: str, after: Moment) -> bytes | None:
         if self._directory is None:
             message = self._states.pop((run, after), None)
             if message is not None:
-                self._states[run, after] = message  # the newest in use
+                self._states[run, after] = message  # now the most recently used
             return message
         file = self._file(run, after)
         try:
@@ -120,12 +122,12 @@ class DeviceStates:
 
 
 def _by_use(directory: Path) -> list[Path]:
-    """Return the states of a directory, the one used longest ago first."""
-    return sorted(directory.glob("after-*"), key=lambda one: one.stat().st_mtime_ns)
+    """Return the states of a directory, the least recently used first."""
+    return sorted(directory.glob("after-*"), key=lambda file: file.stat().st_mtime_ns)
 
 
 def _mark_as_used(file: Path) -> None:
-    # Later than all others, whatever the clock shows.
-    others = (one.stat().st_mtime_ns for one in file.parent.glob("after-*"))
+    # Later than all others, even if the clock has jumped.
+    others = (other.stat().st_mtime_ns for other in file.parent.glob("after-*"))
     mark = max(others, default=0) + 1
     os.utime(file, ns=(mark, mark))

@@ -1,4 +1,4 @@
-"""Who takes part in a federation, and what the server knows of their data."""
+"""The enrolled devices of a federation: names, example counts and array shapes."""
 
 import json
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from jaxtyping import Int, PyTree
 
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.data.examples import StoredData, StoredExamples
-from fedbilevel.federation.transport import RefusedError
+from fedbilevel.federation.transport import RefusedError, readable
 
 LONGEST = 2**16
-"""Bytes of an enrolment; it has some fifty for each array of an example."""
+"""Maximum bytes of an enrolment, which has some 50 for each array of an example."""
 
 
 class Enrolment(NamedTuple):
-    """What a device tells the server of its data: of which form, and how many.
+    """The shapes, types and counts of a device's examples.
 
     Attributes:
-        upper: shape and type of one example of the upper loss, array by array.
-        lower: the same of the lower loss.
-        upper_size: how many examples of the upper loss there are.
-        lower_size: how many of the lower loss.
+        upper: shape and type of one upper example, for each array.
+        lower: shape and type of one lower example, for each array.
+        upper_size: number of upper examples.
+        lower_size: number of lower examples.
 
     Example:
         >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
@@ -39,12 +39,12 @@ class Enrolment(NamedTuple):
 
     @classmethod
     def of(cls, examples: LocalExamples) -> "Enrolment":
-        """Return what a device tells of its examples."""
+        """Return the enrolment of a device with these examples."""
         sizes = [len(jax.tree.leaves(level)[0]) for level in examples]
         return cls(_form(examples.upper), _form(examples.lower), *sizes)
 
     def encode(self) -> bytes:
-        """Return it as a message."""
+        """Return the enrolment as a message."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod
@@ -52,38 +52,41 @@ class Enrolment(NamedTuple):
         """Return the enrolment of a message.
 
         Raises:
-            RefusedError: if it is none.
+            RefusedError: if the message is not a valid enrolment.
 
         Example:
             >>> Enrolment.decode(b"[]")
             Traceback (most recent call last):
             ...
-            fedbilevel.federation.transport.RefusedError: it is no enrolment
+            fedbilevel.federation.transport.RefusedError: the message is not a valid
+            enrolment
         """
         if len(message) > LONGEST:
-            raise RefusedError(f"it is no enrolment: it has {len(message)} bytes")
+            raise RefusedError(
+                f"the enrolment has {len(message)} bytes, but {LONGEST} are allowed"
+            )
         try:
-            found = cls(**json.loads(message))
-            sizes = found.upper_size, found.lower_size
-            words = [*found.upper.values(), *found.lower.values()]
-            fits = all(type(one) is int and 0 < one < 2**31 for one in sizes)
-            fits = fits and all(isinstance(one, str) for one in words)
+            enrolment = cls(**json.loads(message))
+            sizes = enrolment.upper_size, enrolment.lower_size
+            forms = [*enrolment.upper.values(), *enrolment.lower.values()]
+            fits = all(type(size) is int and 0 < size < 2**31 for size in sizes)
+            fits = fits and all(isinstance(form, str) for form in forms)
         except (TypeError, ValueError, AttributeError, RecursionError):
             fits = False
         if not fits:
-            raise RefusedError("it is no enrolment")
-        return found
+            raise RefusedError("the message is not a valid enrolment")
+        return enrolment
 
 
 class EnrolledDevices:
-    """Devices whose data are elsewhere: the server has names, sizes and form.
+    """The enrolled devices: the server knows names, example counts and shapes only.
 
     Args:
-        enrolled: what each device has told, by name; their order numbers them.
-        form: examples such as all devices must hold; how many does not matter.
+        enrolled: enrolments by name; their order defines the device numbers.
+        form: examples with the required shapes and types; their count is ignored.
 
     Raises:
-        ValueError: if a device holds something else; names it.
+        ValueError: if the examples of a device have another shape or type.
 
     Example:
         >>> held = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
@@ -94,17 +97,19 @@ class EnrolledDevices:
 
     def __init__(self, enrolled: Mapping[str, Enrolment], form: LocalExamples) -> None:
         if not enrolled:
-            raise ValueError("nobody is enrolled; a federation needs at least one.")
+            raise ValueError("No device is enrolled; enrol at least one.")
         self.names = tuple(enrolled)
         self._enrolled = list(enrolled.values())
         self._form = form
-        wanted = {level: _form(getattr(form, level)) for level in LocalExamples._fields}
-        for name, found in enrolled.items():
-            for level, right in wanted.items():
-                if getattr(found, level) != right:
+        expected = Enrolment.of(form)
+        for name, enrolment in enrolled.items():
+            for level in LocalExamples._fields:
+                actual, right = getattr(enrolment, level), getattr(expected, level)
+                if actual != right:
                     raise ValueError(
-                        f"{name} holds {level} examples of {getattr(found, level)}, "
-                        f"but the problem asks for {right}; let its loader return such."
+                        f"{name}: {level} examples are {readable(_text(actual))}, "
+                        f"expected {_text(right)}. "
+                        f'Fix what `examples("{name}")` returns.'
                     )
 
     @property
@@ -114,21 +119,21 @@ class EnrolledDevices:
 
     @property
     def in_memory(self) -> bool:
-        """No: the data never come here."""
+        """False: the server never holds the data."""
         return False
 
     @property
     def upper_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of upper examples of each device."""
-        return np.array([one.upper_size for one in self._enrolled], np.int32)
+        return np.array([site.upper_size for site in self._enrolled], np.int32)
 
     @property
     def lower_sizes(self) -> Int[np.ndarray, "devices"]:
         """The number of lower examples of each device."""
-        return np.array([one.lower_size for one in self._enrolled], np.int32)
+        return np.array([site.lower_size for site in self._enrolled], np.int32)
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
-        """Return zeros of the form of the devices' data: their shapes are known."""
+        """Return zeros with the shapes and types of the devices' data."""
 
         def zeros(level: PyTree) -> StoredExamples:
             arrays = jax.tree.map(
@@ -147,3 +152,7 @@ def _form(level: PyTree) -> dict[str, str]:
         jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape[1:])}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(level)
     }
+
+
+def _text(form: Mapping[str, str]) -> str:
+    return ", ".join(f"{path} {array}".strip() for path, array in form.items())

@@ -1,4 +1,4 @@
-"""The number of exchanges that a site has answered, of all runs and processes."""
+"""The number of exchanges that a site has answered, in all runs and processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,28 +7,27 @@ from pathlib import Path
 from fedbilevel.atomic_write import append
 
 COUNT = "exchanges.txt"
-"""The file of all runs' directory at a site: a line for each exchange, in order."""
+"""File of a site with a line for each exchange of any run, in order."""
 LOCK = ".answering"
 WAIT = 60.0
-"""Seconds to wait for another process, which holds the lock while it writes a line."""
+"""Timeout in seconds for the lock, which is held while a line is written."""
 
 
 class ExchangeCounter:
-    """Counts the exchanges that a site has answered in all of its runs.
+    """A counter of the exchanges that a site has answered in all of its runs.
 
-    Jobs of several runs answer at the same time, each in a process of its own. Whoever
-    looks at the count and adds to it holds a lock in between, or several would take the
-    last free place. What a server has read stays read: the count outlives the directories
-    of the runs.
+    Several processes may answer at the same time, so a process holds a lock while it
+    reads and increments the count. The count outlives the run directories, because the
+    server keeps the answers.
 
     Args:
-        directory: that the directories of all runs are below; none to count in memory.
+        directory: parent of all run directories; None to count in memory.
 
     Example:
         >>> count = ExchangeCounter(None)
-        >>> with count.held() as number:
+        >>> with count.lock() as number:
         ...     count.add("first 0 0")
-        >>> with count.held() as number:
+        >>> with count.lock() as number:
         ...     number
         1
     """
@@ -38,16 +37,17 @@ class ExchangeCounter:
         self._number = self._read = 0
 
     @contextmanager
-    def held(self) -> Iterator[int]:
-        """Give the number, to which nobody else adds meanwhile.
+    def lock(self) -> Iterator[int]:
+        """Lock the counter, and yield the count.
 
         Raises:
-            OSError: the file cannot be read, or another process does not let go.
+            OSError: if the file cannot be read, or another process holds the lock for
+                60 seconds.
         """
         if self._directory is None:
             yield self._number
             return
-        # Here, as a site whose runs are in memory does without the package.
+        # Imported here, because a site without a directory does not need the package.
         from filelock import FileLock
 
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -56,17 +56,17 @@ class ExchangeCounter:
             yield self._number
 
     def add(self, exchange: str) -> None:
-        """Count one more, with the lock held; `exchange` says which, for operators."""
+        """Count an exchange, with the lock held; `exchange` is a text for operators."""
         if self._directory is None:
             self._number += 1
         else:
             append(self._directory / COUNT, exchange.encode())
 
     def _catch_up(self, file: Path) -> None:
-        """Read what was added since the last time."""
+        """Read the lines that were added since the last call."""
         size = file.stat().st_size if file.exists() else 0
         if size < self._read:
-            # Removed or shortened by the operator.
+            # The operator has removed or shortened the file.
             self._number = self._read = 0
         if size > self._read:
             with file.open("rb") as opened:

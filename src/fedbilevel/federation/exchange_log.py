@@ -1,4 +1,4 @@
-"""What the server writes down of an exchange."""
+"""The server's record of an exchange: a line of `exchanges.jsonl`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,40 +6,41 @@ from typing import NamedTuple
 
 
 class Exchange(NamedTuple):
-    """Who took part in an exchange, who did not and why, and what it cost.
+    """Participants, excluded devices and cost of an exchange.
 
     Attributes:
-        round_number: counted from 0.
-        place: in the round, counted from 0.
-        seconds: that it took.
-        counted: the devices whose uploads entered the mean.
-        left_out: why others' did not, by device.
-        skipped: devices that were not asked, since they had missed several in a row.
-        bytes_down: of all messages to devices.
-        bytes_up: of all messages that came.
+        round_number: round, counted from 0.
+        position: exchange within the round, counted from 0.
+        seconds: duration.
+        counted: devices whose uploads entered the mean.
+        excluded: reason for each contacted device whose upload did not count.
+        skipped: devices not contacted, because they missed several exchanges in a
+            row.
+        bytes_down: bytes of all messages to devices.
+        bytes_up: bytes of all replies.
 
     Example:
-        >>> Exchange(0, 0, 0.1, ["a"], {"b": "it took too long"}, [], 300, 200).line
-        '{"round_number": 0, "place": 0, "seconds": 0.1, "counted": ["a"],
-          "left_out": {"b": "it took too long"}, "skipped": [], "bytes_down": 300,
+        >>> Exchange(0, 0, 0.1, ["a"], {"b": "timed out"}, [], 300, 200).line
+        '{"round_number": 0, "position": 0, "seconds": 0.1, "counted": ["a"],
+          "excluded": {"b": "timed out"}, "skipped": [], "bytes_down": 300,
           "bytes_up": 200}'
     """
 
     round_number: int
-    place: int
+    position: int
     seconds: float
     counted: Sequence[str]
-    left_out: Mapping[str, str]
+    excluded: Mapping[str, str]
     skipped: Sequence[str]
     bytes_down: int
     bytes_up: int
 
     @property
     def line(self) -> str:
-        """The exchange as JSON."""
+        """One line of JSON."""
         return json.dumps(self._asdict())
 
     @classmethod
     def parse(cls, line: str) -> "Exchange":
-        """Return the exchange of a line."""
+        """Return the exchange that a line of JSON describes."""
         return cls(**json.loads(line))

@@ -1,4 +1,4 @@
-"""A transport without a network: sites in this process, and faults on the way."""
+"""A transport without a network: all sites live in this process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -7,11 +7,11 @@ from fedbilevel.federation.transport import RefusedError, Reply
 
 
 class InProcess:
-    """Asks sites that are objects here, one after another.
+    """A transport that calls sites in this process, one after another.
 
     Args:
-        sites: by name.
-        fault: what becomes of an exchange's replies on their way.
+        sites: sites by name.
+        fault: function that changes the replies of an exchange, to test faults.
 
     Example:
         >>> list(InProcess({}).exchange({}, left=lambda: 1.0))
@@ -26,15 +26,15 @@ class InProcess:
         self._sites, self._fault = dict(sites), fault
 
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
-        """Yield what the sites tell of their data."""
+        """Yield the enrolments of sites."""
         for name in names:
             yield Reply(name, self._sites[name].enrolment.encode())
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        """Yield the replies, as the faults leave them."""
-        yield from self._fault(self._reply(*one) for one in messages.items())
+        """Yield the replies, changed by `fault`."""
+        yield from self._fault(self._reply(*item) for item in messages.items())
 
     def _reply(self, name: str, message: bytes) -> Reply:
         try:

@@ -1,4 +1,4 @@
-"""What the server asks and what a device answers, as messages."""
+"""Messages between server and devices: tasks and answers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from fedbilevel.federation.wire_format import (
     decode,
     encode,
     encode_each,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 
 HEADER = ("run", "phase", "moment", "key", "counted")
@@ -21,17 +21,17 @@ LONGEST_NAME = 64
 
 
 class Task(NamedTuple):
-    """What the server asks of a device in one exchange.
+    """The server's request to a device in one exchange.
 
     Attributes:
-        run: the run it belongs to, as digits and letters.
-        reference: which phase to carry out.
-        moment: when in the run.
-        key: of the run's random draws, as words.
-        counted: the last round that the device has counted in, and how many of the
-            round's exchanges were over then. It goes on from what it kept after that.
-            Zeros if it has not counted yet, or if devices keep nothing.
-        arrays: the downlink: all that reaches a device, by path.
+        run: name of the run, of letters and digits.
+        reference: phase to carry out.
+        moment: round and exchange.
+        key: key data of the run's random key.
+        counted: last round in which the device's upload counted, and the number of
+            that round's exchanges until then. The device continues from its state after
+            that exchange. Zeros if no upload has counted, or if devices are stateless.
+        arrays: downlink, as arrays by path.
 
     Example:
         >>> key = np.array([0, 7], np.uint32)
@@ -43,7 +43,7 @@ class Task(NamedTuple):
     run: str
     reference: PhaseReference
     moment: Moment
-    key: UInt32[np.ndarray, "words"]
+    key: UInt32[np.ndarray, "size"]
     counted: tuple[int, int]
     arrays: dict[str, np.ndarray]
 
@@ -53,7 +53,7 @@ class Task(NamedTuple):
         return message
 
     def encode_for(self, counted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the messages to devices that differ in what they have counted in."""
+        """Return a message for each value of `counted`."""
         reference = self.reference
         same = {
             "run": _letters(self.run),
@@ -63,7 +63,7 @@ class Task(NamedTuple):
             **self.arrays,
         }
         return encode_each(
-            [{**same, "counted": np.array(one, np.int64)} for one in counted]
+            [{**same, "counted": np.array(last, np.int64)} for last in counted]
         )
 
     @classmethod
@@ -71,19 +71,19 @@ class Task(NamedTuple):
         """Return the task of a message.
 
         Raises:
-            RefusedError: if it is none.
+            RefusedError: if the message is not a valid task.
         """
         arrays = decode(message)
         header = _header(arrays, HEADER)
         opening, index = map(int, _numbers(header["phase"], 2))
         if opening not in (0, 1) or index < 0:
-            raise RefusedError("its phase is none")
+            raise RefusedError("the task's phase is not valid")
         key = header["key"]
         if key.dtype != np.uint32 or key.ndim != 1:
-            raise RefusedError("its key is not made of words")
+            raise RefusedError("the task's key is not a vector of uint32")
         round_number, exchanges = map(int, _numbers(header["counted"], 2))
         if round_number < 0 or exchanges < 0:
-            raise RefusedError("it counts exchanges that there are not")
+            raise RefusedError("the task's field counted is negative")
         return cls(
             _text(header["run"]),
             PhaseReference(bool(opening), index),
@@ -95,12 +95,12 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a device sends.
+    """The reply of a device: its upload and its metrics.
 
     Attributes:
-        run: the run that it answers.
-        moment: the exchange that it answers.
-        arrays: what it uploads and reports, by path; nothing is known of them yet.
+        run: run of the task.
+        moment: round and exchange of the task.
+        arrays: upload and metrics, as arrays by path, not validated yet.
 
     Example:
         >>> answer = Answer.of("a1", Moment(3, 0), np.ones(2), {})
@@ -115,8 +115,8 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, run: str, moment: Moment, upload: PyTree, info: PyTree) -> "Answer":
-        """Return the answer with an upload and a report."""
-        return cls(run, moment, packed((upload, info)))
+        """Return the answer with an upload and metrics."""
+        return cls(run, moment, pack((upload, info)))
 
     def encode(self) -> bytes:
         """Return the answer as a message."""
@@ -128,34 +128,34 @@ class Answer(NamedTuple):
         """Return the answer of a message.
 
         Raises:
-            RefusedError: if it is none.
+            RefusedError: if the message is not a valid answer.
         """
         arrays = decode(message)
         header = _header(arrays, ("run", "moment"))
         return cls(_text(header["run"]), _moment(header["moment"]), arrays)
 
     def read(self, form: PyTree) -> tuple[PyTree, PyTree]:
-        """Return the upload and the report, if they are of a form.
+        """Return the upload and the metrics if names, shapes and types match `form`.
 
         Raises:
-            RefusedError: if they are not.
+            RefusedError: if they do not.
         """
-        upload, info = unpacked(self.arrays, form)
+        upload, info = unpack(self.arrays, form)
         return upload, info
 
 
 def _header(
     arrays: dict[str, np.ndarray], names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """Take the named arrays out of a message."""
+    """Remove the named arrays from a message and return them."""
     for name in names:
         if name not in arrays:
-            raise RefusedError(f"it does not say its {name}")
+            raise RefusedError(f"the message has no field {name}")
     return {name: arrays.pop(name) for name in names}
 
 
 def is_name(text: str) -> bool:
-    """Return whether a run may be called that: it is a directory's name too.
+    """Return whether a text is a valid run name, which is also a directory name.
 
     Example:
         >>> is_name("first"), is_name("../first")
@@ -170,22 +170,22 @@ def _letters(text: str) -> np.ndarray:
 
 def _text(array: np.ndarray) -> str:
     if array.dtype != np.uint8 or array.ndim != 1 or array.size > LONGEST_NAME:
-        raise RefusedError("its run is no name")
+        raise RefusedError("the field run is not a valid run name")
     name = array.tobytes().decode("ascii", errors="replace")
     if not is_name(name):
-        raise RefusedError("its run is no name")
+        raise RefusedError("the field run is not a valid run name")
     return name
 
 
 def _numbers(array: np.ndarray, count: int) -> np.ndarray:
     if array.dtype != np.int64 or array.shape != (count,):
-        raise RefusedError("its header is not made of whole numbers")
+        raise RefusedError("a header field is not a vector of int64")
     return array
 
 
 def _moment(array: np.ndarray) -> Moment:
     round_number, exchange = map(int, _numbers(array, 2))
-    # Keys are derived from both, as numbers of 32 bits.
+    # Random keys are derived from both numbers, which must fit in 32 bits.
     if not (0 <= round_number < 2**31 and 0 <= exchange < 2**31):
-        raise RefusedError("its moment is none")
+        raise RefusedError("the field moment is out of range")
     return Moment(round_number, exchange)

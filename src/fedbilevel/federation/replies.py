@@ -1,4 +1,4 @@
-"""Replies of one exchange, checked and folded into the mean as they arrive."""
+"""The replies of one exchange, validated and added to the mean as they arrive."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
-from fedbilevel.federation.streaming_mean import RunningMean, received_by_server
+from fedbilevel.federation.streaming_mean import RunningMean, decode_upload
 from fedbilevel.federation.transport import (
     Cause,
     Failure,
@@ -26,21 +26,18 @@ OTHER_ANSWER = Failure(
     Cause.LATE, "did not answer in time, but sent an answer to another exchange"
 )
 NOT_AWAITED = Failure(
-    Cause.NOT_AWAITED, "was not waited for, as enough others had answered"
+    Cause.NOT_AWAITED,
+    "had not answered when the exchange closed early with enough answers",
 )
 
 
 class Form(NamedTuple):
-    """Shapes and types of what one phase makes.
+    """The shapes and types of a phase's arrays.
 
     Attributes:
-        upload: what a device sends.
-        info: what it reports.
-        received: what the server averages of what it sent.
-
-    Example:
-        >>> Form._fields
-        ('upload', 'info', 'received')
+        upload: upload of a device.
+        info: metrics of a device.
+        received: decoded upload, which the server averages.
     """
 
     upload: PyTree
@@ -48,24 +45,20 @@ class Form(NamedTuple):
     received: PyTree
 
 
-class _Held(NamedTuple):
+class _Upload(NamedTuple):
     received: Upload
     info: Info
-    gone: Float[np.ndarray, "variables"]
+    distance: Float[np.ndarray, "variables"]
 
 
 class ReplyCollector:
-    """What has come of an exchange so far.
+    """The replies of an exchange so far.
 
     Attributes:
-        mean: of all uploads that counted. Where they may go only so far, each is held
-            until `settle`, so that the server has room for all of them.
-        missing: why the others did not count, by device.
-        bytes_up: of all that came.
-
-    Example:
-        >>> ReplyCollector.__name__
-        'ReplyCollector'
+        mean: mean of all accepted uploads. With a distance limit, uploads are held in
+            memory until `settle`.
+        missing: failure of each device without an accepted upload.
+        bytes_up: bytes of all replies.
     """
 
     def __init__(
@@ -75,7 +68,7 @@ class ReplyCollector:
         form: Form,
         run: str,
         moment: Moment,
-        asked: Mapping[str, int],
+        contacted: Mapping[str, int],
         weights: Mapping[int, float],
         downlink: Downlink,
     ) -> None:
@@ -83,23 +76,25 @@ class ReplyCollector:
         self._phase = reference.of(job.algorithm, job.problem)
         self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
-        self._asked, self._weights = asked, weights
+        self._contacted, self._weights = contacted, weights
         self.mean = RunningMean(form.received, form.info)
-        self.missing = dict.fromkeys(asked.values(), NO_ANSWER)
+        self.missing = dict.fromkeys(contacted.values(), NO_ANSWER)
         self.bytes_up = 0
         self._downlink = downlink
-        self._expected = set(asked.values())
-        self._held: dict[int, _Held] = {}
+        self._expected = set(contacted.values())
+        self._uploads: dict[int, _Upload] = {}
 
     @property
     def counted(self) -> Sequence[int]:
         """The devices whose uploads are in the mean."""
-        return [one for one in self._asked.values() if one not in self.missing]
+        return [
+            device for device in self._contacted.values() if device not in self.missing
+        ]
 
     @property
     def awaited(self) -> Sequence[int]:
-        """The devices that may answer yet, of those who were asked last."""
-        # An answer to an earlier exchange is what one that was not waited for sends.
+        """The devices contacted last that may still answer."""
+        # A device whose last exchange closed early first sends its answer to that.
         return [
             device
             for device, why in self.missing.items()
@@ -108,7 +103,7 @@ class ReplyCollector:
 
     @property
     def lost(self) -> Sequence[int]:
-        """The devices that can only begin afresh."""
+        """The devices that have lost their state."""
         return [
             device
             for device, why in self.missing.items()
@@ -116,34 +111,33 @@ class ReplyCollector:
         ]
 
     def expect(self, more: Mapping[str, int]) -> None:
-        """Wait for these devices, which are among those asked by now."""
+        """Wait for these contacted devices."""
         self._expected = set(more.values())
         self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))
 
     def take(self, reply: Reply) -> None:
-        """Let a reply count, if it is what was asked for and nothing else."""
+        """Validate a reply, and accept its upload or note the failure."""
         if isinstance(reply.message, bytes):
             self.bytes_up += len(reply.message)
-        device = self._asked.get(reply.device)
-        # Not asked, or a second answer.
+        device = self._contacted.get(reply.device)
+        # The device was not contacted, or this is its second answer.
         if device is None or device not in self.missing:
             return
         if reply.message is None:
-            # Names of sites are quoted: none is to be read into another's words.
-            cause, words = reply.failure or NO_ANSWER
-            self.missing[device] = Failure(cause, readable(words))
+            cause, reason = reply.failure or NO_ANSWER
+            self.missing[device] = Failure(cause, readable(reason))
             return
         try:
             answer = Answer.decode(reply.message)
-            # An answer to another question is late; the right one may yet come.
+            # The answer to this exchange may still arrive.
             if (answer.run, answer.moment) != (self._run, self._moment):
                 if self.missing[device] == NO_ANSWER:
                     self.missing[device] = OTHER_ANSWER
                 return
             upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
-            words = f"sent what was refused: {error}"
-            self.missing[device] = Failure(Cause.FAILED, words)
+            reason = f"sent an invalid answer: {error}"
+            self.missing[device] = Failure(Cause.FAILED, reason)
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):
@@ -153,16 +147,16 @@ class ReplyCollector:
         if not self._phase.is_compared or self._limits.distance is None:
             self._add(device, received, info)
             return
-        # How far is too far is known when all have answered.
+        # The distance limit depends on the median, known when all have answered.
         way = self._phase.deviations(received, self._downlink)
         stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], way)
-        (gone,) = distances(np, stacked, np.array([True])).T
-        self._held[device] = _Held(received, info, gone)
+        (distance,) = distances(np, stacked, np.array([True])).T
+        self._uploads[device] = _Upload(received, info, distance)
 
     def _received(self, upload: Upload) -> Upload:
         if self._phase.receive is None:
             return upload
-        decoded = received_by_server(
+        decoded = decode_upload(
             self._job.algorithm,
             upload,
             self._downlink,
@@ -174,47 +168,51 @@ class ReplyCollector:
 
     @property
     def near(self) -> int:
-        """How many uploads would count if no other came."""
+        """The number of uploads that would count if no other arrived."""
         too_far = 0
-        if self._held:
+        if self._uploads:
             furthest = self._furthest()
-            gone = (one.gone for one in self._held.values())
-            too_far = sum(not np.all(own <= furthest) for own in gone)
+            too_far = sum(
+                not np.all(upload.distance <= furthest)
+                for upload in self._uploads.values()
+            )
         return len(self.counted) - too_far
 
     def _furthest(self) -> Float[np.ndarray, "variables"]:
-        """Return how far uploads may go, by those that have come."""
+        """Return the largest allowed distance, given the uploads so far."""
         limit = self._limits.distance
-        assert limit is not None, "nothing is held without a limit"
-        gone = np.stack([one.gone for one in self._held.values()], axis=1)
+        assert limit is not None, "uploads are held only with a limit"
+        stacked = np.stack(
+            [upload.distance for upload in self._uploads.values()], axis=1
+        )
         furthest: Float[np.ndarray, "variables"] = reach_of(
-            np, gone, np.ones(len(self._held), bool), limit
+            np, stacked, np.ones(len(self._uploads), bool), limit
         )
         return furthest
 
     def settle(self) -> None:
-        """Leave out uploads that go too far; let the others count."""
-        if not self._held:
+        """Exclude uploads beyond the distance limit, and accept the others."""
+        if not self._uploads:
             return
         limit, furthest = self._limits.distance, self._furthest()
-        assert limit is not None, "nothing is held without a limit"
-        for device, (received, info, own) in sorted(self._held.items()):
-            if np.all(own <= furthest):
+        assert limit is not None, "uploads are held only with a limit"
+        for device, (received, info, distance) in sorted(self._uploads.items()):
+            if np.all(distance <= furthest):
                 self._add(device, received, info)
             else:
-                times = float(limit) * np.max(own / furthest)
+                times = float(limit) * np.max(distance / furthest)
                 self.missing[device] = Failure(
                     Cause.FAILED,
-                    f"upload goes {times:.3g} times as far as the median device's from "
-                    f"what was sent, where distance_limit={float(limit):g} allows less",
+                    f"upload is {times:.3g} times as far from the downlink as the "
+                    f"median upload, more than distance_limit={float(limit):g}",
                 )
-        self._held = {}
+        self._uploads = {}
 
     def _add(self, device: int, received: Upload, info: Info) -> None:
         self.mean.add(received, info, float(self._weights[device]))
 
     def close(self) -> list[int]:
-        """End early; return the devices that might have answered yet."""
-        waited_for = list(self.awaited)
-        self.missing.update(dict.fromkeys(waited_for, NOT_AWAITED))
-        return waited_for
+        """Close early; return the devices that might still have answered."""
+        awaited = list(self.awaited)
+        self.missing.update(dict.fromkeys(awaited, NOT_AWAITED))
+        return awaited

@@ -1,4 +1,4 @@
-"""The server of a federation: an engine whose devices are elsewhere."""
+"""The server of a federation: an engine that reaches its devices over a transport."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -27,45 +27,39 @@ from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.replies import Form, ReplyCollector
-from fedbilevel.federation.site import done_by_device
+from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.transport import Transport
-from fedbilevel.federation.wire_format import packed
+from fedbilevel.federation.wire_format import pack
 
-ASKINGS = 3
-"""How often an exchange waits for replies at most: for those who are asked first; and
-if it lacks a quorum, for those who had missed some exchanges, and for those who have
-lost what they kept and begin afresh."""
+MAX_WAITS = 3
+"""Maximum number of timeouts that an exchange waits: for the devices contacted first;
+without a quorum, for the skipped devices, and for the devices that lost their state."""
 
 
 class NoQuorumError(RuntimeError):
-    """Too few devices answered an exchange; the message says what became of the rest.
-
-    Example:
-        >>> str(NoQuorumError("round 3: 1 of 4 devices answered"))
-        'round 3: 1 of 4 devices answered'
-    """
+    """Fewer uploads than the quorum were accepted; the message lists the reasons."""
 
 
 class Federation:
-    """Carries out exchanges with devices that a transport reaches.
+    """An engine that runs exchanges with devices over a transport.
 
-    Every reply is held to its form, to finite numbers and to the norm limit before it
-    touches the mean, which is taken as replies arrive. Weights are the server's.
+    A reply enters the streaming mean only if shapes and types are right, all numbers
+    are finite and the norm limit holds. The server sets the weights.
 
     Args:
-        transport: reaches the devices.
-        devices: who is enrolled.
-        run: the name of the run, of letters and digits; the same when it is resumed.
-        timeout: seconds that an exchange waits for replies; as many again if it lacks a
-            quorum and devices are left that were not asked, since they had missed some,
-            and again if devices have to begin afresh.
-        quorum: how many uploads an exchange needs at least. Devices that have lost
-            their private state begin afresh in the next exchange, or in the same one if
-            it lacks a quorum without them.
-        straggler_factor: how many times as long as half of the devices took the others are
-            waited for, once these and a quorum have answered; none to wait for all
+        transport: connection to the devices.
+        devices: enrolled devices.
+        run: name of the run, of letters and digits; the same when it is resumed.
+        timeout: seconds that an exchange waits for replies. Without a quorum it waits
+            as long again for devices skipped at first, and once more for devices that
+            restart from their first state.
+        quorum: minimum number of accepted uploads. A device that has lost its state
+            restarts from its first state in the next exchange, or in the same exchange
+            if the quorum needs it.
+        straggler_factor: multiple of the time in which half of the devices replied,
+            after which an exchange with a quorum closes; None to wait for all devices
             until the timeout.
-        note: is told of every exchange.
+        note: function called with the record of every exchange.
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,17 +67,17 @@ class Federation:
         >>> from fedbilevel.federation import REHEARSAL, Site
         >>> from fedbilevel.federation.in_process import InProcess
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1)
+        >>> setting = BilevelProblem(loss, loss), FedBiO(0.1)
         >>> held = LocalExamples(np.ones(4, np.float32), np.ones(6, np.float32))
         >>> sites = {
-        ...     name: Site(number, *what, held, 3.0, 0.0, rules=REHEARSAL)
+        ...     name: Site(number, *setting, held, 3.0, 0.0, rules=REHEARSAL)
         ...     for number, name in enumerate(["a", "b"])
         ... }
         >>> enrolled = EnrolledDevices(
         ...     {name: site.enrolment for name, site in sites.items()}, form=held
         ... )
         >>> federation = Federation(InProcess(sites), enrolled, run="a", timeout=600.0)
-        >>> *_, last = run(*what, enrolled, 3.0, 0.0, rounds=2, engine=federation)
+        >>> *_, last = run(*setting, enrolled, 3.0, 0.0, rounds=2, engine=federation)
         >>> last.participants
         array([0, 1])
     """
@@ -102,18 +96,18 @@ class Federation:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
                 f"quorum is {quorum}, but {devices.device_count} devices are enrolled; "
-                "give a number between."
+                f"give an integer from 1 to {devices.device_count}."
             )
         if not is_name(run):
             raise ValueError(
-                f"a run cannot be called {run!r}; give 1 to {LONGEST_NAME} of the "
-                "letters a to z, A to Z and of digits."
+                f"run is {run!r}, but a run name has 1 to {LONGEST_NAME} of the "
+                "letters a to z, A to Z and of digits; give another name."
             )
         if not timeout > 0:
-            raise ValueError(f"timeout must be above 0 seconds, but it is {timeout}.")
+            raise ValueError(f"timeout is {timeout}; give a number of seconds above 0.")
         if straggler_factor is not None and not straggler_factor >= 1:
             raise ValueError(
-                f"straggler_factor must be at least 1, but it is {straggler_factor}."
+                f"straggler_factor is {straggler_factor}; give a number of at least 1."
             )
         self._transport, self._devices = transport, devices
         self._run = run
@@ -123,21 +117,21 @@ class Federation:
         self._forms: dict[PhaseReference, Form] = {}
 
     def example_device(self, device_count: int) -> int:
-        """Return the first: its data are zeros of the right form."""
+        """Return 0: the data of every device are zeros of the right shapes here."""
         return 0
 
     def private_states(self, private: Private, device_count: int) -> PyTree:
-        """Return the last exchange that each device has counted in: none so far.
+        """Return the last exchange in which each device's upload counted: none so far.
 
-        What a device keeps stays with it; the server says which state to go on from:
-        by its round, and how many of the round's exchanges were over then.
+        Device states stay at the devices. The server names the state to continue from
+        by its round and the number of that round's exchanges until then.
         """
         if not jax.tree.leaves(private):
             return private
         return jnp.zeros((device_count, 2), jnp.int32)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
-        """Return both as they are."""
+        """Return job and state unchanged."""
         return job, state
 
     def exchange(
@@ -155,43 +149,45 @@ class Federation:
             zip(participants.devices.tolist(), participants.weights, strict=True)
         )
         chosen = [device for device, weight in weights.items() if weight > 0]
-        to_ask = self._absences.without_skipped(chosen, at_least=self._quorum)
-        asked = {names[device]: device for device in to_ask}
+        first = self._absences.without_skipped(chosen, at_least=self._quorum)
+        contacted = {names[device]: device for device in first}
         moment = Moment(int(moment[0]), int(moment[1]))
         phase = reference.of(job.algorithm, job.problem)
         downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
         messages_to = self._messages(job, reference, moment, state, downlink)
         form = self._form_of(job, reference, state)
-        gathering = ReplyCollector(
-            job, reference, form, self._run, moment, asked, weights, downlink
+        collector = ReplyCollector(
+            job, reference, form, self._run, moment, contacted, weights, downlink
         )
         bytes_down = 0
 
-        def gather(devices: Mapping[str, int], afresh: bool = False) -> bool:
+        def collect(devices: Mapping[str, int], from_start: bool = False) -> bool:
             nonlocal bytes_down
-            messages = messages_to(devices, afresh)
+            messages = messages_to(devices, from_start)
             bytes_down += sum(map(len, messages.values()))
-            return self._gather(gathering, messages)
+            return self._collect(collector, messages)
 
-        closed = gather(asked)
-        spare = {names[one]: one for one in chosen if names[one] not in asked}
-        if gathering.near < self._quorum and spare:
-            # Who missed several exchanges may be back, and without them this one fails.
-            asked |= spare
-            gathering.expect(spare)
-            closed = gather(spare)
-        lost = set(gathering.lost)
-        if gathering.near < self._quorum and lost:
-            # Otherwise this exchange would fail, and whoever tries it again.
-            again = {names[device]: device for device in sorted(lost)}
-            gathering.expect(again)
-            closed = gather(again, afresh=True)
-        unheard = gathering.close() if closed else []
-        gathering.settle()
-        failures, accepted = gathering.missing, set(gathering.counted)
-        missing = {device: why.words for device, why in failures.items()}
+        closed = collect(contacted)
+        spare = {
+            names[device]: device for device in chosen if names[device] not in contacted
+        }
+        if collector.near < self._quorum and spare:
+            # Skipped devices may be back, and without them this exchange fails.
+            contacted |= spare
+            collector.expect(spare)
+            closed = collect(spare)
+        lost = set(collector.lost)
+        if collector.near < self._quorum and lost:
+            # Without a restart of these devices, this exchange would fail every time.
+            restarting = {names[device]: device for device in sorted(lost)}
+            collector.expect(restarting)
+            closed = collect(restarting, from_start=True)
+        unheard = collector.close() if closed else []
+        collector.settle()
+        failures, accepted = collector.missing, set(collector.counted)
+        missing = {device: why.reason for device, why in failures.items()}
         counted = [device for device in chosen if device in accepted]
-        heard = [device for device in asked.values() if device not in unheard]
+        heard = [device for device in contacted.values() if device not in unheard]
         self._absences.note(heard, missing)
         self._note(
             Exchange(
@@ -199,10 +195,12 @@ class Federation:
                 int(moment[1]),
                 seconds=time.monotonic() - began,
                 counted=[names[device] for device in counted],
-                left_out={names[device]: why for device, why in missing.items()},
-                skipped=[names[one] for one in chosen if names[one] not in asked],
+                excluded={names[device]: why for device, why in missing.items()},
+                skipped=[
+                    names[device] for device in chosen if names[device] not in contacted
+                ],
                 bytes_down=bytes_down,
-                bytes_up=gathering.bytes_up,
+                bytes_up=collector.bytes_up,
             )
         )
         if len(counted) < self._quorum:
@@ -213,7 +211,7 @@ class Federation:
                 f"{where}: {len(counted)} of {self._quorum} required uploads were "
                 f"accepted. {_reasons(reasons, job.limits)}"
             )
-        mean = gathering.mean.found
+        mean = collector.mean.value
         server, dispersion = jit_conclude(
             job.algorithm,
             state.server,
@@ -223,25 +221,27 @@ class Federation:
             problem=job.problem,
             reference=reference,
         )
-        now = np.array([moment[0], moment[1] + 1], np.int32)
-        # A device without a state to go on from would refuse for ever.
-        afresh = np.array(sorted(lost.difference(counted)), int)
+        latest = np.array([moment[0], moment[1] + 1], np.int32)
+        # A device without its state would refuse every task.
+        restart = np.array(sorted(lost.difference(counted)), int)
         private = jax.tree.map(
-            lambda last: last.at[np.array(counted)].set(now).at[afresh].set(0),
+            lambda last: last.at[np.array(counted)].set(latest).at[restart].set(0),
             state.private,
         )
         return RunState(server, private), Report(
             participants.devices,
-            np.isin(participants.devices, list(asked.values())),
+            np.isin(participants.devices, list(contacted.values())),
             (np.isin(participants.devices, counted),),
             mean.info,
             dispersion,
             missing,
         )
 
-    def _gather(self, gathering: ReplyCollector, messages: Mapping[str, bytes]) -> bool:
-        """Take replies; return whether it ended early, as enough had answered."""
-        # From here: what the server must find out and compile first is not their delay.
+    def _collect(
+        self, collector: ReplyCollector, messages: Mapping[str, bytes]
+    ) -> bool:
+        """Collect replies; return whether the exchange closed before its timeout."""
+        # Time counts from here, so that it does not include the server's compilation.
         sent = time.monotonic()
         took: list[float] = []
         closes = inf
@@ -250,19 +250,19 @@ class Federation:
             return min(self._timeout, closes) - (time.monotonic() - sent)
 
         for reply in self._transport.exchange(messages, left):
-            before = len(gathering.missing)
-            gathering.take(reply)
-            if len(gathering.missing) < before:
+            before = len(collector.missing)
+            collector.take(reply)
+            if len(collector.missing) < before:
                 took.append(time.monotonic() - sent)
-            # Not early by uploads that go too far and will not count.
-            if self._straggler_factor is not None and gathering.near >= self._quorum:
-                expected = len(took) + len(gathering.awaited)
+            # Uploads beyond the distance limit must not close the exchange early.
+            if self._straggler_factor is not None and collector.near >= self._quorum:
+                expected = len(took) + len(collector.awaited)
                 closes = closes_after(
                     took, expected, self._quorum, self._straggler_factor
                 )
             else:
                 closes = inf
-            if not gathering.missing or left() <= 0:
+            if not collector.missing or left() <= 0:
                 break
         return left() <= 0 and time.monotonic() - sent < self._timeout
 
@@ -274,44 +274,46 @@ class Federation:
         state: RunState,
         downlink: Downlink,
     ) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
-        """Return what makes messages to devices, given their numbers by name.
+        """Return a function from device numbers by name to the devices' messages.
 
-        It is also given whether they begin afresh, and do not go on from what they
-        kept. Of the others' history a device learns nothing. Where devices keep nothing
-        all get one and the same message.
+        Its second argument is whether the devices restart from their first state. A
+        message contains nothing about other devices. Stateless devices all get the
+        same message.
         """
         key = np.asarray(jax.random.key_data(job.key))
-        task = Task(self._run, reference, moment, key, (0, 0), packed(downlink))
+        task = Task(self._run, reference, moment, key, (0, 0), pack(downlink))
         leaves = jax.tree.leaves(state.private)
         same = None if leaves else task.encode()
 
         def messages_to(
-            devices: Mapping[str, int], afresh: bool
+            devices: Mapping[str, int], from_start: bool
         ) -> Mapping[str, bytes]:
             if same is not None:
                 return dict.fromkeys(devices, same)
             counted = np.asarray(leaves[0])[list(devices.values())]
-            if afresh:
+            if from_start:
                 counted = np.zeros_like(counted)
-            messages = task.encode_for([(int(one), int(two)) for one, two in counted])
+            messages = task.encode_for(
+                [(int(last), int(count)) for last, count in counted]
+            )
             return dict(zip(devices, messages, strict=True))
 
         return messages_to
 
     def _form_of(self, job: Job, reference: PhaseReference, state: RunState) -> Form:
-        # A phase always sends the same; finding out what traces all of its work.
+        # Shapes are cached per phase: finding them traces the device's computation.
         if reference not in self._forms:
             self._forms[reference] = _form(job, reference, state)
         return self._forms[reference]
 
 
 def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
-    """Return shapes and types of what devices send."""
+    """Return shapes and types of the devices' uploads and metrics."""
     phase = reference.of(job.algorithm, job.problem)
     x, y = state.server.x, state.server.y
     _, private = canonical(job.algorithm.init(job.problem, x, y))
     downlink = jax.eval_shape(phase.broadcast, state.server)
-    upload, _, info = done_by_device.eval_shape(
+    upload, _, info = compute_on_device.eval_shape(
         job.algorithm,
         downlink,
         private,
@@ -325,9 +327,9 @@ def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:
 
 
 def _reasons(reasons: Mapping[str, str], limits: Limits) -> str:
-    """Return why sites' uploads were not accepted, and what to do about it."""
+    """Return the reasons for rejected uploads, and what to do."""
     if not reasons:
-        return "No more devices were chosen: let more of them participate."
+        return "No other device was sampled; let more devices participate."
     bad_numbers = limits.single_violation
     named = [f'Site "{name}": {why}.' for name, why in reasons.items()][:MOST_NAMED]
     more = len(reasons) - MOST_NAMED

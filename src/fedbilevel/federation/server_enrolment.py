@@ -1,4 +1,4 @@
-"""Sites enrolled once for a run, so that weights and numbers stay as they are."""
+"""Enrolment at the server, saved for the run so that weights and numbers stay fixed."""
 
 import json
 import logging
@@ -21,17 +21,13 @@ from fedbilevel.federation.transport import (
 logger = logging.getLogger(__name__)
 
 
-class Enrolled(NamedTuple):
-    """Who takes part, and who does not for now.
+class EnrolmentResult(NamedTuple):
+    """The enrolled devices, and the sites that are absent.
 
     Attributes:
-        devices: all sites of the run. One that has not enrolled yet, in a run that
-            begins without it, has one example until it enrols later.
-        absent: why sites would not answer tasks, by name.
-
-    Example:
-        >>> Enrolled._fields
-        ('devices', 'absent')
+        devices: all sites of the run. A site that has not enrolled yet counts as one
+            with one example.
+        absent: reason for each site that would not answer tasks, by name.
     """
 
     devices: EnrolledDevices
@@ -42,28 +38,28 @@ def enrol(
     transport: Transport,
     names: Sequence[str],
     form: LocalExamples,
-    home: Path,
+    directory: Path,
     *,
     seconds: float,
     at_least: int,
     quorum: int = 1,
-) -> Enrolled:
-    """Ask sites for their enrolment, and keep what they said at first.
+) -> EnrolmentResult:
+    """Request enrolments from sites, and save the first of each site.
 
     Args:
-        transport: reaches the sites.
-        names: of all sites of the run.
-        form: examples such as each must hold.
-        home: the directory of the run at the server.
-        seconds: for sites to load their data and compile.
-        at_least: how many sites must have enrolled for the run to begin.
-        quorum: how many sites a run that has begun needs.
+        transport: connection to the sites.
+        names: names of all sites of the run.
+        form: examples with the required shapes and types.
+        directory: run directory at the server.
+        seconds: timeout, in which sites load their data and compile.
+        at_least: number of enrolled sites that the run needs to begin.
+        quorum: number of sites that the run needs once it has begun.
 
     Raises:
-        RuntimeError: if too few sites have enrolled; says why.
-        ValueError: as a run begins, if one site holds other examples than the problem
-            asks for, cannot load them, or has rules that forbid to take part; later if
-            so many cannot that the quorum is out of reach. Says why.
+        RuntimeError: if too few sites have enrolled.
+        ValueError: if a site cannot participate when the run begins, because its
+            examples have the wrong shape or cannot be loaded, or because its rules
+            forbid it; later, if so many sites cannot that the quorum is impossible.
 
     Example:
         >>> import tempfile
@@ -73,63 +69,70 @@ def enrol(
         >>> from fedbilevel.federation import REHEARSAL, InProcess, Site
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> held = LocalExamples(np.ones(4), np.ones(6))
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0
-        >>> transport = InProcess({"a": Site(0, *what, rules=REHEARSAL)})
-        >>> home = Path(tempfile.mkdtemp())
-        >>> found = enrol(transport, ["a"], held, home, seconds=60.0, at_least=1)
-        >>> found.devices.lower_sizes
+        >>> setting = BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0
+        >>> transport = InProcess({"a": Site(0, *setting, rules=REHEARSAL)})
+        >>> directory = Path(tempfile.mkdtemp())
+        >>> result = enrol(
+        ...     transport, ["a"], held, directory, seconds=60.0, at_least=1
+        ... )
+        >>> result.devices.lower_sizes
         array([6], dtype=int32)
     """
-    file = home / "enrolment.json"
+    file = directory / "enrolment.json"
     known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    told, reasons = _ask(transport, names, seconds)
+    replies, reasons = _request(transport, names, seconds)
     has_begun = file.exists()
-    for name in told.keys() - known.keys() if has_begun else ():
-        if reason := _misfit(name, told[name], form):
-            words = readable(f"could not begin: {reason}")
-            reasons[name] = Failure(Cause.UNABLE, words)
-            del told[name]
-    for name, text in told.items():
+    for name in replies.keys() - known.keys() if has_begun else ():
+        if reason := _misfit(name, replies[name], form):
+            text = readable(f"could not begin: {reason}")
+            reasons[name] = Failure(Cause.UNABLE, text)
+            del replies[name]
+    for name, text in replies.items():
         if known.setdefault(name, text) != text:
             logger.warning(
-                "%s tells other numbers of examples than when it enrolled; its weight "
-                "stays as it was",
+                "%s: its examples have changed since it enrolled; its weight stays the "
+                "same",
                 name,
             )
     missing = [name for name in names if name not in known]
     failed = [
         name
         for name in names
-        if name not in told and reasons[name].cause is Cause.UNABLE
+        if name not in replies and reasons[name].cause is Cause.UNABLE
     ]
-    # Whoever begins a run can mend it, or do without the site; later it stops nobody.
+    # When a run begins, its submitter can fix the site or run without it. Later a
+    # failed site must not stop the others.
     ends = bool(failed) and (not has_begun or len(names) - len(failed) < quorum)
     if ends or len(known) < at_least:
-        words = "; ".join(
-            f"{name} {reasons[name].words.rstrip('.')}" for name in failed or missing
+        causes = "; ".join(
+            f"{name} {reasons[name].reason.rstrip('.')}" for name in failed or missing
         )
-        said = f"{len(known)} sites have enrolled, {at_least} are required: {words}."
-        # A loader that fails will fail again; what was killed, or is away, may not.
-        raise ValueError(said) if ends else RuntimeError(said)
-    found = {
+        message = (
+            f"{len(known)} sites have enrolled, {at_least} are required: {causes}."
+        )
+        # A failing loader fails again; a killed or disconnected site may return.
+        raise ValueError(message) if ends else RuntimeError(message)
+    enrolments = {
         name: Enrolment.decode(known[name].encode()) for name in names if name in known
     }
     unknown = Enrolment.of(form)._replace(upper_size=1, lower_size=1)
-    devices = EnrolledDevices({name: found.get(name, unknown) for name in names}, form)
-    # Once they fit: a site whose data are put right may enrol again.
+    devices = EnrolledDevices(
+        {name: enrolments.get(name, unknown) for name in names}, form
+    )
+    # Saved only if all fit, so that a site can enrol again with corrected data.
     with replacing(file) as unfinished:
         unfinished.write_text(json.dumps(known))
     absent = {
-        name: reasons[name].words
+        name: reasons[name].reason
         for name in names
-        if name not in told
+        if name not in replies
         and (name in (*missing, *failed) or reasons[name].cause is Cause.LATE)
     }
-    return Enrolled(devices, absent)
+    return EnrolmentResult(devices, absent)
 
 
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
-    """Return why a site's examples are not of the form that the problem asks for."""
+    """Return the error if a site's examples do not have the required shapes."""
     try:
         EnrolledDevices({name: Enrolment.decode(text.encode())}, form)
     except ValueError as error:
@@ -137,11 +140,11 @@ def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
     return None
 
 
-def _ask(
+def _request(
     transport: Transport, names: Sequence[str], seconds: float
 ) -> tuple[dict[str, str], dict[str, Failure]]:
-    """Return what sites tell, and why others do not."""
-    told: dict[str, str] = {}
+    """Return the enrolments as text, and the failures of the other sites."""
+    replies: dict[str, str] = {}
     late = Failure(Cause.LATE, f"did not enrol in {seconds:.0f} seconds")
     reasons = dict.fromkeys(names, late)
     until = time.monotonic() + seconds
@@ -151,17 +154,17 @@ def _ask(
             continue
         if reply.message is None:
             if reply.failure is not None and reply.failure.cause is not Cause.LATE:
-                cause, words = reply.failure
-                reasons[reply.device] = Failure(cause, readable(words))
+                cause, reason = reply.failure
+                reasons[reply.device] = Failure(cause, readable(reason))
                 awaited.discard(reply.device)
         else:
             awaited.discard(reply.device)
             try:
                 Enrolment.decode(reply.message)
-                told[reply.device] = reply.message.decode()
+                replies[reply.device] = reply.message.decode()
             except (RefusedError, UnicodeDecodeError) as error:
-                words = readable(f"sent what was refused: {error}")
-                reasons[reply.device] = Failure(Cause.FAILED, words)
+                reason = readable(f"sent an invalid enrolment: {error}")
+                reasons[reply.device] = Failure(Cause.FAILED, reason)
         if not awaited or time.monotonic() > until:
             break
-    return told, reasons
+    return replies, reasons

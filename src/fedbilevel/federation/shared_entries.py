@@ -1,4 +1,4 @@
-"""The rule that every entry of x is shared by several of a site's examples."""
+"""The site rule that several examples influence each entry of x."""
 
 from functools import partial
 
@@ -12,28 +12,28 @@ from fedbilevel.federation.transport import RefusedError
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 
 POINTS = ((1.0, 0.1), (1.0, 1.0), (0.0, 0.1), (0.0, 1.0))
-"""Where entries are tried: what the start is multiplied by, and the size of the random
-numbers added to it. At the start itself, or where predictions are all but sure,
-examples may have no influence by accident."""
+"""Points at which derivatives are evaluated: factor of the start, and scale of the
+random numbers added to it. At the start itself, or where predictions saturate, examples
+may have no influence by coincidence."""
 
 
 def require_shared_entries(
     rules: SiteRules, problem: BilevelProblem, x: Upper, y: Lower, data: StoredData
 ) -> None:
-    """Refuse an x with entries that too few of the site's examples move.
+    """Raise if too few of the site's examples influence an entry of x.
 
-    Such as a weight for each example: what a server learns of that entry, it learns of
-    that example, whatever batch it was drawn in.
+    With a weight for each example, for instance, an entry reveals its example to the
+    server in batches of any size.
 
     Args:
-        rules: of the site.
-        problem: the two losses.
-        x: where the upper variable starts.
-        y: where the lower variable starts.
-        data: of the site.
+        rules: rules of the site.
+        problem: upper and lower loss.
+        x: start of the upper variable.
+        y: start of the lower variable.
+        data: data of the site.
 
     Raises:
-        RefusedError: says what to set where.
+        RefusedError: if they are too few; the message names the rule.
 
     Example:
         >>> upper = lambda x, y, batch: jnp.mean((y - batch) ** 2)
@@ -46,9 +46,9 @@ def require_shared_entries(
         Traceback (most recent call last):
         ...
         fedbilevel.federation.transport.RefusedError: 6 of 6 entries of x are
-        moved by fewer than 5 lower examples of the site, so that uploads tell of each
-        of them. Choose a problem whose x is shared by examples, or let the site's
-        operator lower fewest_per_entry in local/site_rules.toml
+        influenced by fewer than 5 lower examples of the site, so that uploads reveal
+        single examples. Choose a problem whose x is shared by examples, or ask the
+        site's operator to lower fewest_per_entry in local/site_rules.toml
     """
     if rules.fewest_per_entry == 1:
         return
@@ -68,19 +68,18 @@ def require_shared_entries(
     for level in data._fields:
         if not seen[level]:
             raise RefusedError(
-                f"derivatives of the {level} loss of the site's examples by x are not "
-                f"finite at {len(POINTS)} points near the start and near zero, so that "
-                "it cannot tell which entries of x single examples move. Start "
-                "elsewhere, or let the site's operator set fewest_per_entry in "
-                f"local/{RULES} to 1"
+                f"the derivatives of the {level} loss with respect to x are not finite "
+                f"at {len(POINTS)} points near the start and near zero, so that the "
+                "site cannot check fewest_per_entry. Choose another start, or ask the "
+                f"site's operator to set fewest_per_entry in local/{RULES} to 1"
             )
         if few[level]:
             total = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
             raise RefusedError(
-                f"{few[level]} of {total} entries of x are moved by fewer than "
+                f"{few[level]} of {total} entries of x are influenced by fewer than "
                 f"{rules.fewest_per_entry} {level} examples of the site, so that "
-                "uploads tell of each of them. Choose a problem whose x is shared by "
-                "examples, or let the site's operator lower fewest_per_entry in "
+                "uploads reveal single examples. Choose a problem whose x is shared by "
+                "examples, or ask the site's operator to lower fewest_per_entry in "
                 f"local/{RULES}"
             )
 
@@ -94,7 +93,7 @@ def _few(
     y: Lower,
     z: Lower,
 ) -> int | None:
-    """Return how many entries fewer examples move; none if that cannot be told here."""
+    """Return the number of entries with too few examples; None if not all is finite."""
     counts, finite = _movers(problem, level, examples, fewest, x, y, z)
     if not finite:
         return None
@@ -112,11 +111,11 @@ def _movers(
     y: Lower,
     z: Lower,
 ) -> tuple[PyTree, Bool[Array, ""]]:
-    """Return for each entry how many examples move it, and whether all is finite.
+    """Return the number of examples that influence each entry; whether all is finite.
 
-    A penalty moves an entry by the same amount for every example, so an example counts
-    if it moves the entry otherwise than a reference example does. Of an entry that
-    fewer than `fewest` examples move, one of the first `fewest` is no mover.
+    A penalty has the same derivative for every example, so an example counts if its
+    derivative differs from that of a reference example. If fewer than `fewest` examples
+    influence an entry, one of the first `fewest` examples does not.
     """
 
     def of_row(row: Int[Array, ""]) -> PyTree:
@@ -139,8 +138,8 @@ def _movers(
         counts, finite = before
         moved = of_row(row)
         counts = jax.tree.map(
-            lambda total, one, reference: (
-                total + differs(one[None], reference).astype(jnp.int32)
+            lambda total, derivative, reference: (
+                total + differs(derivative[None], reference).astype(jnp.int32)
             ),
             counts,
             moved,
@@ -150,8 +149,8 @@ def _movers(
         return counts, finite & jnp.all(jnp.stack(of_leaves))
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.int32), references)
-    begun = zeros, jnp.array(True)
-    counts, finite = jax.lax.fori_loop(first, first + size, count, begun)
+    initial = zeros, jnp.array(True)
+    counts, finite = jax.lax.fori_loop(first, first + size, count, initial)
     return jax.tree.map(lambda leaf: jnp.min(leaf, axis=0), counts), finite
 
 
@@ -161,7 +160,7 @@ def _near(point: PyTree, start: float, size: float, key: Array) -> PyTree:
     keys = jax.random.split(key, len(leaves))
     moved = [
         start * leaf
-        + size * jax.random.normal(one, jnp.shape(leaf), jnp.result_type(leaf))
-        for leaf, one in zip(leaves, keys, strict=True)
+        + size * jax.random.normal(leaf_key, jnp.shape(leaf), jnp.result_type(leaf))
+        for leaf, leaf_key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(structure, moved)

@@ -1,4 +1,4 @@
-"""The client half: a device that answers tasks, within the rules of its operator."""
+"""A site of a federation: a device that answers tasks within its operator's rules."""
 
 import hashlib
 import hmac
@@ -31,7 +31,7 @@ from fedbilevel.federation.site_rules import (
 )
 from fedbilevel.federation.task_record import TaskRecord
 from fedbilevel.federation.transport import RefusedError
-from fedbilevel.federation.wire_format import unpacked
+from fedbilevel.federation.wire_format import unpack
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 SALT_BYTES = 32
@@ -40,28 +40,27 @@ SALT_BYTES = 32
 class Site:
     """One device of a federation.
 
-    It answers within its rules, or says which of them keeps it from answering. Uploads
-    are computed from its examples, and a server can reconstruct examples from them:
-    see docs/security.md.
+    It answers a task, or refuses it and names the rule that forbids it. A server can
+    reconstruct examples from uploads: see docs/security.md.
 
     Args:
-        number: among all enrolled devices.
-        problem: the two losses.
-        algorithm: what devices and server do.
-        examples: what it holds.
-        x: where the upper variable starts; its shapes are what matters.
-        y: where the lower variable starts.
-        directory: where it keeps private states and the list of what it has answered, in
-            a directory for each run; none to keep them in memory.
-        rules: set by its operator.
-        salt: secret bytes that its samples are drawn by; made here if none are given.
-            Not used where the rules ask for a simulation's draws.
-        run: the only run that it answers; none to answer any, each within the rules.
-        answers: counts the exchanges of all runs, which the rules bound together; by
-            default those of all runs in the directory.
+        number: device number among all enrolled devices.
+        problem: upper and lower loss.
+        algorithm: federated algorithm.
+        examples: examples of the site.
+        x: start of the upper variable; only its shapes and types matter.
+        y: start of the lower variable.
+        directory: directory of device states and of the record of answered tasks, with
+            a subdirectory for each run; None to keep them in memory.
+        rules: rules set by the operator.
+        salt: secret bytes from which samples are drawn; random by default. Not used
+            with `simulated_draws`.
+        run: the only run whose tasks are answered; None to answer any run.
+        answers: counter of the exchanges of all runs, for `most_exchanges`; by default
+            of all runs in the directory.
 
     Raises:
-        RefusedError: if the rules forbid to take part; says what to set where.
+        RefusedError: if the rules forbid to participate; the message names the rule.
 
     Example:
         >>> import jax.numpy as jnp
@@ -69,15 +68,15 @@ class Site:
         >>> from fedbilevel.federation import REHEARSAL
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
         >>> held = LocalExamples(np.ones(4), np.ones(6))
-        >>> what = BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0
-        >>> Site(0, *what, rules=REHEARSAL).enrolment.lower_size
+        >>> setting = BilevelProblem(loss, loss), FedBiO(0.1), held, 3.0, 0.0
+        >>> Site(0, *setting, rules=REHEARSAL).enrolment.lower_size
         6
-        >>> Site(0, *what)
+        >>> Site(0, *setting)
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.transport.RefusedError: the site holds 4 upper
-        examples, but its rules ask for at least 128. Let it hold more, or let its
-        operator lower fewest_examples in local/site_rules.toml
+        fedbilevel.federation.transport.RefusedError: the site has 4 upper
+        examples, but its rules require at least 128. Add examples, or ask its
+        operator to lower fewest_examples in local/site_rules.toml
     """
 
     def __init__(
@@ -99,17 +98,17 @@ class Site:
         self._rules, self._run, self._directory = rules, run, directory
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
         self._answers = answers or ExchangeCounter(directory)
-        self._answered: dict[str, TaskRecord] = {}
+        self._records: dict[str, TaskRecord] = {}
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
         check_means(problem, x, y, self._data)
-        # A job chooses these: with other settings the same message asks for something
-        # else, and two answers by the same draws could tell of one example.
+        # A job chooses these settings. Two answers to the same message with the same
+        # samples but other settings could reveal a single example.
         self._computation = fingerprint([number, problem, algorithm, examples, x, y])
         server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
-        self._kept = DeviceStates(private, directory)
+        self._states = DeviceStates(private, directory)
         self._forms: dict[PhaseReference, PyTree] = {}
         require_examples(rules, self.enrolment)
         pairs = [
@@ -120,75 +119,80 @@ class Site:
         require_shared_entries(rules, problem, x, y, self._data)
 
     def warm_up(self) -> None:
-        """Compile every distinct phase once, so that no exchange waits for it."""
+        """Compile every distinct phase, so that no exchange waits for compilation."""
         for reference in self._references():
             downlink = jax.tree.map(
                 lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
                 self._form_of(reference),
             )
-            private = self._kept.get("", None)
+            private = self._states.get("", None)
             self._work(reference, downlink, private, jax.random.key(0))
 
-    def require_left(self, rounds: int) -> None:
-        """Refuse a run of so many rounds if the rules forbid to answer it to its end.
+    def require_exchanges(self, rounds: int) -> None:
+        """Raise if `most_exchanges` forbids to answer all rounds of the run.
 
         Raises:
-            RefusedError: says what to set where.
-            ValueError: if the site answers any run.
+            RefusedError: if it does.
+            ValueError: if the site was created without `run`.
         """
         if self._run is None:
-            raise ValueError("no run is given that would have so many rounds.")
-        every = len(self._algorithm.phases(self._problem))
-        first = len(self._algorithm.opening(self._problem)) or every
-        self._answered_in(self._run).require_left(first + (rounds - 1) * every)
+            raise ValueError(
+                "The site was created without run; give Site the name of the run."
+            )
+        phases = len(self._algorithm.phases(self._problem))
+        first = len(self._algorithm.opening(self._problem)) or phases
+        self._record_of(self._run).require_exchanges(first + (rounds - 1) * phases)
 
     def answer(self, message: bytes) -> bytes:
-        """Carry out a task; return all that leaves the device.
+        """Carry out a task and return the answer, which is all that leaves the device.
 
         Raises:
-            RefusedError: if the task cannot be carried out here; says why.
+            RefusedError: if the task is not valid, or the rules forbid it.
         """
         task = Task.decode(message)
         if self._run not in (None, task.run):
-            raise RefusedError(f"the site has enrolled in run {self._run}, in no other")
-        downlink = unpacked(task.arrays, self._form_of(task.reference))
-        private = self._kept.get(task.run, self._last(task))
-        # SHA-256 takes twice the time, of 50 MB a third of what a site does besides its
-        # computation.
+            raise RefusedError(
+                f"the task is of run {task.run}, but the site answers {self._run} only"
+            )
+        downlink = unpack(task.arrays, self._form_of(task.reference))
+        private = self._states.get(task.run, self._last(task))
+        # SHA-256 takes twice as long: for 50 MB, a third of the site's overhead.
         digest = hashlib.blake2b(self._computation, digest_size=32)
         digest.update(message)
-        self._answered_in(task.run).admit(task.moment, digest.hexdigest())
+        self._record_of(task.run).admit(task.moment, digest.hexdigest())
         key = self._key(task, digest.digest())
-        upload, kept, info = self._work(task.reference, downlink, private, key)
-        # Which of its states is the one to go on from, the server says next time.
-        self._kept.put(task.run, task.moment, kept)
+        upload, state, info = self._work(task.reference, downlink, private, key)
+        # The next task names the state to continue from.
+        self._states.put(task.run, task.moment, state)
         return Answer.of(task.run, task.moment, upload, info).encode()
 
     def _key(self, task: Task, digest: bytes) -> RandomKey:
-        """Return the key of the device's work.
+        """Return the random key of the device's computation.
 
-        By the salt it follows from all that is computed: the task, and the settings and
-        data that it meets. So the same gets the same answer, anything else draws other
-        samples, and the server knows neither.
+        The key follows from the salt, the task, the settings and the data. The same
+        task gets the same answer, any other task draws other samples, and the server
+        knows neither.
         """
         form = jax.random.key_data(jax.random.key(0))
         if self._rules.simulated_draws:
             if task.key.shape != form.shape:
-                raise RefusedError("its key is of another kind than keys are here")
+                raise RefusedError(
+                    "the task's key has another shape than JAX's keys at the site"
+                )
             key = jax.random.wrap_key_data(jnp.asarray(task.key))
             return device_key(key, task.moment, self._number)
         code = hmac.new(self._salt, digest, hashlib.sha256)
-        words = np.frombuffer(code.digest(), np.uint32)[: form.size]
-        drawn: RandomKey = jax.random.wrap_key_data(
-            jnp.asarray(words).reshape(form.shape)
+        data = np.frombuffer(code.digest(), np.uint32)[: form.size]
+        secret: RandomKey = jax.random.wrap_key_data(
+            jnp.asarray(data).reshape(form.shape)
         )
-        return drawn
+        return secret
 
-    def _answered_in(self, run: str) -> TaskRecord:
-        if run not in self._answered:
+    def _record_of(self, run: str) -> TaskRecord:
+        if run not in self._records:
             directory = None if self._directory is None else self._directory / run
-            self._answered[run] = TaskRecord(self._rules, directory, self._answers)
-        return self._answered[run]
+            self._records[run] = TaskRecord(self._rules, directory, self._answers)
+        return self._records[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:
         """Return every distinct phase of the algorithm."""
@@ -203,7 +207,7 @@ class Site:
         private: Private,
         key: RandomKey,
     ) -> DeviceResult:
-        done: DeviceResult = done_by_device(
+        result: DeviceResult = compute_on_device(
             self._algorithm,
             downlink,
             private,
@@ -212,11 +216,11 @@ class Site:
             problem=self._problem,
             reference=reference,
         )
-        return done
+        return result
 
     def _last(self, task: Task) -> Moment | None:
-        """Return the last exchange that this device has counted in."""
-        if not self._kept.stateful:
+        """Return the last exchange in which this device's upload counted."""
+        if not self._states.stateful:
             return None
         round_number, exchanges = task.counted
         return Moment(round_number, exchanges - 1) if exchanges else None
@@ -226,13 +230,15 @@ class Site:
             try:
                 phase = reference.of(self._algorithm, self._problem)
             except IndexError:
-                raise RefusedError("it asks for a phase that there is not") from None
+                raise RefusedError(
+                    "the algorithm has no phase with the task's index"
+                ) from None
             self._forms[reference] = jax.eval_shape(phase.broadcast, self._server)
         return self._forms[reference]
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def done_by_device(
+def compute_on_device(
     algorithm: FederatedAlgorithm,
     downlink: Downlink,
     private: Private,
@@ -242,11 +248,6 @@ def done_by_device(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> DeviceResult:
-    """Return what one device sends, keeps and reports after an exchange.
-
-    Example:
-        >>> done_by_device.__name__
-        'done_by_device'
-    """
+    """Return upload, state and metrics of one device after an exchange."""
     phase = reference.of(algorithm, problem)
     return run_device(phase, downlink, private, data, key)

@@ -1,7 +1,7 @@
-"""The server's mean, taken as replies arrive.
+"""The streaming mean of uploads, updated as replies arrive.
 
-In NumPy: an upload comes as bytes of the host, and handing 50 MB of them to a compiled
-program takes longer than all that is to be done with them.
+It uses NumPy: uploads arrive in host memory, and passing 50 MB to a compiled program
+takes longer than the update itself.
 """
 
 from functools import partial
@@ -23,20 +23,20 @@ from fedbilevel.mathematics.problem import BilevelProblem
 
 
 class RunningMean:
-    """The weighted mean of some uploads and of what was reported, and their spread.
+    """The weighted mean of uploads and metrics, and the deviation of the uploads.
 
-    The same as `stacked_mean` of all of them would be, one at a time.
+    It equals `stacked_mean` of all uploads, but takes one at a time.
 
     Args:
         received: shapes and types of an upload as the server averages it.
-        info: shapes and types of what a device reports.
+        info: shapes and types of a device's metrics.
 
     Example:
         >>> form = jax.ShapeDtypeStruct((), np.float32)
         >>> mean = RunningMean(form, {})
         >>> mean.add(np.float32(1.0), {}, weight=0.75)
         >>> mean.add(np.float32(5.0), {}, weight=0.25)
-        >>> float(mean.found.upload), float(mean.found.deviation)
+        >>> float(mean.value.upload), float(mean.value.deviation)
         (2.0, 3.0)
     """
 
@@ -48,31 +48,31 @@ class RunningMean:
         self._weight = 0.0
 
     def add(self, received: PyTree, info: Info, weight: float) -> None:
-        """Let one more upload count."""
-        together = self._weight + weight
-        share = weight / together
-        for place, leaf in enumerate(jax.tree.leaves((received, info))):
-            mean, away = self._means[place], self._scratch[place]
+        """Add an upload."""
+        total = self._weight + weight
+        share = weight / total
+        for index, leaf in enumerate(jax.tree.leaves((received, info))):
+            mean, away = self._means[index], self._scratch[index]
             leaf = np.asarray(leaf, mean.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.subtract(leaf, mean, out=away)
                 squares = float(np.dot(away.ravel(), away.ravel()))
-            self._deviations[place] += self._weight * share * squares
+            self._deviations[index] += self._weight * share * squares
             if np.isfinite(squares):
                 away *= share
                 mean += away
-            else:  # a difference of two finite numbers may be infinite
+            else:  # The difference of two finite numbers may be infinite.
                 mean *= 1 - share
                 mean += np.multiply(leaf, share, out=away)
-        self._weight = together
+        self._weight = total
 
     @property
-    def found(self) -> WeightedMean:
-        """What it has come to."""
+    def value(self) -> WeightedMean:
+        """The mean of all uploads so far."""
         upload, info = jax.tree.unflatten(self._structure, self._means)
         spread = [
-            jnp.asarray(one, mean.dtype)
-            for one, mean in zip(self._deviations, self._means, strict=True)
+            jnp.asarray(deviation, mean.dtype)
+            for deviation, mean in zip(self._deviations, self._means, strict=True)
         ]
         deviation, _ = jax.tree.unflatten(self._structure, spread)
         return WeightedMean(
@@ -84,7 +84,7 @@ class RunningMean:
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))
-def received_by_server(
+def decode_upload(
     algorithm: FederatedAlgorithm,
     upload: Upload,
     downlink: Downlink,
@@ -92,10 +92,5 @@ def received_by_server(
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> Upload:
-    """Return an upload as the server averages it.
-
-    Example:
-        >>> received_by_server.__name__
-        'received_by_server'
-    """
+    """Return an upload decoded by its phase, as the server averages it."""
     return reference.of(algorithm, problem).decode_upload(upload, downlink)

@@ -1,4 +1,4 @@
-"""The tasks of a run that a site has answered, so that none is answered differently."""
+"""The record of answered tasks, so that no task gets two different answers."""
 
 import os
 from pathlib import Path
@@ -10,35 +10,35 @@ from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
 
 ANSWERED = "answered.txt"
-"""The file of a run's directory at a site: a line for each task, in order."""
+"""File of a run directory at a site: a line for each task, in order."""
 
 
 class TaskRecord:
     """The tasks of a run that a site has answered, one for each exchange.
 
-    A server that was resumed from a checkpoint asks earlier exchanges again. Where it
-    asks the same, it gets the same answer. Where it asks something else, it goes back:
-    what was answered from there on is forgotten, and the rules limit how often. Two
-    processes may answer one run: each reads what the other has noted before it answers.
+    A server resumed from a checkpoint repeats earlier exchanges. An identical task gets
+    the identical answer. A different task is a rollback: later tasks are removed from
+    the record, and `most_rollbacks` limits the number of rollbacks. Two processes may
+    answer one run: each reads the other's entries before it answers.
 
     Args:
-        rules: of the site.
-        directory: of the run, where the list outlives the process; none to keep it in
-            memory.
-        count: of the exchanges that the site has answered in all runs.
+        rules: rules of the site.
+        directory: run directory, in which the record outlives the process; None to keep
+            it in memory.
+        count: counter of the exchanges that the site has answered in all runs.
 
     Example:
         >>> rules = SiteRules(most_rollbacks=0)
         >>> tasks = TaskRecord(rules, directory=None, count=ExchangeCounter())
         >>> tasks.admit(Moment(0, 0), "aa")
-        >>> tasks.admit(Moment(0, 0), "aa")  # the same again
+        >>> tasks.admit(Moment(0, 0), "aa")  # identical
         >>> tasks.admit(Moment(0, 0), "bb")
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.transport.RefusedError: round 0, exchange 0 comes
-        with another downlink or other settings than the site has answered, or after
-        later exchanges; a server may go back 0 times in a run, as most_rollbacks in the
-        site's local/site_rules.toml says
+        fedbilevel.federation.transport.RefusedError: round 0, exchange 0 has
+        another downlink or other settings than the task that the site has answered, or
+        comes after later exchanges. The site allows 0 rollbacks in a run
+        (most_rollbacks in its local/site_rules.toml); its operator can raise it
     """
 
     def __init__(
@@ -47,83 +47,83 @@ class TaskRecord:
         self._rules, self._count = rules, count
         self._file = None if directory is None else directory / ANSWERED
         self._name = "" if directory is None else directory.name
-        # Not of moments: the garbage collector need not look at tuples of numbers.
+        # Plain tuples instead of Moment: the garbage collector skips them.
         self._digests: dict[tuple[int, int], str] = {}
         self._rollbacks = self._read = 0
 
     def admit(self, moment: Moment, digest: str) -> None:
-        """Note a task that is about to be answered.
+        """Add a task that is about to be answered.
 
         Args:
-            moment: of the task.
-            digest: of the task and of all settings and data that it meets.
+            moment: round and exchange of the task.
+            digest: digest of the task, the settings and the data.
 
         Raises:
-            RefusedError: if the rules do not allow an answer, or the task cannot be
-                noted.
+            RefusedError: if the rules forbid an answer, or the file cannot be written.
         """
         try:
-            with self._count.held() as answered:
+            with self._count.lock() as answered:
                 self._catch_up()
                 if self._digests.get(_numbers(moment)) != digest:
                     self._require_allowed(moment, answered)
                     self._note(moment, digest)
         except OSError as error:
-            reason = f"it cannot note what it answers: {error.strerror or error}"
+            reason = f"the site cannot record the task: {error.strerror or error}"
             raise RefusedError(reason) from error
 
-    def require_left(self, exchanges: int) -> None:
-        """Refuse a run that the site could not answer to its end.
+    def require_exchanges(self, exchanges: int) -> None:
+        """Raise if `most_exchanges` forbids to answer the whole run.
 
         Args:
-            exchanges: of the whole run.
+            exchanges: number of exchanges of the whole run.
 
         Raises:
-            RefusedError: says what to set where.
+            RefusedError: if it does.
         """
         most = self._rules.most_exchanges
-        with self._count.held() as answered:
+        with self._count.lock() as answered:
             self._catch_up()
-            to_come = exchanges - len(self._digests)
-        if to_come > most - answered:
+            remaining = exchanges - len(self._digests)
+        if remaining > most - answered:
             raise RefusedError(
-                f"the run has {to_come} exchanges to come, but the site answers "
-                f"{max(0, most - answered)} more, as most_exchanges = {most} in its "
-                f"local/{RULES} is for all runs together. Ask for fewer rounds, or let "
-                "its operator raise it"
+                f"the run has {remaining} more exchanges, but the site answers "
+                f"{max(0, most - answered)} more (most_exchanges = {most} in its "
+                f"local/{RULES}, for all runs together). Set fewer rounds, or ask its "
+                "operator to raise most_exchanges"
             )
 
     def _require_allowed(self, moment: Moment, answered: int) -> None:
         if answered >= self._rules.most_exchanges:
             raise RefusedError(
-                f"the site answers {self._rules.most_exchanges} exchanges of all runs "
-                f"together, as most_exchanges in its local/{RULES} says, and has "
-                "answered them. Let its operator raise it"
+                "the site has answered all exchanges that its rules allow "
+                f"(most_exchanges = {self._rules.most_exchanges} in its local/{RULES}, "
+                "for all runs together). Ask its operator to raise most_exchanges"
             )
-        if self._goes_back(moment) and self._rollbacks >= self._rules.most_rollbacks:
+        if self._is_rollback(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(
-                f"round {moment[0]}, exchange {moment[1]} comes with another downlink "
-                "or other settings than the site has answered, or after later "
-                f"exchanges; a server may go back {self._rules.most_rollbacks} times "
-                f"in a run, as most_rollbacks in the site's local/{RULES} says"
+                f"round {moment[0]}, exchange {moment[1]} has another downlink or "
+                "other settings than the task that the site has answered, or comes "
+                f"after later exchanges. The site allows {self._rules.most_rollbacks} "
+                f"rollbacks in a run (most_rollbacks in its local/{RULES}); its "
+                "operator can raise it"
             )
 
-    def _goes_back(self, moment: Moment) -> bool:
+    def _is_rollback(self, moment: Moment) -> bool:
         return bool(self._digests) and _numbers(moment) <= next(reversed(self._digests))
 
     def _add(self, moment: Moment, digest: str) -> None:
-        if self._goes_back(moment):
+        if self._is_rollback(moment):
             self._rollbacks += 1
-            while self._goes_back(moment):
+            while self._is_rollback(moment):
                 self._digests.popitem()
         self._digests[_numbers(moment)] = digest
 
     def _catch_up(self) -> None:
-        """Read what was noted since the last task, by this process or by another."""
+        """Read the entries that any process has added since the last task."""
         if self._file is None:
             return
         if not self._file.exists() or self._file.stat().st_size < self._read:
-            # Removed by the operator: the run is answered from its start.
+            # The operator has removed the file: answer the run from its start.
             self._digests, self._rollbacks, self._read = {}, 0, 0
         if not self._file.exists():
             return
@@ -132,7 +132,7 @@ class TaskRecord:
         self._read = self._file.stat().st_size
 
     def _note(self, moment: Moment, digest: str) -> None:
-        # Counted first: a crash in between must not make an answer uncounted.
+        # Count first: after a crash in between, the answer must still count.
         self._count.add(f"{self._name} {moment[0]} {moment[1]}")
         if self._file is not None:
             line = f"{moment[0]} {moment[1]} {digest}".encode()
@@ -146,28 +146,28 @@ def _numbers(moment: Moment) -> tuple[int, int]:
 
 
 def _lines(file: Path, read: int) -> list[tuple[Moment, str]]:
-    """Return what a file holds beyond so many bytes.
+    """Return the entries of a file after its first `read` bytes.
 
-    A last line that was not finished is cut off. To be called with the lock held, or
-    another process might be about to finish it.
+    An unfinished last line is cut off. Call this with the lock held: another process
+    might be writing the line.
     """
     with file.open("rb") as opened:
         before = opened.read(read).count(b"\n")
         added = opened.read()
     whole = added[: added.rfind(b"\n") + 1]
     if whole != added:
-        # Its task was not answered: a line is written first.
+        # Its task was not answered: the line is written before the answer.
         os.truncate(file, read + len(whole))
-    found = []
+    entries = []
     text = whole.decode(errors="replace")
     for number, line in enumerate(text.splitlines(), start=before + 1):
         try:
             round_number, exchange, digest = line.split()
-            found.append((Moment(int(round_number), int(exchange)), digest))
+            entries.append((Moment(int(round_number), int(exchange)), digest))
         except ValueError:
             raise RefusedError(
-                f"line {number} of the list of tasks that the site has answered is "
-                f"damaged; let its operator restore {file.name} of the run's directory, "
-                "or remove that directory to answer the run from its start"
+                f"line {number} of {file.name} in the site's run directory is damaged. "
+                "Ask its operator to restore the file, or to remove the run directory "
+                "so that the site answers the run from its start"
             ) from None
-    return found
+    return entries

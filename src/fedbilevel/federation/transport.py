@@ -1,4 +1,4 @@
-"""What a transport is: it carries messages to devices and brings their replies."""
+"""The transport protocol: send messages to devices and return their replies."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,15 +6,15 @@ from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 ENROL = b""
-"""The message by which a site's processes ask for its enrolment: no task is empty."""
+"""Message that requests an enrolment from a site's worker; no task is empty."""
 LONGEST = 300
-"""Characters that are kept of what a device says of its failure."""
+"""Maximum characters of a failure's reason."""
 LONGEST_MESSAGE = 16 * LONGEST
-"""Characters of such a message that is read at all: each may be escaped in JSON."""
+"""Maximum characters of a failure message: each may be escaped in JSON."""
 
 
 class Cause(Enum):
-    """Why a device's upload does not count, as far as the server acts upon it.
+    """The type of a failure; the server's reaction depends on it.
 
     Example:
         >>> Cause("refused") is Cause.REFUSED
@@ -22,85 +22,85 @@ class Cause(Enum):
     """
 
     LATE = "late"
-    """It has not answered in time, and may answer yet."""
+    """No reply before the timeout; the reply may still arrive."""
     NOT_AWAITED = "not awaited"
-    """It might have answered yet, but enough others had."""
+    """The exchange closed early, because enough other devices had replied."""
     UNREACHED = "unreached"
-    """The transport did not reach it."""
+    """The transport could not reach the device."""
     REFUSED = "refused"
-    """It will not answer this task; another it may."""
+    """The device refuses this task, but may accept another."""
     FAILED = "failed"
-    """Its computation failed, or what it sent cannot be used."""
+    """The computation failed, or the reply is not valid."""
     LOST_STATE = "lost state"
-    """What it kept for itself is gone: it can only begin afresh."""
+    """The device state is lost: the device must restart from its first state."""
     UNABLE = "unable"
-    """It cannot take part, and another try would not help."""
+    """The device cannot participate, and a retry would fail in the same way."""
 
 
 OF_SITES = Cause.REFUSED, Cause.FAILED, Cause.LOST_STATE, Cause.UNABLE
-"""What a site may say of itself; the others are for its server to say."""
+"""Causes that a site may report; the server sets the others."""
 
 
 class Failure(NamedTuple):
-    """Why there is no upload of a device.
+    """The reason for a missing or invalid upload of a device.
 
     Attributes:
-        cause: for the server to act upon.
-        words: for people to read, after the device's name.
+        cause: type of the failure, which decides the server's reaction.
+        reason: text for people, printed after the device's name.
 
     Example:
         >>> refused = Failure(Cause.REFUSED, "refused: no such phase")
         >>> Failure.decode(refused.encode()) == refused
         True
         >>> Failure.decode("anything else")
-        Failure(cause=<Cause.FAILED: 'failed'>, words='anything else')
+        Failure(cause=<Cause.FAILED: 'failed'>, reason='anything else')
     """
 
     cause: Cause
-    words: str
+    reason: str
 
     def encode(self) -> str:
-        """Return it as a site sends it."""
-        return json.dumps([self.cause.value, self.words[:LONGEST]])
+        """Return the failure as JSON."""
+        return json.dumps([self.cause.value, self.reason[:LONGEST]])
 
     @classmethod
     def decode(cls, text: str) -> "Failure":
-        """Return what a site has sent instead of an answer, whatever it is."""
+        """Return the failure that a site has sent; any other text is a reason too."""
         try:
-            # A long message is not parsed: a site could have the server build objects
-            # many times its size.
+            # A long message is not parsed: its objects could take many times its size
+            # in the server's memory.
             if len(text) > LONGEST_MESSAGE:
                 raise ValueError
-            value, words = json.loads(text)
+            value, reason = json.loads(text)
             cause = Cause(value)
         except (ValueError, TypeError, RecursionError):
-            cause, words = Cause.FAILED, text
+            cause, reason = Cause.FAILED, text
         if cause not in OF_SITES:
             cause = Cause.FAILED
-        return cls(cause, readable(str(words)))
+        return cls(cause, readable(str(reason)))
 
 
 def readable(text: str) -> str:
-    """Return the beginning of what a site says, in characters that can be written.
+    """Return the first characters of a site's text, without quotation marks.
 
     Example:
-        >>> readable('gone, says "west"')
-        "gone, says 'west'"
+        >>> readable('no file "data.csv"')
+        "no file 'data.csv'"
     """
-    # JSON can hold half of a character, which no file and no message takes. Names of
-    # sites are quoted: none is to be read into another's words.
+    # JSON can hold half of a surrogate pair, which cannot be encoded as UTF-8. Site
+    # names are printed in quotation marks: a reason must not imitate another site.
     whole = text[:LONGEST].encode("utf-8", "backslashreplace").decode()
     return whole.replace('"', "'")[:LONGEST]
 
 
 class RefusedError(ValueError):
-    """A message that is not what was agreed upon, or that rules forbid to answer.
+    """An invalid message, or a task that the site's rules forbid.
 
     Attributes:
-        cause: what it is to the server, if a device raises it.
+        cause: type of the failure that a device reports.
 
     Example:
-        >>> RefusedError("y is missing").failure.words
+        >>> RefusedError("y is missing").failure.reason
         'refused: y is missing'
     """
 
@@ -108,17 +108,17 @@ class RefusedError(ValueError):
 
     @property
     def failure(self) -> Failure:
-        """What a device replies that raises it."""
+        """The failure that the device sends."""
         return Failure(self.cause, f"refused: {self}")
 
 
 class Reply(NamedTuple):
-    """What has come from a device, or why nothing has.
+    """The reply of a device, or its failure.
 
     Attributes:
-        device: its name, as the transport knows it, whatever the message claims.
-        message: what it sends; nothing is known of it yet.
-        failure: why there is nothing.
+        device: name, authenticated by the transport.
+        message: bytes, not validated yet.
+        failure: failure, if there is no message.
 
     Example:
         >>> failure = Failure(Cause.FAILED, "ran out of memory")
@@ -133,27 +133,27 @@ class Reply(NamedTuple):
 
 @runtime_checkable
 class Transport(Protocol):
-    """Carries messages; how, and with which identities, is its own affair.
+    """A connection from the server to its devices, which authenticates them.
 
-    Failures are replies, too. What comes late may be yielded in a later call. An
+    Failures are yielded as replies. A late reply may be yielded in a later call. An
     exception that a transport raises ends the run, which can be resumed.
     """
 
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
-        """Ask devices what they hold, and yield their enrolments until time is up.
+        """Request enrolments, and yield them until time is up.
 
         Args:
-            names: of the devices.
-            left: returns the seconds that are left.
+            names: names of the devices.
+            left: function that returns the remaining seconds.
         """
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        """Send messages, and yield replies as they arrive, until time is up.
+        """Send messages, and yield replies as they arrive until time is up.
 
         Args:
-            messages: what to send to each device, by name. It may be the same object
-                for all.
-            left: returns the seconds that are left, which a reply may make fewer.
+            messages: message to each device, by name; possibly one object for all.
+            left: function that returns the remaining seconds, which a reply may
+                reduce.
         """

@@ -1,9 +1,9 @@
-"""What travels: arrays by name, in bytes that can hold nothing else.
+"""The wire format: named arrays as bytes, without executable content.
 
-A message is a checksum and then a file of the safetensors format, which any reader of
-that format can read. It is written and read here since the library copies each message
-three times, which for 50 MB takes longer than sending it; a test holds both to each
-other.
+A message is a checksum followed by a file in the safetensors format, which any reader
+of that format can read. This module does not use the safetensors library, which copies
+each message three times: for 50 MB that takes longer than sending it. A test compares
+both.
 """
 
 import json
@@ -24,13 +24,13 @@ from fedbilevel.mathematics import tree
 CHECKSUM = struct.Struct("<I")
 LENGTH = struct.Struct("<Q")
 LONGEST_HEADER = 2**20
-"""Bytes; a header has about a hundred for each array."""
+"""Maximum bytes of a header, which has about 100 for each array."""
 DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(bool),
     "BF16": np.dtype(ml_dtypes.bfloat16),
     **{
-        f"{letter}{bits}": np.dtype(f"{kind}{bits}")
-        for letter, kind, widths in (
+        f"{letter}{bits}": np.dtype(f"{name}{bits}")
+        for letter, name, widths in (
             ("F", "float", (16, 32, 64)),
             ("I", "int", (8, 16, 32, 64)),
             ("U", "uint", (8, 16, 32, 64)),
@@ -38,7 +38,7 @@ DTYPES: dict[str, np.dtype] = {
         for bits in widths
     },
 }
-"""What the format calls each type of number that may travel."""
+"""Supported types by their names in the safetensors format."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -56,10 +56,11 @@ def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
 def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
     """Return messages that differ in their last array only.
 
-    All but the last are read once, however many messages there are.
+    The checksum of all other arrays is computed once.
 
     Args:
-        several: arrays by name, in the same order, of the same shapes and types.
+        several: arrays by name, with the same names, shapes and types in the same
+            order.
 
     Example:
         >>> x = np.ones(2)
@@ -79,14 +80,14 @@ def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
             "data_offsets": [begin, end],
         }
         buffers.append(_bytes(array))
-    words = json.dumps(header).encode()
-    body = [LENGTH.pack(len(words)), words, *buffers[:-1]]
+    text = json.dumps(header).encode()
+    body = [LENGTH.pack(len(text)), text, *buffers[:-1]]
     checksum = 0
     for part in body:
         checksum = zlib.crc32(part, checksum)
     messages = []
-    for one in several:
-        last = [_bytes(array) for array in list(one.values())[-1:]]
+    for named in several:
+        last = [_bytes(array) for array in list(named.values())[-1:]]
         whole = checksum
         for part in last:
             whole = zlib.crc32(part, whole)
@@ -95,7 +96,7 @@ def encode_each(several: Sequence[Mapping[str, np.ndarray]]) -> list[bytes]:
 
 
 def _bytes(array: np.ndarray) -> Any:
-    """Return an array's bytes, without a copy where it lies in order."""
+    """Return an array's bytes, without a copy if it is contiguous."""
     return np.asarray(array, order="C").reshape(-1).view(np.uint8)
 
 
@@ -103,75 +104,80 @@ def decode(message: bytes) -> dict[str, np.ndarray]:
     """Return the arrays of a message; they are views of it.
 
     Raises:
-        RefusedError: if it is anything else; says what.
+        RefusedError: if the message is not valid.
 
     Example:
-        >>> decode(b"surely no message")
+        >>> decode(b"not a message")
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.transport.RefusedError: it was damaged on its way
+        fedbilevel.federation.transport.RefusedError: the message was damaged in
+        transit
     """
     if type(message) is not bytes:
-        raise RefusedError(f"it is a {type(message).__name__} and not bytes")
+        raise RefusedError(f"the message is a {type(message).__name__}, not bytes")
     whole = memoryview(message)
     prefix = CHECKSUM.size + LENGTH.size
     if len(whole) < prefix or CHECKSUM.unpack_from(whole) != (
         zlib.crc32(whole[CHECKSUM.size :]),
     ):
-        raise RefusedError("it was damaged on its way")
+        raise RefusedError("the message was damaged in transit")
     (length,) = LENGTH.unpack_from(whole, CHECKSUM.size)
     if length > min(LONGEST_HEADER, len(whole) - prefix):
-        raise RefusedError("its header is too long")
+        raise RefusedError("the header is too long")
     try:
         header = json.loads(bytes(whole[prefix : prefix + length]))
     except (ValueError, RecursionError):
-        raise RefusedError("its header cannot be read") from None
+        raise RefusedError("the header is not valid JSON") from None
     if type(header) is not dict:
-        raise RefusedError("its header is no table")
+        raise RefusedError("the header is not a JSON object")
     return dict(_arrays(header, whole[prefix + length :]))
 
 
 def _arrays(
     header: dict[str, Any], data: memoryview
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield arrays that lie one after another and leave nothing over."""
+    """Yield the arrays, which must be contiguous and fill the data exactly."""
     expected = 0
     for name, entry in header.items():
         if type(entry) is not dict or set(entry) != {"dtype", "shape", "data_offsets"}:
-            raise RefusedError(f"{name[:50]!r} is not described as an array")
+            raise RefusedError(
+                f"the header entry {name[:50]!r} does not describe an array"
+            )
         dtype, shape = entry["dtype"], entry["shape"]
         known = DTYPES.get(dtype) if type(dtype) is str else None
         if known is None:
-            raise RefusedError(f"{name[:50]!r} has numbers of another type")
+            raise RefusedError(f"{name[:50]!r} has an unsupported type")
         if type(shape) is not list or len(shape) > 32:
-            raise RefusedError(f"{name[:50]!r} has no shape")
-        if not all(type(one) is int and 0 <= one < 2**63 for one in shape):
-            raise RefusedError(f"{name[:50]!r} has no shape")
+            raise RefusedError(f"{name[:50]!r} has no valid shape")
+        if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+            raise RefusedError(f"{name[:50]!r} has no valid shape")
         end = expected + prod(shape) * known.itemsize
         if entry["data_offsets"] != [expected, end] or end > len(data):
-            raise RefusedError(f"{name[:50]!r} does not lie where it should")
+            raise RefusedError(f"{name[:50]!r} has wrong data offsets")
         yield name, _array(data[expected:end], known, shape)
         expected = end
     if expected != len(data):
-        raise RefusedError("more came than its header describes")
+        raise RefusedError("the message is longer than its header describes")
 
 
 def _array(data: memoryview, dtype: np.dtype, shape: list[int]) -> np.ndarray:
     numbers = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype)
     if dtype.kind == "b" and np.any(numbers > 1):
-        raise RefusedError("it holds truth values that are neither true nor false")
+        raise RefusedError("a boolean array has values other than 0 and 1")
     try:
-        # Of no numbers at all there are shapes that the format has and NumPy has not.
+        # The format allows shapes of empty arrays that NumPy does not support.
         return numbers.view(dtype).reshape(shape)
     except ValueError:
-        raise RefusedError("it holds an array of an impossible shape") from None
+        raise RefusedError(
+            "NumPy does not support the shape of an empty array"
+        ) from None
 
 
-def packed(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return a tree as arrays by path.
+def pack(tree: PyTree) -> dict[str, np.ndarray]:
+    """Return the arrays of a tree by path.
 
     Example:
-        >>> packed({"x": 1.0, "y": np.ones(2)})
+        >>> pack({"x": 1.0, "y": np.ones(2)})
         {":['x']": array(1.), ":['y']": array([1., 1.])}
     """
     return {
@@ -180,45 +186,45 @@ def packed(tree: PyTree) -> dict[str, np.ndarray]:
     }
 
 
-def unpacked(arrays: Mapping[str, np.ndarray], form: PyTree) -> PyTree:
-    """Return the tree of arrays by path, if they are exactly of a form.
+def unpack(arrays: Mapping[str, np.ndarray], form: PyTree) -> PyTree:
+    """Return the tree of arrays by path, if names, shapes and types match `form`.
 
     Args:
-        arrays: whatever has come.
-        form: a tree of shapes and types, such as `jax.eval_shape` returns.
+        arrays: arrays by path, not validated.
+        form: tree of shapes and types, as from `jax.eval_shape`.
 
     Raises:
-        RefusedError: if a name, a shape or a type is another; says which.
+        RefusedError: if a name, a shape or a type does not match.
 
     Example:
         >>> form = {"x": jax.ShapeDtypeStruct((2,), np.float32)}
-        >>> unpacked({":['x']": np.ones(2)}, form)
+        >>> unpack({":['x']": np.ones(2)}, form)
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.transport.RefusedError: ['x'] is float64[2] instead
-        of float32[2]
+        fedbilevel.federation.transport.RefusedError: ['x'] is float64[2], expected
+        float32[2]
     """
     paths = jax.tree_util.tree_leaves_with_path(form)
-    wanted = {_name(path): leaf for path, leaf in paths}
-    for name in wanted:
+    expected = {_name(path): leaf for path, leaf in paths}
+    for name in expected:
         if name not in arrays:
-            raise RefusedError(f"{_said(name)} is missing")
+            raise RefusedError(f"{_label(name)} is missing")
     for name in arrays:
-        if name not in wanted:
-            raise RefusedError(f"{_said(name)[:50]!r} was not asked for")
-    for name, leaf in wanted.items():
+        if name not in expected:
+            raise RefusedError(f"{_label(name)[:50]!r} is not expected")
+    for name, leaf in expected.items():
         array = arrays[name]
         if array.dtype != leaf.dtype or array.shape != leaf.shape:
-            found, right = map(tree.form, (array, leaf))
-            raise RefusedError(f"{_said(name)} is {found} instead of {right}")
-    leaves = [arrays[name] for name in wanted]
+            actual, right = map(tree.form, (array, leaf))
+            raise RefusedError(f"{_label(name)} is {actual}, expected {right}")
+    leaves = [arrays[name] for name in expected]
     return jax.tree.unflatten(jax.tree.structure(form), leaves)
 
 
 def _name(path: tuple[object, ...]) -> str:
-    # A lone array has an empty path, and an empty name would be lost among others.
+    # The prefix gives a single array, whose path is empty, a name as well.
     return f":{jax.tree_util.keystr(path)}"
 
 
-def _said(name: str) -> str:
+def _label(name: str) -> str:
     return name.removeprefix(":") or "the array"

@@ -1,4 +1,4 @@
-"""A federation on NVIDIA FLARE: real processes, mutual TLS, sites that may fail."""
+"""Federations on NVIDIA FLARE: separate processes, mutual TLS, fault tolerance."""
 
 from importlib.util import find_spec
 

@@ -4,7 +4,7 @@ from .kits import review
 from .message_limits import message_limit
 from .processes import stop
 from .recipe import FederationRecipe
-from .rehearsals import connected, rehearsal
+from .rehearsals import connected_sites, rehearsal
 from .site_check import check_site
 from .supervision import JobEvent, Supervision
 
@@ -14,7 +14,7 @@ __all__ = [
     "JobEvent",
     "Supervision",
     "check_site",
-    "connected",
+    "connected_sites",
     "message_limit",
     "prepare",
     "rehearsal",

@@ -1,4 +1,4 @@
-"""An administrator asks the server of a federation, and outlives its absences."""
+"""Requests of an administrator to the server, with reconnection."""
 
 import io
 import json
@@ -11,50 +11,47 @@ from typing import Any, TypeVar
 Answer = TypeVar("Answer")
 
 SECONDS = 10.0
-"""To wait for the server."""
+"""Timeout for a connection to the server."""
 GONE = "FINISHED:UNKNOWN"
-"""The state of a job that the server does not know."""
-PATIENCE = 600.0
-"""Seconds for which who was let in before may be refused: a clock may be off, and to it
-a certificate is not valid yet."""
+"""Status of a job that the server does not know."""
+REFUSED_SECONDS = 600.0
+"""Seconds since the last login in which a refused login is retried: with a wrong clock,
+a certificate may seem not valid yet."""
 STALE = 35.0
-"""Seconds after which a site is held for gone: it sends a heartbeat every 10."""
+"""Seconds without a heartbeat after which a site counts as disconnected; it sends one
+every 10 s."""
 
 
 class NotRunningError(RuntimeError):
-    """A job is asked that the server does not run: not yet, not any more, or lost.
-
-    Example:
-        >>> str(NotRunningError("job 7"))
-        'job 7'
-    """
+    """The server does not run the job: it has not begun, has ended, or is lost."""
 
 
 def open_session(kit: Path) -> Any:
-    """Return nvflare's `Session` of an administrator with their server.
+    """Return nvflare's `Session` of an administrator.
 
     Args:
-        kit: the directory of the administrator's startup kit.
+        kit: directory of the administrator's startup kit.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the directory is not such a kit.
 
     Example:
         >>> open_session(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        ValueError: nowhere is no startup kit of an administrator: it has no
-        startup/fed_admin.json.
+        ValueError: nowhere is not a startup kit of an administrator:
+        startup/fed_admin.json is missing. Give the directory that nvflare provision
+        created for an administrator.
     """
     from nvflare.fuel.flare_api.flare_api import Session
 
     session = Session(_username(kit), str(kit), secure_mode=True)
     try:
-        # It prints that it connects.
+        # The session prints its progress.
         with redirect_stdout(io.StringIO()):
             session.try_connect(SECONDS)
     except BaseException:
-        # A Ctrl-C too: threads of a connection would keep the program from ending.
+        # After Ctrl-C, too, open threads would keep the program from ending.
         session.api.close()
         raise
     return session
@@ -64,78 +61,85 @@ def _username(kit: Path) -> str:
     file = kit / "startup" / "fed_admin.json"
     if not file.is_file():
         raise ValueError(
-            f"{kit} is no startup kit of an administrator: it has no "
-            "startup/fed_admin.json."
+            f"{kit} is not a startup kit of an administrator: startup/fed_admin.json "
+            "is missing. Give the directory that nvflare provision created for an "
+            "administrator."
         )
     return str(json.loads(file.read_text())["admin"]["username"])
 
 
 class Administrator:
-    """Asks the server; a session that was lost is opened anew with the next question.
+    """A connection to the server; each request reconnects if necessary.
 
     Args:
-        kit: the directory of the administrator's startup kit.
+        kit: directory of the administrator's startup kit.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the directory is not such a kit.
 
     Example:
         >>> Administrator(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        ValueError: nowhere is no startup kit of an administrator: it has no
-        startup/fed_admin.json.
+        ValueError: nowhere is not a startup kit of an administrator:
+        startup/fed_admin.json is missing. Give the directory that nvflare provision
+        created for an administrator.
     """
 
     def __init__(self, kit: Path) -> None:
         _username(kit)
         self._kit = kit
         self._session: Any = None
-        self._let_in: float | None = None
+        self._login: float | None = None
 
     def connected(self) -> set[str]:
-        """Return the sites that the server has heard of lately.
+        """Return the connected sites.
 
         Raises:
-            ConnectionError: if no server answers, and so do all the others.
+            ConnectionError: if the server does not answer. All other methods raise it
+                as well.
         """
-        found = self._asked(lambda session: session.get_system_info().client_info)
-        # All by the server's clock, whatever it shows.
-        heard = {site.name: site.last_connect_time or 0.0 for site in found}
+        sites = self._request(lambda session: session.get_system_info().client_info)
+        # All times are of the server's clock, which may be wrong.
+        heard = {site.name: site.last_connect_time or 0.0 for site in sites}
         newest = max(heard.values(), default=0.0)
         return {name for name, when in heard.items() if when > newest - STALE}
 
     def running(self, job: str) -> set[str]:
-        """Return the sites at which a job runs."""
-        told = self._asked(lambda session: session.get_client_job_status()) or []
-        return {one["client_name"] for one in told if one.get("job_id") == job}
+        """Return the sites that run a job."""
+        statuses = self._request(lambda session: session.get_client_job_status()) or []
+        return {
+            status["client_name"] for status in statuses if status.get("job_id") == job
+        }
 
     def submit(self, directory: Path) -> str:
-        """Submit a job; return its number."""
-        return self._asked(lambda session: str(session.submit_job(str(directory))))
+        """Submit a job; return its id."""
+        return self._request(lambda session: str(session.submit_job(str(directory))))
 
     def status(self, job: str) -> str:
-        """Return what the server's software calls the state of a job."""
+        """Return NVIDIA FLARE's status of a job."""
         from nvflare.fuel.flare_api.api_spec import JobNotFound
 
-        def question(session: Any) -> str:
+        def read_status(session: Any) -> str:
             try:
                 return str(session.get_job_status(job))
             except JobNotFound:
                 return GONE
 
-        return self._asked(question)
+        return self._request(read_status)
 
     def deployment(self, job: str) -> list[str]:
-        """Return what became of bringing a job to its sites, a line for each."""
-        meta = self._asked(lambda session: session.get_job_meta(job))
+        """Return NVIDIA FLARE's deployment detail of a job, a line for each site."""
+        meta = self._request(lambda session: session.get_job_meta(job))
         return list(map(str, meta.get("job_deploy_detail") or []))
 
-    def ask(self, job: str, topic: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what a running job answers; none if it does not.
+    def ask(
+        self, job: str, topic: str, request: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return a running job's answer to a request; None if it does not answer.
 
         Raises:
-            NotRunningError: if the server does not run it.
+            NotRunningError: if the server does not run the job.
         """
         from nvflare.fuel.flare_api.api_spec import (
             InternalError,
@@ -144,34 +148,34 @@ class Administrator:
             NoReply,
         )
 
-        def question(session: Any) -> dict[str, Any] | None:
+        def send(session: Any) -> dict[str, Any] | None:
             try:
-                answer: dict[str, Any] = session.do_app_command(job, topic, asked)
-            # It is about to begin, or to end.
+                answer: dict[str, Any] = session.do_app_command(job, topic, request)
+            # The job is about to begin, or to end.
             except (InternalError, NoReply):
                 return None
             except (JobNotFound, JobNotRunning) as error:
                 raise NotRunningError(job) from error
             return answer
 
-        return self._asked(question)
+        return self._request(send)
 
     def abort(self, job: str) -> None:
-        """End a job, if it can be reached."""
+        """Abort a job, if the server can be reached."""
         with suppress(ConnectionError):
-            self._asked(lambda session: session.abort_job(job))
+            self._request(lambda session: session.abort_job(job))
 
     def results(self, job: str, directory: Path) -> Path:
-        """Download what a job that is over has left; return where."""
-        return self._asked(
+        """Download the results of a finished job; return their directory."""
+        return self._request(
             lambda session: Path(session.download_job_result(job, str(directory)))
         )
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the session."""
         session, self._session = self._session, None
         if session is not None:
-            # Whether it hears of it or not.
+            # The server may be unreachable.
             with suppress(Exception):
                 session.close()
 
@@ -181,7 +185,7 @@ class Administrator:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _asked(self, question: Callable[[Any], Answer]) -> Answer:
+    def _request(self, call: Callable[[Any], Answer]) -> Answer:
         from nvflare.fuel.flare_api.api_spec import (
             AuthenticationError,
             AuthorizationError,
@@ -189,28 +193,28 @@ class Administrator:
         )
 
         try:
-            # It prints what it does.
+            # The session prints its progress.
             with redirect_stdout(io.StringIO()):
                 if self._session is None:
                     self._session = open_session(self._kit)
-                answer = question(self._session)
-            self._let_in = time.monotonic()
+                answer = call(self._session)
+            self._login = time.monotonic()
             return answer
         except NotRunningError:
             raise
-        # The library raises many kinds, and hardly any is to end a run of days.
+        # nvflare raises many types of exceptions; few of them should end a run.
         except Exception as error:
             refused = isinstance(error, AuthenticationError) and not self._may_return()
             if refused or isinstance(error, AuthorizationError | InvalidJobDefinition):
-                # Another try would be refused as well.
-                said = f"the server of {self._kit} refuses: {error}"
-                raise PermissionError(said) from error
+                # A retry would be refused as well.
+                message = f"The server of {self._kit} refused the request: {error}"
+                raise PermissionError(message) from error
             self.close()
             raise ConnectionError(
                 f"the server of {self._kit} did not answer: {error}"
             ) from error
 
     def _may_return(self) -> bool:
-        """Whether the server let this administrator in not long ago."""
-        let_in = self._let_in
-        return let_in is not None and time.monotonic() - let_in < PATIENCE
+        """Return whether the last login was in the last 600 seconds."""
+        login = self._login
+        return login is not None and time.monotonic() - login < REFUSED_SECONDS

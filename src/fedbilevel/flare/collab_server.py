@@ -1,4 +1,4 @@
-"""What runs at the server: the experiment's rounds, over the sites of a job."""
+"""The server process of a job: run the experiment's rounds with the job's sites."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from fedbilevel.deployment.job_files import arrived
+from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.server_computation import federated_work
 from fedbilevel.deployment.server_report import ServerReport, is_mistake
@@ -18,31 +18,27 @@ from fedbilevel.experiments.federation import model_of
 from fedbilevel.experiments.run import PreparedRun, run_experiment
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment
-from fedbilevel.flare.message_limits import message_limit, too_small
+from fedbilevel.flare.message_limits import check_limit, message_limit
 from fedbilevel.flare.run_directory import run_directory_of
 from fedbilevel.flare.site_failures import BEGUN, OVER, failures_in
 from fedbilevel.flare.transport import Calls, Collab
 from fedbilevel.tracking.records import RECORDS
 
 TOPIC = "fedbilevel"
-"""Of the command by which an administrator asks a running job how it is getting on."""
+"""Topic of the command with which an administrator requests a job's status."""
 RESULTS = "fedbilevel"
-"""The directory of a job's results with what an administrator may have."""
+"""Directory of a job's results that an administrator may download."""
 LEFT = (EXCHANGES, SOLUTION)
-"""The files that a job leaves there, besides its records."""
+"""Files in that directory, besides the records."""
 FAILURE = "failure.json"
-"""The file there that says why a job failed."""
+"""File in that directory with the reason for a job's failure."""
 
 
 class CollabServer:
     """The Collab object of the server.
 
     Args:
-        run_name: the name of the run.
-
-    Example:
-        >>> CollabServer("a1").run_name
-        'a1'
+        run_name: name of the run.
     """
 
     def __init__(self, run_name: str) -> None:
@@ -50,69 +46,77 @@ class CollabServer:
 
     @collab.main
     def run(self) -> None:
-        """Carry out the experiment, from its newest checkpoint if there is one."""
+        """Run the experiment, from its newest checkpoint if there is one."""
         context, workspace = collab.fl_ctx, collab.workspace
         job = context.get_job_id()
-        home = run_directory_of(self.run_name, workspace, job)
-        home.mkdir(parents=True, exist_ok=True)
+        run_directory = run_directory_of(self.run_name, workspace, job)
+        run_directory.mkdir(parents=True, exist_ok=True)
         directory = Path(workspace.get_run_dir(job))
         results = directory / RESULTS
         results.mkdir(parents=True, exist_ok=True)
         (directory / BEGUN).touch()
         calls = Calls(directory)
         reports = ServerReport(
-            home, lambda: calls.awaited, lambda: failures_in(directory)
+            run_directory, lambda: calls.awaited, lambda: failures_in(directory)
         )
 
-        def answer(topic: str, asked: Any, context: Any) -> dict[str, Any]:
-            return reports.answer(asked)
+        def answer(topic: str, request: Any, context: Any) -> dict[str, Any]:
+            return reports.answer(request)
 
         context.get_engine().register_app_command(TOPIC, answer)
 
         def prepare(experiment: Experiment) -> PreparedRun:
-            return _work(experiment, self.run_name, home, reports, calls)
+            return _work(experiment, self.run_name, run_directory, reports, calls)
 
         try:
-            experiment = arrived(
+            experiment = read_job_experiment(
                 Path(workspace.get_app_config_dir(job)),
                 Path(workspace.get_app_custom_dir(job)),
                 Path(workspace.get_root_dir()),
             )
-            with closing(run_experiment(experiment, home, True, prepare)) as steps:
+            with closing(
+                run_experiment(experiment, run_directory, True, prepare)
+            ) as steps:
                 for step in steps:
                     reports.begin(step.round.number)
-                    if reports.stop_is_asked or collab.is_aborted:
+                    if reports.is_stopping or collab.is_aborted:
                         break
         except RunAborted:
             raise
         except Exception as error:
-            # A site that has not reviewed the file is named as it enrols.
+            # A site without the reviewed file reports that itself when it enrols.
             where = "the server: " if isinstance(error, UnknownCodeError) else ""
-            told = {"words": f"{where}{error}", "mistake": is_mistake(error)}
-            (results / FAILURE).write_text(json.dumps(told))
+            failure = {"reason": f"{where}{error}", "mistake": is_mistake(error)}
+            (results / FAILURE).write_text(json.dumps(failure))
             raise
         finally:
             (directory / OVER).touch()
             if calls.any_is_open:
-                # A job that ends waits for its calls, those of dead sites included.
+                # Otherwise the job would wait for all open calls, even of dead sites.
                 context.get_run_abort_signal().trigger(True)
             for name in (RECORDS, *LEFT):
-                if (home / name).exists():
-                    shutil.copy(home / name, results / name)
+                if (run_directory / name).exists():
+                    shutil.copy(run_directory / name, results / name)
 
 
 def _work(
-    experiment: Experiment, run: str, home: Path, reports: ServerReport, calls: Calls
+    experiment: Experiment,
+    run: str,
+    run_directory: Path,
+    reports: ServerReport,
+    calls: Calls,
 ) -> PreparedRun:
     model = model_of(experiment)
     needed = message_limit(model.x, model.y)
-    if reason := too_small(needed):
-        raise ValueError(f"the server cannot take part: {reason}.")
+    if reason := check_limit(needed):
+        raise ValueError(f"The server cannot participate: {reason}.")
 
-    def leave_out(absent: Mapping[str, str]) -> None:
-        # The next jobs do not wait for them as long again.
+    def exclude(absent: Mapping[str, str]) -> None:
+        # The next jobs then do not wait for these sites again.
         for name in calls.present() & absent.keys():
             calls.drop(name, absent[name])
 
     transport = Collab(calls, needed)
-    return federated_work(experiment, model, run, home, transport, reports, leave_out)
+    return federated_work(
+        experiment, model, run, run_directory, transport, reports, exclude
+    )

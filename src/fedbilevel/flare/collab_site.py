@@ -1,4 +1,4 @@
-"""What runs at a site: it answers the server, and computes in a process of its own."""
+"""The site process of a job: pass the server's tasks to a worker process."""
 
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,19 @@ from fedbilevel.deployment.gc_control import GarbageCollector
 from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
-from fedbilevel.flare.message_limits import too_small
+from fedbilevel.flare.message_limits import check_limit
 from fedbilevel.flare.run_directory import RUNS, run_directory_of
 
 SERVER = "server"
-"""What Collab calls the server of a job."""
+"""Collab's name of the server."""
 
 
 class CollabSite:
     """The Collab object of a site.
 
     Args:
-        run_name: the name of the run.
-        seconds: after which a computation is held for hung, and ended.
-
-    Example:
-        >>> CollabSite("a1", seconds=600.0).run_name
-        'a1'
+        run_name: name of the run.
+        seconds: timeout after which a computation is killed.
     """
 
     def __init__(self, run_name: str, seconds: float) -> None:
@@ -37,34 +33,34 @@ class CollabSite:
 
     @collab.publish
     def enrol(self, needed: int) -> bytes | str:
-        """Return what the site tells of its data; text says why it cannot.
+        """Return the site's enrolment, or its failure as text.
 
         Args:
-            needed: bytes of the largest message that the site must take.
+            needed: bytes of the largest message that the site must accept.
         """
-        if reason := too_small(needed):
+        if reason := check_limit(needed):
             return Failure(Cause.UNABLE, f"could not begin: {reason}").encode()
         return self._ask(ENROL)
 
     @collab.publish
     def answer(self, message: bytes) -> bytes | str:
-        """Carry out a task; return what leaves the site, or in words why nothing."""
+        """Return the answer to a task, or the failure as text."""
         return self._ask(message)
 
     @collab.final
     def close(self) -> None:
-        """End the computation's process."""
+        """Kill the worker process."""
         if self._worker is not None:
             self._worker.close()
 
     def _ask(self, message: bytes) -> bytes | str:
-        # All of a job's sites could call: each other's data are none of their business.
+        # Collab lets all sites of a job call this method.
         if collab.caller != SERVER:
-            return RefusedError("only the server may ask").failure.encode()
+            return RefusedError("only the server may call a site").failure.encode()
         if self._worker is None:
             workspace, job = collab.workspace, collab.fl_ctx.get_job_id()
             self._worker = Worker(
-                _answering,
+                _build_answer,
                 collab.site_name,
                 run_directory_of(self.run_name, workspace, job),
                 Path(workspace.get_app_config_dir(job)),
@@ -79,21 +75,21 @@ class CollabSite:
             return self._worker.ask(message, self.seconds)
         except WorkerError as error:
             if self._worker.is_closed:
-                # Nothing of the site's own, but the end of the job.
+                # The job has ended, so this is not a failure of the site.
                 raise
-            # What an exception says may be about data, and stays in the console: the
-            # software's logs may be sent to the server.
+            # An exception's message may contain data, and stays in the site's console:
+            # NVIDIA FLARE's logs may be sent to the server.
             cause = Cause.UNABLE if error.is_final else Cause.FAILED
-            words = f"could not answer: {error.summary}; its console says more"
-            return Failure(cause, words).encode()
+            reason = f"could not answer: {error.summary}; see the site's console.txt"
+            return Failure(cause, reason).encode()
 
 
 def leave_messages_unprinted() -> None:
-    """Keep this process from writing out each message that comes as text.
+    """Keep this process from formatting each received message as text.
 
-    NVIDIA FLARE puts the bytes of a message into a line for debugging, and makes the
-    line whether or not it is logged: for 50 MB it has 200 million characters and takes
-    0.5 s, in which no other thread runs.
+    NVIDIA FLARE formats the bytes of a message for a debug line, even if the line is
+    not logged: for 50 MB the text has 200 million characters and takes 0.5 s, in which
+    no other thread runs.
 
     Example:
         >>> leave_messages_unprinted()
@@ -103,8 +99,8 @@ def leave_messages_unprinted() -> None:
     ConsumableBufferList.__repr__ = object.__repr__
 
 
-def _answering(*arguments: Any) -> Answer:
-    # Here, as the process that waits for answers needs none of it.
-    from fedbilevel.deployment.site_computation import answering
+def _build_answer(*arguments: Any) -> Answer:
+    # Imported here, because only the worker process needs these modules.
+    from fedbilevel.deployment.site_computation import build_answer
 
-    return answering(*arguments)
+    return build_answer(*arguments)

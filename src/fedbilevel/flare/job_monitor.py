@@ -1,4 +1,4 @@
-"""A job under watch: is it over, lost or late, or does it lack a site?"""
+"""The monitor of a running job: detect its end, its loss and missed deadlines."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,35 +9,31 @@ from fedbilevel.deployment.deadlines import ENDING, Deadlines, Progress, Stage
 from fedbilevel.flare.administrator import Administrator, NotRunningError
 from fedbilevel.flare.collab_server import TOPIC
 
-LOOK = 5.0
-"""Seconds between two looks at which sites take part."""
+CHECK_SECONDS = 5.0
+"""Seconds between two checks of the sites that run the job."""
 SILENCE = 30.0
-"""Seconds without an answer after which a job that had answered is held for lost."""
+"""Seconds without an answer after which a job that has answered before is aborted."""
 ABORTING = 30.0
-"""Seconds for a job that is aborted to end."""
+"""Timeout in seconds for an aborted job to end."""
 LOST = 5
-"""Answers that a job does not run after which it is lost, though said to be running."""
+"""Answers that the job does not run, after which a job with status RUNNING is lost."""
 
 
 class JobMonitor:
-    """Asks a job how it is, and whether it is over, lost, late, or lacks a site.
+    """The monitor of a job: polls its status and aborts it after a missed deadline.
 
     Args:
-        administrator: reaches the server.
-        job: its number.
-        present: the sites that it was submitted for.
-        sites: returns all that could take part now.
-        deadlines: seconds for what a job waits for.
-        reach: counts the seconds for which the server does not answer.
+        administrator: connection to the server.
+        job: id of the job.
+        present: sites that the job was submitted for.
+        sites: function that returns all sites that could participate.
+        deadlines: timeouts of the job's stages.
+        connection: timer of the server's silence.
 
     Attributes:
-        stopping: whether it is to end after its round.
-        words: why it has to be followed by another, if it has.
+        stopping: whether the job shall end after its round.
+        reason: reason for another job after this one.
         idle: sites of the job that are connected but do not run it.
-
-    Example:
-        >>> JobMonitor.__name__
-        'JobMonitor'
     """
 
     def __init__(
@@ -47,16 +43,16 @@ class JobMonitor:
         present: Iterable[str],
         sites: Callable[[], set[str]],
         deadlines: Deadlines,
-        reach: Connection,
+        connection: Connection,
     ) -> None:
         self._administrator, self._job, self._sites = administrator, job, sites
         self._present = set(present)
-        self._deadlines, self._reach = deadlines, reach
+        self._deadlines, self._connection = deadlines, connection
         self._progress = Progress(deadlines)
         self._submitted = time.monotonic()
         self._heard: float | None = None
         self._exchanging: float | None = None
-        self._looked = 0.0
+        self._checked = 0.0
         self._absent: set[str] = set()
         self._was_cut_off = False
         self._not_running = 0
@@ -66,123 +62,122 @@ class JobMonitor:
         self._notice: str | None = None
         self.stopping = False
         self.idle: set[str] = set()
-        self.words = "the job ended before its last round"
+        self.reason = "the job ended before its last round"
 
     def over(self) -> bool:
-        """Return whether there is nothing more to expect of the job.
+        """Return whether the job has ended; abort it if it is lost or overdue.
 
         Raises:
-            UnreachableError: the server has not answered for too long.
+            UnreachableError: if the server has not answered for too long.
         """
         try:
             status = self._administrator.status(self._job)
         except ConnectionError as error:
             self._miss(error)
-            # Nor is the job to be seen. If the server answers and only the job cannot
-            # be asked, time goes on.
+            # Time without a connection is not the job's. If the server answers but the
+            # job does not, the deadline continues.
             self._progress.pause()
             return self._is_late()
-        self._reach.answered()
+        self._connection.note_answer()
         if status.startswith("FINISHED"):
-            # One that was to stop has its reason already, whatever it is called.
+            # A stopped or aborted job has its reason already.
             if not self.stopping and self._aborted is None:
-                self.words = f"the job ended before its last round ({status})"
+                self.reason = f"the job ended before its last round ({status})"
             return True
         if self._aborted is not None:
-            # Before its end it has left no results.
+            # Its results are available only after its end.
             return time.monotonic() - self._aborted > ABORTING
         silent = 0.0 if self._heard is None else time.monotonic() - self._heard
         if status == "RUNNING" and self._not_running >= LOST:
-            self.words = "the server has lost the job"
+            self.reason = "the server no longer runs the job"
         elif silent > SILENCE:
-            self.words = f"the job was silent for {SILENCE:.0f} seconds"
+            self.reason = f"the job did not answer for {SILENCE:.0f} seconds"
         elif overdue := self._progress.overdue():
-            self.words = f"the job {overdue}"
+            self.reason = f"the job {overdue}"
         elif not self._is_late():
             return False
         self._administrator.abort(self._job)
         self._aborted = time.monotonic()
         return False
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the job tells, if it does.
+    def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the job's status report, or None if it does not answer.
 
         Raises:
-            UnreachableError: the server has not answered for too long.
+            UnreachableError: if the server has not answered for too long.
         """
         try:
-            told = self._administrator.ask(
-                self._job, TOPIC, {**question, "stop": self._is_to_stop()}
+            report = self._administrator.ask(
+                self._job, TOPIC, {**request, "stop": self._is_to_stop()}
             )
         except ConnectionError as error:
             self._miss(error)
             return None
         except NotRunningError:
-            # So it is for a while whenever a job ends, but what a server that was
-            # started again does not run it will never run.
+            # This also happens for a while when a job ends. A restarted server never
+            # runs the job again, so count only after a lost connection.
             self._not_running += self._was_cut_off
             return None
         self._not_running = 0
-        if told is not None:
+        if report is not None:
             self._heard = time.monotonic()
             if not self._is_to_end:
-                self._progress.at(Stage(*told["stage"]))
-            if told["exchange"] is not None and self._exchanging is None:
+                self._progress.at(Stage(*report["stage"]))
+            if report["exchange"] is not None and self._exchanging is None:
                 self._exchanging = self._heard
-        return told
+        return report
 
     def notice(self) -> str | None:
-        """Return what is to be said of the server, once."""
+        """Return a notice about the server to print, once."""
         notice, self._notice = self._notice, None
         return notice
 
     def await_end(self) -> None:
-        """Expect the job to end, as its last round is measured."""
+        """Expect the job to end, after the measurement of its last round."""
         self._is_to_end = True
         self._progress.at(Stage(-1, ENDING, []))
 
     def stop(self) -> None:
-        """Have the job end after its round, or after a while if it does not."""
+        """Stop the job after its round; abort it if it does not end in time."""
         self.stopping = True
-        patience = SILENCE + self._deadlines.round
-        self._until = self._until or time.monotonic() + patience
+        timeout = SILENCE + self._deadlines.round
+        self._until = self._until or time.monotonic() + timeout
 
     def _miss(self, error: Exception) -> None:
         self._was_cut_off = True
         if self._aborted is None:
-            self.words = str(error)
-        # Nor could the job answer, which may well go on.
+            self.reason = str(error)
+        # The job may be running although its server does not answer.
         self._heard = None
-        self._notice = self._reach.missed(str(error)) or self._notice
+        self._notice = self._connection.note_miss(str(error)) or self._notice
 
     def _is_late(self) -> bool:
-        """Whether it was to stop, and has not."""
+        """Return whether the job should have stopped by now."""
         return self._until is not None and time.monotonic() > self._until
 
     def _is_to_stop(self) -> bool:
-        """Whether a site is back that cannot join the job, which is then made anew."""
-        now = time.monotonic()
+        """Return whether to stop the job, so that a returned site can join the next."""
+        current = time.monotonic()
         if self.stopping or self._exchanging is None:
             return self.stopping
-        # Not at once: a job takes its time to begin, and a site may come and go.
-        if now - self._exchanging < self._exchanging - self._submitted:
+        # Not at once: a new job takes time to begin, and a site may leave again.
+        if current - self._exchanging < self._exchanging - self._submitted:
             return False
-        if now - self._looked < LOOK:
+        if current - self._checked < CHECK_SECONDS:
             return False
-        self._looked = now
+        self._checked = current
         running = self._administrator.running(self._job)
         absent = (self._administrator.connected() & self._sites()) - running
         back = absent & self._absent
         self._absent = absent
         if not running:
             return False
-        # One that was asked for this job has left it, or has not taken it: the job is
-        # made anew for it when it was left out for a while, each time for longer. Or
-        # else a site that takes no job would have every job made anew at once.
+        # A site that has left or refused this job is suspended first, for longer each
+        # time. Otherwise a site that refuses every job would stop every job.
         idle = (back & self._present) - self.idle
         self.idle |= idle
         back -= idle
         if back:
             self.stopping = True
-            self.words = f"{', '.join(sorted(back))} can take part again"
+            self.reason = f"{', '.join(sorted(back))} can participate again"
         return self.stopping

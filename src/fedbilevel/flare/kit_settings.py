@@ -1,4 +1,4 @@
-"""What this package wants set in a startup kit, besides what provisioning sets."""
+"""The settings of a startup kit that this package needs, besides those of nvflare."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from fedbilevel.flare.message_limits import DEFAULT, SETTING
 
 COMMUNICATION = "comm_config.json"
 POLICY = "authorization.json"
-# A site sends a heartbeat every 10 s: a server that misses three holds it for dead.
+# A site sends a heartbeat every 10 s; after three misses it counts as dead.
 DEAD_AFTER = 30
-# What a job of this package names. A server or site refuses a job that names others,
-# unless the job brings code along and its submitter has the right to do so.
+# Classes that a job of this package names. A server or site refuses a job that names
+# others, unless the job contains code and its submitter has the right to bring code.
 CLASSES = (
     "fedbilevel.flare.collab_server.CollabServer",
     "fedbilevel.flare.collab_site.CollabSite",
@@ -22,8 +22,8 @@ CLASSES = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
-# A message of which nothing more comes holds a thread, and its room, for so many
-# seconds (300 by default).
+# Seconds after which an unfinished message without new data is dropped, which frees its
+# thread and memory (300 by default).
 READ_TIMEOUT, STALLED = "streaming_read_timeout", 60
 FAILURES = {
     "id": "fedbilevel_site_failures",
@@ -32,7 +32,7 @@ FAILURES = {
 }
 
 
-# Rights of a role for which nvflare's policy has one word instead of a table.
+# Rights of a role for which nvflare's policy has a single value instead of a table.
 RIGHTS = (
     "submit_job",
     "clone_job",
@@ -52,36 +52,35 @@ def prepare(
     *,
     code_from_outside: bool = False,
 ) -> None:
-    """Write what a kit's `local` directory lacks, on the machine where it is to run.
+    """Write the settings of a kit's `local` directory, on the machine that will run it.
 
     Server and sites allow the classes that jobs of this package name; a site allows no
-    others until its operator adds some. A server keeps jobs and snapshots in its kit,
-    not in `/tmp/nvflare`, notices a dead site after 30 s, not 10 minutes, and lets who
-    has the role `lead` ask their own jobs how they are getting on. A site keeps its
-    error log to itself, and refuses jobs that bring code, whoever submits them, unless
-    it has a policy of its own already: it executes problem files that were reviewed
-    there (`review`). It gets a secret salt and the rules that it holds servers to, in
-    `site_rules.toml`, for its operator to edit. No process of the kit takes larger
-    messages than the limit, nor sets room aside for them. All else stays as it was set,
-    rules and salt included.
+    others until its operator adds them. A server stores jobs and snapshots in its kit,
+    not in `/tmp/nvflare`, detects a dead site after 30 s, not 10 minutes, and allows
+    the role `lead` to request the status of their own jobs. A site does not send its
+    error log, and refuses all jobs that contain code, unless it already has a policy:
+    it executes problem files that were reviewed there (`review`). It gets a secret salt
+    and the rules in `site_rules.toml`, which its operator may edit. The kit's processes
+    refuse messages larger than the limit before they allocate memory. All other
+    settings stay unchanged, including existing rules and salt.
 
     Args:
         kit: Startup kit of a server or site.
-        rules: Of a site that has none yet.
-        message_limit: Bytes of the largest message; `message_limits.message_limit`
-            returns what a model needs.
-        code_from_outside: Whether a site takes code from whoever has the right `byoc`.
-            A policy that the site has stays as it is, one that was written here at an
-            earlier time too: remove `local/authorization.json` to be without.
+        rules: Rules of a site that has none yet.
+        message_limit: Maximum bytes of a message; `message_limits.message_limit`
+            returns the limit that a model needs.
+        code_from_outside: Whether a site accepts code from users with the right `byoc`.
+            An existing policy stays unchanged, even if an earlier call wrote it: remove
+            `local/authorization.json` to replace it.
 
     Raises:
-        ValueError: If the directory is no such kit.
+        ValueError: If the directory is not such a kit.
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> with TemporaryDirectory() as directory:
-        ...     server = provisioned(Path(directory), ["site-1"]).server
+        ...     server = provision_kits(Path(directory), ["site-1"]).server
         ...     prepare(server)
         ...     written = (server / "local" / "resources.json").read_text()
         >>> json.loads(written)["servers"][0]["heart_beat_timeout"]
@@ -92,17 +91,17 @@ def prepare(
     resources = _settings(kit / "local", "resources.json")
     is_site = "servers" not in resources
     if is_site and first:
-        # Of the classes that nvflare allows by default some read tables: a job that
-        # names them would pass by the rules of the site.
+        # Some classes that nvflare allows by default read tables: a job that names
+        # them would bypass the rules of the site.
         resources["class_allow_list"] = []
         resources["class_list_enforcement_mode"] = "enforce"
     allowed = resources.setdefault("class_allow_list", [])
     allowed += [name for name in CLASSES if name not in allowed]
     if not is_site:
-        _keep_to_the_kit(resources, kit.absolute())
-        _let_submitters_ask(kit / "local")
+        _store_in_kit(resources, kit.absolute())
+        _allow_status_requests(kit / "local")
     else:
-        # Errors may quote data. (nvflare 2.9.0 overlooks it in a project's file.)
+        # Errors may quote data. (nvflare 2.9.0 ignores the setting in a project file.)
         resources["allow_log_streaming"] = False
         write_site_files(kit / "local", rules)
         if not code_from_outside:
@@ -114,7 +113,7 @@ def prepare(
     _write(kit / "local", COMMUNICATION, communication | limits)
 
 
-def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
+def _store_in_kit(resources: dict[str, Any], kit: Path) -> None:
     resources["servers"][0]["heart_beat_timeout"] = DEAD_AFTER
     storage = resources["snapshot_persistor"]["args"]["storage"]
     storage["args"]["root_dir"] = str(kit / "snapshots")
@@ -125,32 +124,33 @@ def _keep_to_the_kit(resources: dict[str, Any], kit: Path) -> None:
             component["args"]["uri_root"] = str(kit / "jobs")
 
 
-def _let_submitters_ask(local: Path) -> None:
-    """Grant what nvflare's policy gives to project administrators alone."""
+def _allow_status_requests(local: Path) -> None:
+    """Grant submitters a right that nvflare gives to project administrators only."""
     policy = _settings(local, POLICY)
     rights = policy["permissions"].get("lead")
-    # In place of a table there may be one word for all rights.
+    # A policy may have a single value for all rights instead of a table.
     if isinstance(rights, dict):
         rights.setdefault("app_command", "n:submitter")
         _write(local, POLICY, policy)
 
 
 def _refuse_code(local: Path) -> None:
-    """Have a site refuse jobs that bring code, unless it has a policy."""
+    """Write a policy that refuses jobs with code, unless the site has a policy."""
     if (local / POLICY).exists():
         return
     policy = _settings(local, POLICY)
     for role, rights in policy["permissions"].items():
-        given = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
-        policy["permissions"][role] = {**given, "byoc": "none"}
+        table = dict.fromkeys(RIGHTS, rights) if isinstance(rights, str) else rights
+        policy["permissions"][role] = {**table, "byoc": "none"}
     _write(local, POLICY, policy)
 
 
 def _settings(local: Path, name: str) -> dict[str, Any]:
-    """Return the settings of a kit: its own, or those that it was provisioned with."""
-    own = local / name
-    found = own if own.exists() else local / f"{name}.default"
-    settings: dict[str, Any] = json.loads(found.read_text())
+    """Return the settings of a kit, or the defaults that nvflare provision wrote."""
+    file = local / name
+    if not file.exists():
+        file = local / f"{name}.default"
+    settings: dict[str, Any] = json.loads(file.read_text())
     return settings
 
 

@@ -5,58 +5,58 @@ from pathlib import Path
 from fedbilevel.deployment.local_code import install_code
 
 NEEDED = "resources.json", "authorization.json"
-"""Files of the directory `local`, perhaps as provisioned, with `.default` behind."""
+"""Files of the directory `local`; after provisioning they end in `.default`."""
 
 
 def require_kit(kit: Path) -> None:
-    """Refuse a directory that is no startup kit of a server or site.
+    """Raise if a directory is not a startup kit of a server or site.
 
     Args:
-        kit: The directory, which holds `local` and `startup`.
+        kit: Directory that should contain `local` and `startup`.
 
     Raises:
-        ValueError: Says what the directory lacks, and which is meant.
+        ValueError: If a file is missing.
 
     Example:
         >>> require_kit(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        ValueError: nowhere is no startup kit of a server or site: there is no
-        local/resources.json.default in it. Give the directory that nvflare provision has
-        made for that server or site, with local and startup in it.
+        ValueError: nowhere is not a startup kit of a server or site:
+        local/resources.json.default is missing. Give the directory that nvflare
+        provision created for that server or site.
     """
     for name in NEEDED:
-        places = (kit / "local" / name, kit / "local" / f"{name}.default")
-        if not any(place.is_file() for place in places):
+        paths = (kit / "local" / name, kit / "local" / f"{name}.default")
+        if not any(path.is_file() for path in paths):
             raise ValueError(
-                f"{kit} is no startup kit of a server or site: there is no "
-                f"local/{name}.default in it. Give the directory that nvflare provision "
-                "has made for that server or site, with local and startup in it."
+                f"{kit} is not a startup kit of a server or site: "
+                f"local/{name}.default is missing. Give the directory that nvflare "
+                "provision created for that server or site."
             )
 
 
 def review(kit: Path, file: Path) -> str:
-    """Allow a problem file that you have read to be executed for jobs that name it.
+    """Allow jobs to execute a problem file that you have reviewed.
 
-    The file is copied into the kit; jobs name it by its SHA-256, so that any change to
-    it needs another review. To allow it no longer, remove it from the directory
-    `local/problems` of the kit. Neither needs a restart.
+    The file is copied into the kit. Jobs name it by its SHA-256, so that any change
+    needs another review. To revoke it, remove it from the directory `local/problems` of
+    the kit. Neither needs a restart.
 
     Args:
         kit: Startup kit of a server or site.
-        file: That you have read, with all that it imports.
+        file: Problem file that you have read, with all that it imports.
 
     Returns:
         The SHA-256 of the file.
 
     Raises:
-        ValueError: If the directory is no such kit, or the file no Python that could be
-            executed. Nothing is allowed then.
+        ValueError: If the directory is not such a kit, or the file is not valid Python.
+            Nothing is allowed then.
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from fedbilevel.flare.provisioning import provisioned
-        >>> kit = provisioned(Path(mkdtemp()), ["site-1"]).sites["site-1"]
+        >>> from fedbilevel.flare.provisioning import provision_kits
+        >>> kit = provision_kits(Path(mkdtemp()), ["site-1"]).sites["site-1"]
         >>> (kit / "hospitals.py").write_text("SITES = ()")
         10
         >>> len(review(kit, kit / "hospitals.py"))

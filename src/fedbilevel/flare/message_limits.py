@@ -1,4 +1,4 @@
-"""The largest message that a process of a federation takes, from the model's size."""
+"""The maximum message size of a federation's processes, from the model's size."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ import jax
 import numpy as np
 
 BASE = 8 * 2**20
-"""Bytes for what the software sends of its own, and for a small model's answers."""
+"""Bytes for NVIDIA FLARE's own messages, and for the answers of a small model."""
 COPIES = 8
-"""Arrays as large as x and y together that one message may hold; the most are six."""
+"""Arrays of the size of x and y together in one message; algorithms use at most six."""
 DEFAULT = 256 * 2**20
-"""The limit of a kit whose model is not known yet: models of up to 32 MB."""
+"""Default limit of a kit, for models of up to 32 MB."""
 SETTING = "streaming_max_blob_size"
-"""What NVIDIA FLARE calls it, in `local/comm_config.json`."""
+"""NVIDIA FLARE's name of the limit in `local/comm_config.json`."""
 
 
 def message_limit(*arrays: Any) -> int:
-    """Return the bytes that a message of a model may have.
+    """Return the maximum message size of a model in bytes.
 
     Args:
         arrays: x and y, each an array or a pytree of arrays.
@@ -29,14 +29,14 @@ def message_limit(*arrays: Any) -> int:
     return BASE + COPIES * sum(leaf.nbytes for leaf in leaves)
 
 
-def too_small(needed: int) -> str | None:
-    """Return what to do if this process takes smaller messages than are needed.
+def check_limit(needed: int) -> str | None:
+    """Return an error text if this process's message limit is too small, else None.
 
     Args:
-        needed: the limit that the model asks for, in bytes.
+        needed: limit that the model needs, in bytes.
 
     Example:
-        >>> too_small(10**6)
+        >>> check_limit(10**6)
     """
     from nvflare.fuel.f3.comm_config import CommConfigurator
 
@@ -44,7 +44,7 @@ def too_small(needed: int) -> str | None:
     if limit >= needed:
         return None
     return (
-        f"its kit takes messages of up to {limit} bytes, but the model asks for "
+        f"its kit accepts messages of up to {limit} bytes, but the model needs "
         f"{needed}; call fedbilevel.flare.prepare(kit, message_limit={needed})"
         " and start it again"
     )

@@ -1,4 +1,4 @@
-"""Start and stop what a startup kit runs, down to the last process."""
+"""Start and stop all processes of a startup kit."""
 
 import os
 import signal
@@ -10,32 +10,31 @@ from pathlib import Path
 
 import psutil
 
-# Inherited by all that a kit starts, whatever session or group it moves to.
+# Environment variable that all processes of a kit inherit, in any session or group.
 MARK = "FEDBILEVEL_KIT"
 GRACE = 2.0
-# The software keeps a thread for each message that came, as long as it might come again
-# (60 s by default): thousands where exchanges take milliseconds, as they do on one
-# machine.
+# NVIDIA FLARE keeps a thread for each received message until its retry timeout (60 s by
+# default): thousands of threads on one machine, where exchanges take milliseconds.
 RESENT = {"NVFLARE_STREAMING_RETRY_TIMEOUT": "3", "NVFLARE_STREAMING_RETRY_WAIT": "1"}
 
 
 def start(kit: Path) -> None:
-    """Start a server or site as its startup kit does, watchdog included.
+    """Start a server or site with the start script of its kit, including its watchdog.
 
-    The processes inherit this one's environment and use this Python. They outlive
-    this process; what they print goes to `console.txt` in the kit.
+    The processes inherit this environment and use this Python. They outlive this
+    process; their output goes to `console.txt` in the kit.
 
     Args:
         kit: Startup kit of a server or site.
 
     Raises:
-        RuntimeError: The kit runs already.
+        RuntimeError: If the kit runs already.
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> with TemporaryDirectory() as directory:
-        ...     site = provisioned(Path(directory), ["site-1"]).sites["site-1"]
+        ...     site = provision_kits(Path(directory), ["site-1"]).sites["site-1"]
         ...     start(site)
         ...     stop(site)
     """
@@ -54,7 +53,7 @@ def start(kit: Path) -> None:
             MARK: _mark(kit),
         }
     )
-    # It would lead the kit's processes to another directory than the kit.
+    # This variable would make the kit's processes use another directory.
     environment.pop("NVFL_WORKSPACE", None)
     with (kit / "console.txt").open("ab") as console:
         subprocess.run(
@@ -69,7 +68,7 @@ def start(kit: Path) -> None:
 
 
 def stop(*kits: Path) -> None:
-    """End all processes of startup kits: asked first, killed after 2 s.
+    """End all processes of startup kits: by SIGTERM first, by SIGKILL after 2 s.
 
     Args:
         kits: Startup kits of servers or sites, which need not run.
@@ -78,28 +77,29 @@ def stop(*kits: Path) -> None:
         >>> stop(Path("a kit that does not run"))
     """
     ends = time.monotonic() + GRACE
-    told: set[psutil.Process] = set()
-    # A process may start another while it is told to end: look until none is left.
-    while running := _alive(told.union(*map(_processes, kits))):
+    signalled: set[psutil.Process] = set()
+    # A process may start another meanwhile: repeat until none is left.
+    while running := _alive(signalled.union(*map(_processes, kits))):
         late = time.monotonic() > ends
-        for process in running if late else running - told:
-            # It may end by itself meanwhile.
+        for process in running if late else running - signalled:
+            # The process may have ended meanwhile.
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL if late else signal.SIGTERM)
-        told |= running
+        signalled |= running
         time.sleep(0.05)
     for kit in kits:
         _forget_processes(kit)
 
 
 def pids(kit: Path) -> list[int]:
-    """Processes of a kit that `start` started, and all that these started.
+    """Return the ids of a kit's processes, including their children.
 
     Args:
         kit: Startup kit of a server or site.
 
     Returns:
-        Their ids: watchdog, server or site, the workers of its jobs, their children.
+        Ids of the watchdog, of the server or site, of its jobs' workers and their
+        children.
 
     Example:
         >>> pids(Path("a kit that does not run"))
@@ -113,21 +113,21 @@ def _mark(kit: Path) -> str:
 
 
 def _processes(kit: Path) -> set[psutil.Process]:
-    wanted = _mark(kit)
-    return {each for each in psutil.process_iter() if _marked(each) == wanted}
+    mark = _mark(kit)
+    return {process for process in psutil.process_iter() if _mark_of(process) == mark}
 
 
-def _marked(process: psutil.Process) -> str | None:
+def _mark_of(process: psutil.Process) -> str | None:
     try:
         mark: str | None = process.environ().get(MARK)
     except (psutil.Error, OSError):
-        # It ended meanwhile, or is another user's and thus none of ours.
+        # The process has ended, or belongs to another user.
         return None
     return mark
 
 
 def _alive(processes: set[psutil.Process]) -> set[psutil.Process]:
-    # One that ended is listed until its parent takes note, which may be never.
+    # A zombie is listed until its parent waits for it, which may be never.
     return {
         process
         for process in processes
@@ -143,6 +143,6 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def _forget_processes(kit: Path) -> None:
-    # Another process may bear these ids by now, and the watchdog would wait for it.
+    # Another process may have these ids by now, and the watchdog would wait for it.
     for name in ("daemon_pid.fl", "pid.fl", "shutdown.fl", "restart.fl"):
         (kit / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Startup kits for a federation on this machine: certificates, roles, directories."""
+"""Startup kits for a rehearsal on this machine: certificates, roles, directories."""
 
 import json
 import logging
@@ -19,18 +19,13 @@ LEAD = "lead@rehearsal.org"
 
 
 class Kits(NamedTuple):
-    """Where the startup kits of a federation are.
+    """The paths of a federation's startup kits.
 
     Attributes:
         server: Kit of the server.
         sites: Kit of each site, by name.
         admin: Kit of the project's administrator.
-        lead: Kit of whoever submits jobs.
-
-    Example:
-        >>> sites = {"site-1": Path("site-1")}
-        >>> Kits(Path("server"), sites, Path("admin"), Path("lead")).admin.name
-        'admin'
+        lead: Kit of the submitter of jobs.
     """
 
     server: Path
@@ -39,85 +34,80 @@ class Kits(NamedTuple):
     lead: Path
 
 
-def provisioned(
+def provision_kits(
     directory: Path, sites: Sequence[str], message_limit: int = DEFAULT
 ) -> Kits:
-    """Startup kits for a server and sites on this machine, made if not there yet.
+    """Create startup kits for a server and sites on this machine, if missing.
 
-    The server answers on the loopback only, at a free port, and keeps jobs and
-    snapshots in its own kit. Sites draw the samples of a simulation and answer
-    whatever they are asked: their rules are those of a rehearsal.
+    The server listens on the loopback interface only, at a free port, and stores jobs
+    and snapshots in its kit. Sites use the rules `REHEARSAL`: they draw the samples of
+    a simulation, without limits.
 
     Args:
-        directory: Where the kits are, or are made.
+        directory: Directory of the kits.
         sites: Names of the sites.
-        message_limit: Bytes of the largest message.
+        message_limit: Maximum bytes of a message.
 
     Returns:
-        Where each kit is.
+        Paths of the kits.
 
     Raises:
-        ValueError: The directory holds the kits of other sites, or has a space in its
-            path.
-        RuntimeError: A kit could not be made.
+        ValueError: If the directory contains the kits of other sites, or its path
+            contains a space.
+        RuntimeError: If nvflare could not create a kit.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
-        ...     kits = provisioned(Path(directory), ["site-1"])
+        ...     kits = provision_kits(Path(directory), ["site-1"])
         ...     (kits.sites["site-1"] / "startup" / "client.crt").exists()
         True
     """
     if any(map(str.isspace, str(directory.absolute()))):
         raise ValueError(
-            f"{str(directory.absolute())!r} has a space in it, with which NVIDIA FLARE "
-            "starts no process; give a --directory without one."
+            f"The path {str(directory.absolute())!r} contains a space, which NVIDIA "
+            "FLARE does not support; give a --directory without spaces."
         )
-    made = directory.absolute() / PROJECT / "prod_00"
-    own = {name: made / name for name in sites}
-    kits = Kits(made / SERVER, own, made / ADMIN, made / LEAD)
-    if made.exists():
-        found = {kit.name for kit in made.iterdir()} - {SERVER, ADMIN, LEAD}
-        if found != set(sites):
+    parent = directory.absolute() / PROJECT / "prod_00"
+    site_kits = {name: parent / name for name in sites}
+    kits = Kits(parent / SERVER, site_kits, parent / ADMIN, parent / LEAD)
+    if parent.exists():
+        names = {kit.name for kit in parent.iterdir()} - {SERVER, ADMIN, LEAD}
+        if names != set(sites):
             raise ValueError(
-                f"{directory} holds the kits of {', '.join(sorted(found))}, not of "
+                f"{directory} contains the kits of {', '.join(sorted(names))}, not of "
                 f"{', '.join(sorted(sites))}; choose another directory."
             )
     else:
         _provision(_project(sites, _free_port()), directory.absolute())
     for kit in (kits.server, *kits.sites.values()):
-        # Whoever rehearses runs a file of their own, and compares it with a simulation.
+        # A rehearsal runs the user's own file, and must equal a simulation.
         prepare(kit, REHEARSAL, message_limit, code_from_outside=True)
     return kits
 
 
 def port(server: Path) -> int:
-    """The one port on which the server of a kit answers.
+    """Return the port on which the server of a kit listens.
 
     Args:
         server: Kit of a server.
 
-    Returns:
-        The port.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
-        ...     20000 <= port(provisioned(Path(directory), ["site-1"]).server) < 32768
+        ...     kits = provision_kits(Path(directory), ["site-1"])
+        ...     20000 <= port(kits.server) < 32768
         True
     """
-    said = json.loads((server / "startup" / "fed_server.json").read_text())
-    return int(said["servers"][0]["service"]["target"].rpartition(":")[2])
+    settings = json.loads((server / "startup" / "fed_server.json").read_text())
+    return int(settings["servers"][0]["service"]["target"].rpartition(":")[2])
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing on this machine's loopback answers at a port yet.
+    """Return whether a server could listen at a port of the loopback interface.
 
     Args:
-        port: The port.
-
-    Returns:
-        Whether a server could listen there.
+        port: Port number.
 
     Example:
         >>> with socket.create_server(("127.0.0.1", 0)) as server:
@@ -132,8 +122,8 @@ def is_free(port: int) -> bool:
 
 
 def _free_port() -> int:
-    # Below the ports that systems give to outgoing connections: a server that its
-    # watchdog starts again must find its port free.
+    # Below the ephemeral ports of outgoing connections, so that the port is still free
+    # when the watchdog restarts the server.
     ports = random.sample(range(20000, 32768), 100)
     return next(port for port in ports if is_free(port))
 
@@ -169,13 +159,15 @@ def _provision(project: dict[str, Any], directory: Path) -> None:
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    # It will hold the private keys of all, that of the authority included.
+    # It will contain all private keys, including the certificate authority's.
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     (directory / PROJECT).mkdir(mode=0o700)
     provisioner = Provisioner(str(directory), prepare_builders(project))
-    # Without a logger it prints.
+    # Without a logger the provisioner prints.
     log = logging.getLogger(__name__)
-    done = provisioner.provision(prepare_project(project), logger=log)
-    if done.get(CtxKey.BUILD_ERROR):
-        reasons = "; ".join(done.get(CtxKey.ERRORS, []))
-        raise RuntimeError(f"no startup kits could be made in {directory}: {reasons}")
+    context = provisioner.provision(prepare_project(project), logger=log)
+    if context.get(CtxKey.BUILD_ERROR):
+        reasons = "; ".join(context.get(CtxKey.ERRORS, []))
+        raise RuntimeError(
+            f"nvflare could not create startup kits in {directory}: {reasons}"
+        )

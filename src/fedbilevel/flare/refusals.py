@@ -1,56 +1,50 @@
-"""Sites that do not take a job: their rights of others, or their kit, forbid it."""
+"""Sites that refuse a job: their authorisation policy or their kit forbids it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedbilevel.federation.transport import LONGEST
 from fedbilevel.flare.administrator import Administrator
 
-REFUSED = "did not take the job"
+REFUSED = "refused the job"
 NO_REPLY = f"{REFUSED}: no reply"
-"""How the words begin for a site that did not answer: it may take the next job."""
+"""Prefix of the reason for a site that did not answer: it may accept the next job."""
 
 CODE = "BYOC"
-"""What NVIDIA FLARE calls a job that brings code."""
-NO_RIGHT = (
-    'Let their operators allow it, as docs/operations.md says under "Who may do what".'
-)
+"""NVIDIA FLARE's name for a job that brings code."""
+NO_RIGHT = 'Ask their operators to allow it (docs/operations.md, "Who may do what").'
 BROUGHT_CODE = (
-    "The job brings the file of its problem. Have operators of the server and of all "
-    "sites read that file, and set local_code = true in [federation]: then no code "
-    'travels (docs/operations.md, "Code that was read first").'
+    "The job contains its problem file. Ask the operators of the server and of all "
+    "sites to review that file, and set local_code = true in [federation]: then the "
+    'job contains no code (docs/operations.md, "Code that was read first").'
 )
 
 
 def refusals_of(
     administrator: Administrator, job: str, sites: Sequence[str]
 ) -> Mapping[str, str]:
-    """Return why sites did not take a job, by name, if that can be known.
+    """Return the reason for each site that refused a job; empty if not known.
 
     Args:
-        administrator: asks the server.
-        job: its number.
-        sites: of the run.
-
-    Example:
-        >>> refusals_of.__name__
-        'refusals_of'
+        administrator: connection to the server.
+        job: id of the job.
+        sites: sites of the run.
     """
     try:
-        found = refusals_in(administrator.deployment(job))
+        refusals = refusals_in(administrator.deployment(job))
     except (ConnectionError, PermissionError):
         return {}
-    return {site: reason for site, reason in found.items() if site in sites}
+    return {site: reason for site, reason in refusals.items() if site in sites}
 
 
 def refusals_in(detail: Iterable[str]) -> dict[str, str]:
-    """Return why sites did not take a job, by name.
+    """Return the reason for each site that refused a job, by name.
 
     Args:
-        detail: a line for each site and the server, in NVIDIA FLARE's words.
+        detail: NVIDIA FLARE's deployment detail, a line for each site and the server.
 
     Example:
         >>> refusals_in(["server: OK", "east: OK", "west: not authorized"])
-        {'west': 'did not take the job: not authorized'}
+        {'west': 'refused the job: not authorized'}
     """
     named = (line.partition(": ") for line in detail)
     return {
@@ -60,34 +54,30 @@ def refusals_in(detail: Iterable[str]) -> dict[str, str]:
     }
 
 
-def too_many(
+def explain_refusals(
     refused: Mapping[str, str], sites: Sequence[str], quorum: int
 ) -> str | None:
-    """Return a sentence if no job could begin, since too many sites refuse it.
+    """Return an error message if refusals make the quorum impossible, else None.
 
     Args:
-        refused: why sites did not take the job, by name.
-        sites: of the run.
-        quorum: how many it needs.
+        refused: reason for each site that refused the job, by name.
+        sites: sites of the run.
+        quorum: number of sites that the run needs.
 
     Example:
-        >>> too_many({"west": "did not take the job: not authorized"}, ["west"], 1)
-        'fewer than quorum=1 sites take the job: west did not take the job: not
-        authorized. Let their operators allow it, as docs/operations.md says under "Who
-        may do what".'
-        >>> too_many({"west": "did not take the job: BYOC not permitted"}, ["west"], 1)
-        'fewer than quorum=1 sites take the job: west did not take the job: BYOC not
-        permitted. The job brings the file of its problem. Have operators of the server
-        and of all sites read that file, and set local_code = true in [federation]: then
-        no code travels (docs/operations.md, "Code that was read first").'
+        >>> reason = "refused the job: not authorized"
+        >>> explain_refusals({"west": reason}, ["west"], 1)
+        'Fewer than quorum=1 sites accepted the job: west refused the job: not
+        authorized. Ask their operators to allow it (docs/operations.md, "Who may do
+        what").'
     """
-    for_good = {
+    final = {
         site: reason
         for site, reason in refused.items()
         if not reason.startswith(NO_REPLY)
     }
-    if not for_good or len(sites) - len(for_good) >= quorum:
+    if not final or len(sites) - len(final) >= quorum:
         return None
-    words = "; ".join(f"{site} {reason}" for site, reason in for_good.items())
-    cure = BROUGHT_CODE if CODE in words else NO_RIGHT
-    return f"fewer than quorum={quorum} sites take the job: {words}. {cure}"
+    reasons = "; ".join(f"{site} {reason}" for site, reason in final.items())
+    cure = BROUGHT_CODE if CODE in reasons else NO_RIGHT
+    return f"Fewer than quorum={quorum} sites accepted the job: {reasons}. {cure}"

@@ -1,4 +1,4 @@
-"""A federation on this machine: real startup kits, real processes, mutual TLS."""
+"""Rehearsals: federations on this machine, with startup kits, processes, mutual TLS."""
 
 import socket
 import time
@@ -10,11 +10,12 @@ from typing import Any
 from fedbilevel.flare.administrator import open_session
 from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.processes import pids, start, stop
-from fedbilevel.flare.provisioning import Kits, is_free, port, provisioned
+from fedbilevel.flare.provisioning import Kits, is_free, port, provision_kits
 
-__all__ = ["Kits", "connected", "pids", "rehearsal", "session", "start", "stop"]
+__all__ = ["Kits", "connected_sites", "pids", "rehearsal", "session", "start", "stop"]
 
-PATIENCE = 90.0
+CONNECT_SECONDS = 90.0
+"""Timeout for all sites to connect."""
 
 
 @contextmanager
@@ -23,34 +24,34 @@ def rehearsal(
 ) -> Iterator[Kits]:
     """Run a server and sites on this machine while the block runs.
 
-    Everything is as in a federation of several machines, except that the server
-    answers on the loopback only. No process is left when the block is left.
+    The processes are those of a federation of several machines, except that the server
+    listens on the loopback interface only. All processes end with the block.
 
     Args:
-        directory: Where the kits are, or are made if not there yet.
+        directory: Directory of the kits, which are created if missing.
         sites: Names of the sites.
         message_limit: Bytes of the largest message.
 
     Yields:
-        Where the startup kits are, once all sites are connected.
+        Paths of the startup kits, once all sites are connected.
 
     Raises:
-        ValueError: The directory holds the kits of other sites.
-        RuntimeError: A kit runs already, or the server's port is taken.
-        TimeoutError: A site did not connect within 90 s.
+        ValueError: If the directory contains the kits of other sites.
+        RuntimeError: If a kit runs already, or the server's port is in use.
+        TimeoutError: If a site does not connect within 90 s.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as directory:
         ...     with rehearsal(Path(directory), ["site-1"]) as kits:
-        ...         connected(kits)
+        ...         connected_sites(kits)
         {'site-1'}
     """
-    kits = provisioned(directory, sites, message_limit)
+    kits = provision_kits(directory, sites, message_limit)
     if not pids(kits.server) and not is_free(port(kits.server)):
         raise RuntimeError(
-            f"port {port(kits.server)} of the rehearsal in {directory} is taken; end what "
-            "listens there, or choose another directory."
+            f"Port {port(kits.server)} of the rehearsal in {directory} is in use; end "
+            "the process that listens there, or choose another directory."
         )
     started: list[Path] = []
     try:
@@ -65,30 +66,31 @@ def rehearsal(
 
 @contextmanager
 def session(kits: Kits) -> Iterator[Any]:
-    """The administrator's session with the server: nvflare's `Session`.
+    """Open an administrator's session with the server: nvflare's `Session`.
 
     Args:
-        kits: Kits of a federation that runs.
+        kits: Kits of a running federation.
 
     Yields:
-        The session, which can submit jobs; closed when the block is left.
+        The session, which can submit jobs; closed at the end of the block.
 
     Raises:
-        ConnectionError: No server answers.
+        ConnectionError: If the server does not answer.
 
     Example:
-        >>> nobody = Kits(Path("server"), {}, Path("no"), Path("no"))
-        >>> with session(nobody) as administrator:
+        >>> kits = Kits(Path("server"), {}, Path("no"), Path("no"))
+        >>> with session(kits) as administrator:
         ...     administrator.list_jobs()
         Traceback (most recent call last):
-        ConnectionError: no server answers to kit no: no is no startup kit of an
-        administrator: it has no startup/fed_admin.json.
+        ConnectionError: No server answers to kit no: no is not a startup kit of an
+        administrator: startup/fed_admin.json is missing. Give the directory that
+        nvflare provision created for an administrator.
     """
     try:
         opened = open_session(kits.admin)
     except Exception as error:
         raise ConnectionError(
-            f"no server answers to kit {kits.admin}: {error}"
+            f"No server answers to kit {kits.admin}: {error}"
         ) from error
     try:
         yield opened
@@ -96,34 +98,35 @@ def session(kits: Kits) -> Iterator[Any]:
         opened.close()
 
 
-def connected(kits: Kits) -> set[str]:
-    """Names of the sites that the server holds for connected now.
+def connected_sites(kits: Kits) -> set[str]:
+    """Return the names of the connected sites.
 
     Args:
-        kits: Kits of a federation that runs.
+        kits: Kits of a running federation.
 
     Returns:
-        The names.
+        The names, as the server reports them.
 
     Raises:
-        ConnectionError: No server answers.
+        ConnectionError: If the server does not answer.
 
     Example:
-        >>> connected(Kits(Path("server"), {}, Path("no"), Path("no")))
+        >>> connected_sites(Kits(Path("server"), {}, Path("no"), Path("no")))
         Traceback (most recent call last):
-        ConnectionError: no server answers to kit no: no is no startup kit of an
-        administrator: it has no startup/fed_admin.json.
+        ConnectionError: No server answers to kit no: no is not a startup kit of an
+        administrator: startup/fed_admin.json is missing. Give the directory that
+        nvflare provision created for an administrator.
     """
     with session(kits) as administrator:
-        return _connected(administrator)
+        return _names(administrator)
 
 
-def _connected(administrator: Any) -> set[str]:
+def _names(administrator: Any) -> set[str]:
     return {client.name for client in administrator.get_system_info().client_info}
 
 
 def _wait(kits: Kits) -> None:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + CONNECT_SECONDS
     missing = set(kits.sites)
     while missing and time.monotonic() < ends:
         time.sleep(0.2)
@@ -132,14 +135,15 @@ def _wait(kits: Kits) -> None:
         try:
             with session(kits) as administrator:
                 while missing and time.monotonic() < ends:
-                    missing = set(kits.sites) - _connected(administrator)
+                    missing = set(kits.sites) - _names(administrator)
                     time.sleep(0.2)
         except ConnectionError:
-            continue  # It listens before it serves.
+            continue  # The server listens before it accepts sessions.
     if missing:
         raise TimeoutError(
-            f"{', '.join(sorted(missing))} did not connect within {PATIENCE:.0f} s; "
-            f"see console.txt in {kits.server} and in the kits of the sites."
+            f"{', '.join(sorted(missing))} did not connect within "
+            f"{CONNECT_SECONDS:.0f} s; see console.txt in {kits.server} and in the "
+            "kits of the sites."
         )
 
 

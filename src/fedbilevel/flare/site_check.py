@@ -1,9 +1,9 @@
-"""What an operator tries before the first job: would the site take part?"""
+"""A check of a site before the first job: whether the site could participate."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbilevel.deployment.local_code import digest_of, reviewed
+from fedbilevel.deployment.local_code import digest_of, find_reviewed
 from fedbilevel.deployment.site_files import read_site_files
 from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.experiments.files.read import read_experiment
@@ -17,26 +17,25 @@ from fedbilevel.flare.run_directory import RUNS
 
 
 def check_site(kit: Path, file: Path, site: str) -> str:
-    """Try what a site does when it enrols, with its own data, and send nothing.
+    """Run a site's enrolment with its data, and send nothing.
 
     Args:
         kit: Startup kit of the site, prepared.
-        file: The experiment file, as whoever submits it will; the problem's file is
-            beside it. It is executed here.
-        site: The site's name.
+        file: Experiment file that will be submitted, next to its problem file, which is
+            executed here.
+        site: Name of the site.
 
     Returns:
-        What the site would tell the server, in words.
+        A sentence with the site's numbers of examples.
 
     Raises:
-        ValueError: If the site would refuse, or cannot load its data; says what to set
-            where.
+        ValueError: If the site would refuse to participate, or cannot load its data.
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from fedbilevel.flare.provisioning import provisioned
+        >>> from fedbilevel.flare.provisioning import provision_kits
         >>> directory = Path(mkdtemp())
-        >>> kit = provisioned(directory, ["site-1"]).sites["site-1"]
+        >>> kit = provision_kits(directory, ["site-1"]).sites["site-1"]
         >>> _ = (directory / "digits.toml").write_text('''
         ... rounds = 10
         ... [algorithm]
@@ -45,21 +44,21 @@ def check_site(kit: Path, file: Path, site: str) -> str:
         ... devices = 1
         ... ''')
         >>> check_site(kit, directory / "digits.toml", "site-1")
-        'site-1 would take part with 287 upper and 1150 lower examples'
+        'site-1 can participate with 287 upper and 1150 lower examples'
     """
     require_kit(kit)
     experiment = read_experiment(file)
     names = sites_of(experiment)
     if site not in names:
         raise ValueError(
-            f"{site} is none of the sites of {file}: {', '.join(names)}. Give its name "
-            "as it is there."
+            f"{site} is not a site of {file}, whose sites are {', '.join(names)}; give "
+            "one of these names."
         )
     if experiment.federation.local_code and isinstance(
         experiment.problem, CustomProblem
     ):
         problem = experiment.problem.file
-        reviewed(kit, problem.name, digest_of(problem))
+        find_reviewed(kit, problem.name, digest_of(problem))
     model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
     EnrolledDevices({site: enrolment}, model.form)
@@ -79,10 +78,10 @@ def check_site(kit: Path, file: Path, site: str) -> str:
                 run="check",
                 answers=ExchangeCounter(kit / RUNS),
             )
-            device.require_left(experiment.rounds)
+            device.require_exchanges(experiment.rounds)
     except RefusedError as error:
         raise ValueError(f"{site} would refuse: {error}.") from None
     return (
-        f"{site} would take part with {enrolment.upper_size} upper and "
+        f"{site} can participate with {enrolment.upper_size} upper and "
         f"{enrolment.lower_size} lower examples"
     )

@@ -1,9 +1,9 @@
-"""Messages by which one site could end a job, stop the server, or end others' workers.
+"""Protection against sites that end jobs, stop the server or end other sites' workers.
 
-A site may send NVIDIA FLARE's server an event of any type, which the server then fires
-among its own components: `_fatal_system_error` ends a job, `_system_end` stops the
-server from starting any. A result with the return code UNSAFE_JOB ends a job as well.
-And the server forwards what one site sends to another, which obeys it.
+A site may send NVIDIA FLARE's server an event of any type, which the server fires among
+its own components: `_fatal_system_error` ends a job, `_system_end` keeps the server
+from starting jobs. A result with the return code UNSAFE_JOB ends a job as well. The
+server also forwards commands from one site to another, which executes them.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from nvflare.private.fed.server.server_runner import ServerRunner
 from nvflare.widgets.fed_event import FedEventRunner
 
 FEDERATED = "fed."
-"""How types of events begin that NVIDIA FLARE means to cross, such as metrics."""
+"""Prefix of event types that NVIDIA FLARE sends between processes, such as metrics."""
 
 
 def distrust_sites(handlers: list[Any]) -> None:
-    """Let no site fire an event of the server's own, or end a job by a return code.
+    """Ignore a site's server events, and return codes by which it would end a job.
 
-    To be called before the handlers see the event at which they begin.
+    Call this before the handlers receive their start event.
 
     Args:
-        handlers: the components of a server's process that hear of events.
+        handlers: event handlers of a server's process.
 
     Example:
         >>> runner = FedEventRunner()
@@ -43,7 +43,7 @@ def distrust_sites(handlers: list[Any]) -> None:
         if isinstance(handler, FedEventRunner):
             handler._receive = _guarded(handler._receive)
         elif isinstance(handler, ServerRunner):
-            # Such a result is then one that failed, of a site that is named.
+            # The result then counts as a failure of the site.
             handler.ABORT_RETURN_CODES = []
 
 
@@ -57,14 +57,15 @@ def _guarded(receive: Any) -> Any:
     return guarded
 
 
-def between_sites(message: Any, is_anothers: Callable[[str], bool]) -> Any:
-    """Return a refusal of a message that one site sends to another; None of others.
+def refuse_between_sites(message: Any, is_foreign: Callable[[str], bool]) -> Any:
+    """Return a refusal if a message goes from one site to another, else None.
 
-    NVIDIA FLARE has checked by then that a message comes from whom it says.
+    NVIDIA FLARE has authenticated the sender of the message before.
 
     Args:
-        message: on its way through the server.
-        is_anothers: whether a job is one of another package, whose sites may talk.
+        message: message that the server forwards.
+        is_foreign: function that returns whether a job belongs to another package,
+            whose sites may exchange messages.
 
     Example:
         >>> from nvflare.fuel.f3.message import Message
@@ -72,7 +73,7 @@ def between_sites(message: Any, is_anothers: Callable[[str], bool]) -> Any:
         ...     MessageHeaderKey.ORIGIN: "west.7",
         ...     MessageHeaderKey.DESTINATION: "east.7",
         ... }
-        >>> between_sites(Message(route), lambda job: False) is None
+        >>> refuse_between_sites(Message(route), lambda job: False) is None
         False
     """
     header = message.get_header
@@ -81,7 +82,7 @@ def between_sites(message: Any, is_anothers: Callable[[str], bool]) -> Any:
     sites = {origin[0], destination[0]}
     if FQCN.ROOT_SERVER in sites or len(sites) == 1:
         return None
-    if len(destination) > 1 and is_anothers(destination[1]):
+    if len(destination) > 1 and is_foreign(destination[1]):
         return None
-    error = "sites do not talk to each other"
+    error = "messages between sites are not allowed"
     return make_cell_reply(CellReturnCode.UNAUTHENTICATED, error, None)

@@ -1,7 +1,7 @@
-"""Sites whose worker process of a job has died, in a file of the job at the server.
+"""The failed sites of a job, in a file of the job directory at the server.
 
-NVIDIA FLARE ends a whole job when one site reports that its worker died. A component of
-the server writes the site down instead, and the job continues with the others.
+NVIDIA FLARE ends a whole job when one site reports that its worker process died. A
+component of the server logs the site instead, and the job continues with the others.
 """
 
 import json
@@ -23,26 +23,27 @@ from nvflare.private.defs import (
     JobFailureMsgKey,
 )
 
-from fedbilevel.flare.site_events import between_sites, distrust_sites
+from fedbilevel.flare.site_events import distrust_sites, refuse_between_sites
 
 FAILURES = "site_failures.jsonl"
-"""The file of a job at the server: a line for each site that failed, with the reason.
+"""File of a job directory at the server: a line for each failed site, with the reason.
 
-Both the server's process and the job's write to it. A line that is appended by one call
-needs no lock, and takes the place of no other."""
+Both the server's process and the job's write to it. A line is appended by a single
+write, which needs no lock."""
 BEGUN, OVER = "begun", "over"
-"""Files of a job at the server, made before its first round and after its last."""
+"""Files of a job directory at the server, created before the first round and after the
+last."""
 JOBS = "fedbilevel-"
-"""How the names of this package's jobs begin; others' end as NVIDIA FLARE has it."""
+"""Prefix of this package's jobs; NVIDIA FLARE handles failures of all other jobs."""
 WORKER_DIED = "its worker process ended"
 NOT_BEGUN = "its worker process did not begin"
 
 
 def failures_in(job: Path) -> Mapping[str, str]:
-    """Return why sites of a job have failed, by name.
+    """Return the reason for each failed site of a job, by name.
 
     Args:
-        job: the directory of the job at the server.
+        job: job directory at the server.
 
     Example:
         >>> import tempfile
@@ -55,22 +56,17 @@ def failures_in(job: Path) -> Mapping[str, str]:
         lines = (job / FAILURES).read_text().splitlines()
     except FileNotFoundError:
         return {}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for line in lines:
-        # One that is being written is read the next time.
+        # A line that is being written is read in the next call.
         with suppress(ValueError):
             site, reason = json.loads(line)
-            found.setdefault(site, reason)
-    return found
+            reasons.setdefault(site, reason)
+    return reasons
 
 
 def note_failure(job: Path, site: str, reason: str) -> None:
-    """Write down that a site of a job has failed; its first reason stays.
-
-    Example:
-        >>> note_failure.__name__
-        'note_failure'
-    """
+    """Log the failure of a site; only its first failure in a job is logged."""
     if site in failures_in(job):
         return
     with (job / FAILURES).open("ab", buffering=0) as lines:
@@ -78,50 +74,42 @@ def note_failure(job: Path, site: str, reason: str) -> None:
 
 
 class SiteFailures(FLComponent):  # type: ignore[misc]
-    """Keeps one site from ending a job at the server that has enough others.
+    """A server component that lets a job continue when a site's worker dies.
 
-    `prepare` of a server adds it to the components in `local/resources.json`. A job has
-    enough sites while no fewer than its `min_clients` run it. Who ends their workers
-    since the job itself is ended has not failed.
-
-    Example:
-        >>> SiteFailures.__name__
-        'SiteFailures'
+    `prepare` adds it to the components in `local/resources.json` of a server. A job
+    continues while at least `min_clients` sites run it. Workers that end because the
+    job itself ends are not failures.
     """
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Take over reports of failed sites when the server starts."""
+        """Register the handler of failure reports when the server starts."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             distrust_sites(fl_ctx.get_engine().run_manager.handlers)
         elif event_type == EventType.SYSTEM_START:
             engine = fl_ctx.get_engine()
             server, runner = engine.server, engine.job_runner
             runner._stop_run = _marking(runner._stop_run, Path(engine.args.workspace))
-            # A later registration takes the place of the server's own.
+            # This registration replaces the server's own.
             server.cell.register_request_cb(
                 channel=CellChannel.SERVER_MAIN,
                 topic=CellChannelTopic.REPORT_JOB_FAILURE,
                 cb=lambda request: _handle_report(server, request),
             )
             server.cell.core_cell.set_message_interceptor(
-                between_sites, lambda job: _is_anothers(runner.running_jobs.get(job))
+                refuse_between_sites,
+                lambda job: _is_foreign(runner.running_jobs.get(job)),
             )
 
 
 class LateSites(FLComponent):  # type: ignore[misc]
-    """Writes down the sites whose workers did not begin, for which a job was ended.
+    """A job component at the server that logs sites whose workers did not start.
 
-    A component of a job at the server: Collab ends the job with a sentence that names
-    them. It names those that have not begun of an aborted job, too, which did nothing
-    wrong.
-
-    Example:
-        >>> LateSites.__name__
-        'LateSites'
+    Collab ends the job with a message that names these sites. It also names the sites
+    that have not started in an aborted job, which are not failures.
     """
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Read the sentence by which a job is ended."""
+        """Read the sites from the message with which Collab ends a job."""
         if event_type == EventType.START_RUN:
             distrust_sites(fl_ctx.get_engine().run_manager.handlers)
         elif event_type == EventType.FATAL_SYSTEM_ERROR:
@@ -132,12 +120,12 @@ class LateSites(FLComponent):  # type: ignore[misc]
             if not aborted and not (job / OVER).exists():
                 for site in late_sites(reason):
                     note_failure(job, site, NOT_BEGUN)
-            # All others end their workers now, and have not failed.
+            # All other sites end their workers now, which is not a failure.
             (job / OVER).touch()
 
 
 def late_sites(reason: str) -> list[str]:
-    """Return the sites that a job waited for in vain, by the reason of its end.
+    """Return the sites that did not start, from the message that ended their job.
 
     Example:
         >>> late_sites("failed to sync clients ['site-1', 'site-3']")
@@ -148,10 +136,10 @@ def late_sites(reason: str) -> list[str]:
 
 
 def _marking(stop_run: Callable[..., Any], workspace: Path) -> Callable[..., Any]:
-    """Return what ends a job, but first marks it as over: sites are told before."""
+    """Return a `stop_run` that first marks the job as over."""
 
     def stop(job_id: str, fl_ctx: Any) -> Any:
-        with suppress(OSError):  # of a job that was never deployed here
+        with suppress(OSError):  # The job may never have been deployed here.
             (workspace / job_id / OVER).touch()
         return stop_run(job_id, fl_ctx)
 
@@ -159,8 +147,8 @@ def _marking(stop_run: Callable[..., Any], workspace: Path) -> Callable[..., Any
 
 
 def _handle_report(server: Any, request: Any) -> Any:
-    """Answer a site's report that its worker of a job has ended."""
-    # The server vouches for the token, whatever name the report gives.
+    """Handle a site's report that its worker of a job has ended."""
+    # The token is authenticated; the name in the report is not.
     token = request.get_header(CellMessageHeaderKeys.TOKEN)
     client = server.client_manager.clients.get(token)
     report = request.payload if isinstance(request.payload, dict) else {}
@@ -173,12 +161,12 @@ def _handle_report(server: Any, request: Any) -> Any:
 
 
 def _outlives(engine: Any, job: Any, site: str) -> bool:
-    """Write down that a site failed; return whether its job continues."""
+    """Log the failure of a site; return whether its job continues."""
     runner = engine.job_runner
     running, process = runner.running_jobs.get(job), engine.run_processes.get(job)
     if running is None or process is None or not _is_ours(running):
         return False
-    # Of a job that is being ended sites are told to end theirs: none has failed.
+    # When a job ends, its sites end their workers: that is not a failure.
     if not runner.is_client_outcome_pending(job, site):
         return False
     directory = Path(engine.args.workspace) / job
@@ -186,12 +174,12 @@ def _outlives(engine: Any, job: Any, site: str) -> bool:
         return False
     note_failure(directory, site, WORKER_DIED)
     participants = process[RunProcessKey.PARTICIPANTS].values()
-    left = {client.name for client in participants} - set(failures_in(directory))
-    # Before its rounds a job waits for all of its sites to begin, and would wait long.
-    return (directory / BEGUN).exists() and len(left) >= int(running.min_sites)
+    names = {client.name for client in participants} - set(failures_in(directory))
+    # Before its first round a job waits for all sites to start, until a timeout.
+    return (directory / BEGUN).exists() and len(names) >= int(running.min_sites)
 
 
-def _is_anothers(job: Any) -> bool:
+def _is_foreign(job: Any) -> bool:
     return job is not None and not _is_ours(job)
 
 

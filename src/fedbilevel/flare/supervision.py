@@ -1,4 +1,4 @@
-"""A run carried to its end by jobs that may fail, from checkpoint to checkpoint."""
+"""The supervision of a run: submit jobs until the run is finished."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fedbilevel.atomic_write import replacing
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
-from fedbilevel.deployment.suspensions import LEFT_OUT, Suspensions
+from fedbilevel.deployment.suspensions import SUSPENSIONS, Suspensions
 from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment
@@ -21,100 +21,90 @@ from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
-from fedbilevel.flare.refusals import refusals_of, too_many
+from fedbilevel.flare.refusals import explain_refusals, refusals_of
 from fedbilevel.flare.site_failures import FAILURES, failures_in
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 POLL = 1.0
-"""Seconds between two questions."""
+"""Seconds between two status requests."""
 JOB = "job"
-"""The file of a run's directory with the number of its latest job."""
+"""File of a run directory with the id of its latest job."""
 IDLE = "is connected, but does not run the job"
-GATHER = 60.0
-"""Seconds that a job waits for sites to connect."""
+CONNECT_SECONDS = 60.0
+"""Timeout in seconds for sites to connect before a job is submitted."""
 
 
 class FederationError(RuntimeError):
-    """A run that cannot go on by itself; the message says why.
-
-    Example:
-        >>> str(FederationError("no job made progress in 5 attempts"))
-        'no job made progress in 5 attempts'
-    """
+    """The run cannot continue without a change by the user."""
 
 
 class JobEvent(NamedTuple):
-    """What has become known of a run.
+    """An event of a run.
 
     Attributes:
-        rewound: rounds after which earlier records no longer hold: the run went back
-            to a checkpoint.
-        records: what was measured since the last news.
-        exchange: the latest exchange.
-        words: what happened to its jobs.
-
-    Example:
-        >>> JobEvent(words="job 7 has begun").records
-        ()
+        records: measurements since the last event.
+        exchange: latest exchange.
+        message: text about the run's jobs, to be printed.
+        rewound: number of rounds after which earlier records are void, because the run
+            went back to a checkpoint.
     """
 
     records: Sequence[Record] = ()
     exchange: Exchange | None = None
-    words: str | None = None
+    message: str | None = None
     rewound: int | None = None
 
 
-class _Ended(NamedTuple):
-    """How a job ended: why it has to be followed by another, unless it is mistaken."""
+class _JobEnd(NamedTuple):
+    """The end of a job: its reason, and whether another job can help."""
 
-    words: str
+    reason: str
     failed: bool = True
     mistake: bool = False
 
 
 class Supervision:
-    """Submits jobs until a run is finished.
+    """A supervisor that submits jobs until a run is finished.
 
-    Whatever status the server's software gives a job, a run is finished when the
-    records of all its rounds are here; a job that ended before is followed by another.
-    A site that failed in a job is left out of the next ones for a while
-    (`suspensions`), if enough others are left. In the end the records are those of the
-    server.
+    A run is finished when the records of all its rounds have arrived; NVIDIA FLARE's
+    status of a job does not matter. If a job ends before, another one follows. A site
+    that failed in a job is suspended from the next ones (`suspensions`), if enough
+    others remain. At the end the records equal those of the server.
 
     Args:
-        experiment: what is asked for.
-        run: its name, of letters and digits.
-        directory: where its records and results go.
-        by: the administrator who submits its jobs.
-
-    Example:
-        >>> Supervision.__name__
-        'Supervision'
+        experiment: experiment to run.
+        run: name of the run, of letters and digits.
+        directory: directory of its records and results.
+        administrator: connection to the server.
     """
 
     def __init__(
-        self, experiment: Experiment, run: str, directory: Path, by: Administrator
+        self,
+        experiment: Experiment,
+        run: str,
+        directory: Path,
+        administrator: Administrator,
     ) -> None:
         self._experiment, self._run, self._directory = experiment, run, directory
-        self._administrator = by
+        self._administrator = administrator
         self._sites = sites_of(experiment)
         self._suspensions = Suspensions(directory)
-        self._deadlines = Deadlines.asked_by(experiment)
-        self._reach = Connection(self._deadlines.reachable)
-        *_, self._measured = -1, *(one.rounds for one in read_records(directory))
+        self._deadlines = Deadlines.from_experiment(experiment)
+        self._connection = Connection(self._deadlines.reachable)
+        *_, self._measured = -1, *(record.rounds for record in read_records(directory))
         self._furthest = -1
         self._begun = self._measured >= 0
         self._is_to_stop = False
 
     def stop(self) -> None:
-        """Let the job end after its round; then there is no more news."""
+        """End the job after its round; then the events end."""
         self._is_to_stop = True
 
-    def news(self) -> Generator[JobEvent]:
-        """Yield news, at times without any, until the run is finished or stopped.
+    def events(self) -> Generator[JobEvent]:
+        """Yield events, some of them empty, until the run is finished or stopped.
 
         Raises:
-            FederationError: if it cannot go on.
+            FederationError: if the run cannot continue.
         """
         try:
             yield from self._jobs()
@@ -130,108 +120,108 @@ class Supervision:
             if ended is None or self._is_to_stop:
                 return
             if ended.mistake:
-                raise FederationError(ended.words)
+                raise FederationError(ended.reason)
+            reason = ended.reason.rstrip(".")
             advanced = self._furthest > before or not ended.failed
             failures = 0 if advanced else failures + 1
             if failures == attempts:
                 raise FederationError(
-                    f"{attempts} jobs in a row made no progress; the last: "
-                    f"{ended.words.rstrip('.')}. {self._suspensions.reasons()}".rstrip()
+                    f"{attempts} jobs in a row made no progress. The last one: "
+                    f"{reason}. {self._suspensions.reasons()}".rstrip()
                 )
-            words = ended.words.rstrip(".")
-            yield JobEvent(words=f"{words}; going on from the last checkpoint")
+            yield JobEvent(message=f"{reason}; resuming from the last checkpoint")
 
-    def _job(self) -> Generator[JobEvent, None, _Ended | None]:
-        present, number = yield from self._submitted()
-        watch = JobMonitor(
+    def _job(self) -> Generator[JobEvent, None, _JobEnd | None]:
+        present, number = yield from self._submit()
+        monitor = JobMonitor(
             self._administrator,
             number,
             present,
             lambda: set(self._sites) - self._suspensions.names(),
             self._deadlines,
-            self._reach,
+            self._connection,
         )
         first: int | None = None
         refused: Mapping[str, str] | None = None
         try:
-            yield JobEvent(words=f"a job with {', '.join(present)} begins")
-            while not watch.over():
+            yield JobEvent(message=f"a job with {', '.join(present)} begins")
+            while not monitor.over():
                 if self._is_to_stop:
-                    watch.stop()
+                    monitor.stop()
                 if self._measured >= self._experiment.rounds:
-                    watch.await_end()
-                yield JobEvent(words=watch.notice())
+                    monitor.await_end()
+                yield JobEvent(message=monitor.notice())
                 time.sleep(POLL)
-                told = watch.ask({"after": self._measured})
-                if told is None:
+                report = monitor.ask({"after": self._measured})
+                if report is None:
                     continue
                 if refused is None:
                     refused = refusals_of(self._administrator, number, self._sites)
-                    yield from self._left_out(number, refused)
-                if first is None and told["first"] is not None:
-                    first = told["first"]
-                    yield self._rewound(first or -1)
+                    yield from self._suspend(number, refused)
+                if first is None and report["first"] is not None:
+                    first = report["first"]
+                    yield self._rewind(first or -1)
                     continue
-                yield from self._told(told["records"], told["exchange"])
-                yield from self._left_out(number, told["failures"])
-                yield from self._left_out(number, dict.fromkeys(watch.idle, IDLE))
+                yield from self._note_progress(report["records"], report["exchange"])
+                yield from self._suspend(number, report["failures"])
+                yield from self._suspend(number, dict.fromkeys(monitor.idle, IDLE))
         except BaseException:
-            # Whatever ends the command, a job that nobody follows would go on.
+            # Without its supervisor the job would continue.
             with suppress(Exception):
                 self._administrator.abort(number)
             raise
         yield from self._fetch(number)
-        learnt = self._directory / SOLUTION
-        if self._measured >= self._experiment.rounds and learnt.exists():
+        solution = self._directory / SOLUTION
+        if self._measured >= self._experiment.rounds and solution.exists():
             return None
         failure = self._directory / FAILURE
         if failure.exists():
-            return _Ended(**json.loads(failure.read_text()))
+            return _JobEnd(**json.loads(failure.read_text()))
         if refused is None:
             refused = refusals_of(self._administrator, number, self._sites)
-            yield from self._left_out(number, refused)
+            yield from self._suspend(number, refused)
         quorum = self._experiment.federation.quorum
-        if reason := too_many(refused, self._sites, quorum):
-            return _Ended(reason, mistake=True)
-        return _Ended(watch.words, failed=not watch.stopping)
+        if reason := explain_refusals(refused, self._sites, quorum):
+            return _JobEnd(reason, mistake=True)
+        return _JobEnd(monitor.reason, failed=not monitor.stopping)
 
-    def _submitted(self) -> Generator[JobEvent, None, tuple[Sequence[str], str]]:
-        """Submit a job once the server answers; return its sites, and its number."""
+    def _submit(self) -> Generator[JobEvent, None, tuple[Sequence[str], str]]:
+        """Submit a job once the server answers; return its sites and its id."""
         while True:
             try:
-                present = self._gathered()
+                present = self._await_sites()
                 with TemporaryDirectory() as directory:
                     job = FederationRecipe(self._experiment, self._run, present)
                     job.export(directory)
-                    self._end_left_over()
+                    self._abort_previous()
                     number = self._administrator.submit(Path(directory) / job.job_name)
                     (self._directory / JOB).write_text(number)
-                # Of an earlier job: what this one leaves is fetched, or is not here.
+                # Remove an earlier job's results: those of this one are downloaded.
                 for name in (SOLUTION, FAILURE):
                     (self._directory / name).unlink(missing_ok=True)
             except ConnectionError as error:
-                yield JobEvent(words=self._reach.missed(str(error)))
+                yield JobEvent(message=self._connection.note_miss(str(error)))
                 time.sleep(POLL)
             else:
-                self._reach.answered()
+                self._connection.note_answer()
                 return present, number
 
-    def _end_left_over(self) -> None:
-        """End the job of a command that was killed: two would be in the way."""
+    def _abort_previous(self) -> None:
+        """Abort the job of a command that was killed: two jobs would conflict."""
         file = self._directory / JOB
         if file.exists():
             self._administrator.abort(file.read_text())
 
-    def _gathered(self) -> list[str]:
-        """Return the sites that are connected, after a while: all, when a run begins.
+    def _await_sites(self) -> list[str]:
+        """Wait for the sites to connect, and return them: all when a run begins.
 
-        Those that are left out for a while are not among them, if enough others are.
+        Suspended sites are excluded if a quorum of others is connected.
 
         Raises:
-            FederationError: if they are too few.
+            FederationError: if too few sites connect.
             ConnectionError: if the server does not answer.
         """
-        until = time.monotonic() + GATHER
+        until = time.monotonic() + CONNECT_SECONDS
         quorum = self._experiment.federation.quorum
         while True:
             connected = self._administrator.connected()
@@ -250,12 +240,14 @@ class Supervision:
             return present
         missing = ", ".join(site for site in wanted if site not in present)
         raise FederationError(
-            f"{missing} did not connect in {GATHER:.0f} seconds; a run begins with all "
-            "of its sites, and goes on with its quorum. Start them, or take them off "
-            "sites in [federation]."
+            f"{missing} did not connect in {CONNECT_SECONDS:.0f} seconds, but a run "
+            "begins with all of its sites (and resumes with its quorum). Start these "
+            "sites, or remove them from federation.sites."
         )
 
-    def _told(self, lines: Sequence[str], exchange: str | None) -> Generator[JobEvent]:
+    def _note_progress(
+        self, lines: Sequence[str], exchange: str | None
+    ) -> Generator[JobEvent]:
         records = [Record.parse(line) for line in lines]
         latest = None if exchange is None else Exchange.parse(exchange)
         if records:
@@ -266,40 +258,40 @@ class Supervision:
             self._furthest = max(self._furthest, latest.round_number + 1)
         yield JobEvent(records, latest)
 
-    def _left_out(self, job: str, failures: Mapping[str, str]) -> Generator[JobEvent]:
-        """Leave out the sites that have failed in a job, and say so."""
-        for sentence in self._suspensions.note(job, failures):
-            file = self._directory / LEFT_OUT
-            yield JobEvent(words=f"{sentence}, or until its entry in {file} is removed")
+    def _suspend(self, job: str, failures: Mapping[str, str]) -> Generator[JobEvent]:
+        """Suspend the sites that have failed in a job; yield a message for each."""
+        file = self._directory / SUSPENSIONS
+        for text in self._suspensions.note(job, failures):
+            yield JobEvent(message=f"{text}, or until its entry in {file} is removed")
 
-    def _rewound(self, rounds: int) -> JobEvent:
-        """Ask again for what follows so many rounds: the run went back there."""
-        known = (one.rounds for one in read_records(self._directory))
-        *_, self._measured = -1, *(one for one in known if one <= rounds)
+    def _rewind(self, rounds: int) -> JobEvent:
+        """Forget records after `rounds`: the run went back to a checkpoint."""
+        known = (record.rounds for record in read_records(self._directory))
+        *_, self._measured = -1, *(count for count in known if count <= rounds)
         return JobEvent(rewound=rounds)
 
     def _fetch(self, job: str) -> Generator[JobEvent]:
-        """Bring a job's results here; its records take the place of those here."""
+        """Download a job's results, and replace the local records by the server's."""
         with TemporaryDirectory() as directory:
             try:
-                brought = self._administrator.results(job, Path(directory))
+                results = self._administrator.results(job, Path(directory))
             except ConnectionError:
-                return  # Lost with its job: the next one has them again.
+                return  # The next job has these results again.
             for name in (*LEFT, FAILURE):
-                for found in brought.glob(f"**/{RESULTS}/{name}"):
+                for file in results.glob(f"**/{RESULTS}/{name}"):
                     with replacing(self._directory / name) as unfinished:
-                        unfinished.write_bytes(found.read_bytes())
-            for found in brought.glob(f"**/{FAILURES}"):
-                yield from self._left_out(job, failures_in(found.parent))
-            for found in brought.glob(f"**/{RESULTS}/{RECORDS}"):
-                yield from self._replaced(list(read_records(found.parent)))
+                        unfinished.write_bytes(file.read_bytes())
+            for file in results.glob(f"**/{FAILURES}"):
+                yield from self._suspend(job, failures_in(file.parent))
+            for file in results.glob(f"**/{RESULTS}/{RECORDS}"):
+                yield from self._replace_records(list(read_records(file.parent)))
 
-    def _replaced(self, records: Sequence[Record]) -> Generator[JobEvent]:
-        """Let the server's records take the place of those that differ from them."""
+    def _replace_records(self, records: Sequence[Record]) -> Generator[JobEvent]:
+        """Replace the local records that differ from the server's."""
         pairs = zip(read_records(self._directory), records, strict=False)
         same = takewhile(lambda pair: pair[0].line == pair[1].line, pairs)
-        *_, agreed = -1, *(mine.rounds for mine, _ in same)
-        yield self._rewound(agreed)
-        yield from self._told(
-            [one.line for one in records if one.rounds > agreed], None
+        *_, agreed = -1, *(record.rounds for record, _ in same)
+        yield self._rewind(agreed)
+        yield from self._note_progress(
+            [record.line for record in records if record.rounds > agreed], None
         )

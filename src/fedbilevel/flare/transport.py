@@ -1,4 +1,4 @@
-"""The Collab API of NVIDIA FLARE as a transport."""
+"""A transport over the Collab API of NVIDIA FLARE."""
 
 import threading
 import time
@@ -16,32 +16,32 @@ from fedbilevel.federation.transport import LONGEST, Cause, Failure, Reply
 from fedbilevel.flare.site_failures import failures_in, note_failure
 
 GRACE = 1.0
-"""Seconds after a timeout in which the software says why there was no answer."""
-LOOKS_EVERY = 0.05
-"""Seconds between two looks at whether the job is aborted, or a site has failed."""
+"""Seconds after a timeout in which NVIDIA FLARE reports its reason."""
+POLL_SECONDS = 0.05
+"""Seconds between two checks whether the job is aborted or a site has failed."""
 MOST_CALLS = 4
-"""Calls of one site under way; each holds threads and what has come of the answer."""
+"""Maximum open calls of a site; each holds threads and a partial answer in memory."""
 DRIPPING = 30.0
-"""Seconds after its timeout at which a call has ended, unless its answer drips in."""
+"""Seconds after its timeout by which a call has ended, unless its answer is slow."""
 DRIPS = "sends its answers too slowly"
-BUSY = Failure(Cause.UNREACHED, f"did not answer the last {MOST_CALLS} exchanges yet")
+BUSY = Failure(Cause.UNREACHED, f"has not answered the last {MOST_CALLS} exchanges yet")
 NOT_CONNECTED = Failure(Cause.UNREACHED, "was not connected when the job began")
 
 Arrivals: TypeAlias = "SimpleQueue[tuple[Reply, bool]]"
-"""Replies, each with whether the site was reached."""
+"""Replies, each with a flag that the site was reached."""
 
 
 class Calls:
-    """Calls of a job's sites, each of which ends by the server's clock.
+    """The calls of a job's sites, with timeouts by the server's clock.
 
-    To be used within the main function of a Collab server. Names are those of the
-    sites' certificates. A site that has failed (`site_failures`) is called no more.
+    For use within the main function of a Collab server. Names are those of the sites'
+    certificates. A failed site (`site_failures`) is not called again.
 
     Args:
-        job: the directory of the job at the server.
+        job: job directory at the server.
 
     Attributes:
-        awaited: the sites whose replies are waited for now.
+        awaited: sites whose replies are awaited.
 
     Example:
         >>> Calls(Path("job")).open_calls("site-1")
@@ -50,18 +50,18 @@ class Calls:
 
     def __init__(self, job: Path) -> None:
         self._job = job
-        # Until when each open call of a site has to end; one dict for each site.
+        # Deadline of each open call, by site.
         self._open: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._count = 0
         self.awaited: set[str] = set()
 
     def open_calls(self, site: str) -> int:
-        """Return how many calls of a site have not ended."""
+        """Return the number of open calls of a site."""
         return len(self._open[site])
 
     @property
     def any_is_open(self) -> bool:
-        """Whether a call of some site has not ended."""
+        """True if a call of any site is open."""
         return any(self._open.values())
 
     def present(self) -> set[str]:
@@ -69,7 +69,7 @@ class Calls:
         return {proxy.name for proxy in collab.clients}
 
     def drop(self, site: str, reason: str) -> None:
-        """Call a site no more in this job."""
+        """Log a site as failed, so that this job does not call it again."""
         note_failure(self._job, site, reason)
 
     def make(
@@ -78,15 +78,15 @@ class Calls:
         to: Iterable[str],
         left: Callable[[], float],
     ) -> Iterator[Reply]:
-        """Call sites, and yield replies as they arrive, until time is up.
+        """Call sites, and yield replies as they arrive until time is up.
 
         Args:
-            call: calls a published method of a Collab group, which is one site.
+            call: function that calls a published method of a Collab group of one site.
             to: names of sites.
-            left: returns the seconds that are left.
+            left: function that returns the remaining seconds.
 
         Raises:
-            RunAborted: the job has been, meanwhile.
+            RunAborted: if the job was aborted.
         """
         arrived: Arrivals = SimpleQueue()
         awaited = self.awaited = set()
@@ -104,18 +104,18 @@ class Calls:
             else:
                 self._begin(call, name, left(), arrived)
                 awaited.add(name)
-        # Its own clock begins anew with every piece of a message, however slow.
+        # Collab's timeout restarts with every piece of a message, so it is not used.
         until = time.monotonic() + left()
         while awaited:
             closes = time.monotonic() + left()
-            # Not where it closes early, as enough have answered.
-            grace = GRACE if closes >= until - LOOKS_EVERY else 0.0
+            # There is no grace if the exchange closes early.
+            grace = GRACE if closes >= until - POLL_SECONDS else 0.0
             rest = closes + grace - time.monotonic()
             try:
-                wait = max(0.0, min(rest, LOOKS_EVERY))
+                wait = max(0.0, min(rest, POLL_SECONDS))
                 reply, is_reached = arrived.get(timeout=wait)
             except Empty:
-                if rest <= LOOKS_EVERY:
+                if rest <= POLL_SECONDS:
                     break
                 failures = failures_in(self._job)
                 for name in sorted(awaited & failures.keys()):
@@ -127,20 +127,20 @@ class Calls:
                 yield reply
             else:
                 unreached.append(reply)
-        # The end of a job is told to its sites first; at the server it then ends calls
-        # as if sites had been late. So who cannot be reached is waited for as well.
+        # When a job ends, its sites are notified first, and then calls fail as if sites
+        # were unreachable. So wait before reporting a site as unreachable.
         while unreached and not collab.is_aborted and left() > 0:
-            time.sleep(LOOKS_EVERY)
-            if {one.device for one in unreached} <= failures_in(self._job).keys():
+            time.sleep(POLL_SECONDS)
+            if {reply.device for reply in unreached} <= failures_in(self._job).keys():
                 break
         if collab.is_aborted:
             raise RunAborted("the job was aborted during an exchange")
         failures = failures_in(self._job)
-        for one in unreached:
-            if one.device in failures:
-                noted = Failure(Cause.FAILED, failures[one.device])
-                one = one._replace(failure=noted)
-            yield one
+        for reply in unreached:
+            if reply.device in failures:
+                failure = Failure(Cause.FAILED, failures[reply.device])
+                reply = reply._replace(failure=failure)
+            yield reply
 
     def _begin(
         self,
@@ -149,7 +149,7 @@ class Calls:
         timeout: float,
         arrived: Arrivals,
     ) -> None:
-        # One site a group: a group has ended only when all of its sites have.
+        # One site per group: a group ends only when all of its sites have answered.
         group = collab.get_clients([name])(blocking=False, timeout=timeout)
         number = self._count = self._count + 1
         self._open[name][number] = time.monotonic() + timeout + DRIPPING
@@ -157,12 +157,12 @@ class Calls:
 
         def drain() -> None:
             try:
-                for _, found in results:
-                    arrived.put((_reply(name, found), True))
+                for _, result in results:
+                    arrived.put((_reply(name, result), True))
                 for error in dict(results.failures).values():
                     arrived.put((Reply(name, failure=_failure(error)), False))
             except Exception as error:
-                # An answer that cannot even be unpacked is its site's failure.
+                # An answer that Collab cannot decode is a failure of its site.
                 arrived.put((Reply(name, failure=_failure(error)), True))
             finally:
                 del self._open[name][number]
@@ -170,33 +170,29 @@ class Calls:
         threading.Thread(target=drain, daemon=True).start()
 
     def _drop_dripping(self) -> None:
-        """Write down as failed who still sends an answer long after its timeout."""
-        now = time.monotonic()
+        """Log sites as failed that still send an answer long after its timeout."""
+        current = time.monotonic()
         for name, calls in self._open.items():
-            if any(until < now for until in list(calls.values())):
+            if any(until < current for until in list(calls.values())):
                 note_failure(self._job, name, DRIPS)
 
 
 class Collab:
-    """Carries messages between a job's server and its sites.
+    """The transport between a job's server and its sites.
 
     Args:
-        calls: of the job's sites.
-        needed: bytes of the largest message that sites must take.
-
-    Example:
-        >>> Collab.__name__
-        'Collab'
+        calls: calls of the job's sites.
+        needed: bytes of the largest message that sites must accept.
     """
 
     def __init__(self, calls: Calls, needed: int) -> None:
         self._calls, self._needed = calls, needed
 
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
-        """Ask sites what they hold, and yield replies until time is up.
+        """Request enrolments, and yield them until time is up.
 
         Raises:
-            RunAborted: the job has been, meanwhile.
+            RunAborted: if the job was aborted.
         """
 
         def call(group: Any, name: str) -> Any:
@@ -207,10 +203,10 @@ class Collab:
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]
     ) -> Iterator[Reply]:
-        """Send messages, and yield replies as they arrive, until time is up.
+        """Send messages, and yield replies as they arrive until time is up.
 
         Raises:
-            RunAborted: the job has been, meanwhile.
+            RunAborted: if the job was aborted.
         """
 
         def call(group: Any, name: str) -> Any:
@@ -219,18 +215,18 @@ class Collab:
         return self._calls.make(call, messages, left)
 
 
-def _reply(name: str, found: Any) -> Reply:
-    if type(found) is bytes:
-        return Reply(name, found)
-    if type(found) is str:
-        return Reply(name, failure=Failure.decode(found))
-    words = f"sent a {type(found).__name__}"
-    return Reply(name, failure=Failure(Cause.FAILED, words))
+def _reply(name: str, result: Any) -> Reply:
+    if type(result) is bytes:
+        return Reply(name, result)
+    if type(result) is str:
+        return Reply(name, failure=Failure.decode(result))
+    reason = f"sent a {type(result).__name__} instead of bytes"
+    return Reply(name, failure=Failure(Cause.FAILED, reason))
 
 
 def _failure(error: Exception) -> Failure:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, TimeoutError):
         return NO_ANSWER
-    words = f"could not be reached: {str(cause)[:LONGEST]}"
-    return Failure(Cause.UNREACHED, words)
+    reason = f"could not be reached: {str(cause)[:LONGEST]}"
+    return Failure(Cause.UNREACHED, reason)

@@ -1,7 +1,7 @@
-"""What a bad site does: Python runs this file where this directory is on its path.
+"""The misdeeds of bad sites, run by Python if this directory is on its path.
 
-A file that the environment names has the misdeed of each site, by name. It is done in
-the real process that NVIDIA FLARE starts for a job at a site.
+A file named by an environment variable has the misdeed of each site, by name. It
+happens in the process that NVIDIA FLARE starts for a job at a site.
 """
 
 import json
@@ -15,7 +15,7 @@ HUGE = 1_200_000_000
 
 
 def _on_task(deed):
-    """Let a site do something else than answer."""
+    """Replace the answers of a site by its misdeed."""
     from fedbilevel.flare.collab_site import CollabSite
 
     honest = CollabSite._ask
@@ -46,7 +46,7 @@ def _huge(number, honest):
 
 
 def _fire(number, honest):
-    """Send the server and a site an event by which a job ends, at every task."""
+    """Send the server and a site an event that ends a job, at every task."""
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_constant import FedEventHeader
     from nvflare.apis.shareable import Shareable
@@ -65,7 +65,7 @@ def _fire(number, honest):
 
 
 def _declare():
-    """Declare replies of 2 GB from the third task on, and send none of it."""
+    """Declare replies of 2 GB from the third task on, and send nothing."""
     from nvflare.fuel.f3.streaming import blob_streamer
     from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
@@ -77,7 +77,7 @@ def _declare():
             return send(
                 self, channel, topic, target, message, secure, optional, reliable
             )
-        # Of any other encoding the receiver sets all of the room aside.
+        # For any other encoding the receiver allocates the declared size.
         message.headers[StreamHeaderKey.PAYLOAD_ENCODING] = "bytes"
         first = blob_streamer.BlobStream(b"x" * 10, message.headers)
         first.get_size = lambda: 2_000_000_000
@@ -120,7 +120,7 @@ def _misbehave():
     site = Path(os.environ.get("FEDBILEVEL_KIT", "")).name
     file = Path(os.environ.get(DEEDS, ""))
     deed = json.loads(file.read_text()).get(site) if file.is_file() else None
-    if deed and any("worker_process" in word for word in sys.orig_argv):
+    if deed and any("worker_process" in token for token in sys.orig_argv):
         WORKER[deed]()
 
 

@@ -1,1 +1,1 @@
-"""A computation in a process of its own, which may die without harm to its parent."""
+"""A computation in a child process, whose death does not end its parent."""

@@ -1,4 +1,4 @@
-"""Bytes between two processes of one machine, each message in one piece."""
+"""A message channel between two processes of one machine."""
 
 import os
 import socket
@@ -6,25 +6,25 @@ import struct
 from multiprocessing.connection import wait
 
 HEADER = struct.Struct("q")
-"""How many bytes follow."""
+"""Number of bytes that follow."""
 
 
 class Channel:
     """One end of a connected pair of sockets.
 
-    A message of 50 MB crosses in half the time of multiprocessing's connection, which
-    sets aside room for all that is to come at every read: here the kernel fills one
+    A message of 50 MB takes half the time of `multiprocessing.Connection`, which
+    allocates memory for the whole message at every read; parent the kernel fills one
     bytes object.
 
     Args:
-        end: the socket; the channel owns it.
+        end: socket, owned by the channel.
 
     Example:
-        >>> here, there = pair()
-        >>> here.send(b"hello")
-        >>> there.has_come(1.0), there.receive()
+        >>> parent, child = pair()
+        >>> parent.send(b"hello")
+        >>> child.poll(1.0), child.receive()
         (True, b'hello')
-        >>> here.close(), there.close()
+        >>> parent.close(), child.close()
         (None, None)
     """
 
@@ -36,10 +36,10 @@ class Channel:
         return self._end.fileno()
 
     def send(self, message: bytes) -> None:
-        """Send a message; return when what is left of it fits the kernel's buffer.
+        """Send a message; return when the rest of it fits the kernel's buffer.
 
         Raises:
-            OSError: the other side has hung up.
+            OSError: if the other end is closed.
         """
         self._end.sendall(HEADER.pack(len(message)))
         self._end.sendall(message)
@@ -48,18 +48,18 @@ class Channel:
         """Wait for a message.
 
         Raises:
-            EOFError: the other side has hung up.
-            OSError: likewise, with a message of this side unread.
+            EOFError: if the other end is closed.
+            OSError: if the other end was closed with a message unread.
         """
         (size,) = HEADER.unpack(self._take(HEADER.size))
         return self._take(size)
 
-    def has_come(self, timeout: float) -> bool:
-        """Return whether a message, or the end, has come within so many seconds."""
+    def poll(self, timeout: float) -> bool:
+        """Return whether a message or the end arrives within `timeout` seconds."""
         return bool(wait([self._end], timeout))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end."""
         self._end.close()
 
     def __enter__(self) -> "Channel":
@@ -69,7 +69,7 @@ class Channel:
         self.close()
 
     def _take(self, size: int) -> bytes:
-        # A signal, and 2 GB, end a call early.
+        # A signal ends a call early, and so does a message of 2 GB.
         parts = []
         while size:
             parts.append(part := self._end.recv(size, socket.MSG_WAITALL))
@@ -80,30 +80,30 @@ class Channel:
 
 
 def pair() -> tuple[Channel, Channel]:
-    """Return two connected ends.
+    """Return the two ends of a new channel.
 
     Example:
-        >>> here, there = pair()
-        >>> here.close(), there.has_come(1.0), there.close()
+        >>> parent, child = pair()
+        >>> parent.close(), child.poll(1.0), child.close()
         (None, True, None)
     """
-    here, there = socket.socketpair()
-    return Channel(here), Channel(there)
+    parent, child = socket.socketpair()
+    return Channel(parent), Channel(child)
 
 
-def inherited(descriptor: int) -> Channel:
-    """Return the end that a parent process left open for this one.
+def inherit(descriptor: int) -> Channel:
+    """Return the end that the parent process left open for this one.
 
     Args:
-        descriptor: of the socket; what this process starts does not get it.
+        descriptor: descriptor of the socket; processes started here do not inherit it.
 
     Example:
-        >>> here, there = pair()
-        >>> with inherited(os.dup(there.fileno())) as again:
-        ...     again.send(b"hello")
-        ...     here.receive()
+        >>> parent, child = pair()
+        >>> with inherit(os.dup(child.fileno())) as copy:
+        ...     copy.send(b"hello")
+        ...     parent.receive()
         b'hello'
-        >>> here.close(), there.close()
+        >>> parent.close(), child.close()
         (None, None)
     """
     os.set_inheritable(descriptor, False)

@@ -1,6 +1,6 @@
-"""The child's half of a worker: call `make` once, then answer messages one by one.
+"""The child process of a worker: call `make` once, then answer messages one by one.
 
-What crosses to the parent are bytes alone: of each reply what it is, then its content.
+A reply to the parent is two messages of bytes: its type, then its content.
 """
 
 import os
@@ -13,77 +13,77 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedbilevel.error_text import first_line
-from fedbilevel.federation.worker.channel import Channel, inherited
+from fedbilevel.federation.worker.channel import Channel, inherit
 
-LOOKS_EVERY = 0.5
-"""Seconds between two looks at whether the parent still lives."""
+POLL_SECONDS = 0.5
+"""Seconds between two checks that the parent is alive."""
 Answer = Callable[[bytes], bytes | str]
-"""What answers messages: with what was computed, or in words why it was not."""
-COMPUTED, SAID, FAILED, UNABLE = b"computed", b"said", b"failed", b"unable"
-"""What a reply is: what was computed, words instead, or words of a failure, which with
-the last is that of `make`: another child would fail likewise."""
+"""Function that answers a message with a result, or with text on failure."""
+RESULT, TEXT, FAILED, UNABLE = b"result", b"text", b"failed", b"unable"
+"""Types of a reply: a result, text instead of a result, or an exception. UNABLE is an
+exception of `make`, which another child would raise as well."""
 MARK = "\0"
-"""Between what happened and what the exception says, which may be about data."""
+"""Separator before the exception's message, which may contain data."""
 _LIBRARY = re.compile(r"/(site-packages|lib/python[\d.]+|fedbilevel)/|^<")
 LONGEST_REASON = 500
-"""Characters of an exception's first line that cross at most."""
+"""Maximum characters of an exception's first line."""
 
 
 def serve(channel: Channel) -> None:
-    """Answer what comes over a channel until its other end closes.
+    """Answer the messages of a channel until its other end closes.
 
     Args:
-        channel: brings first `make` and its arguments, pickled, then messages.
+        channel: channel whose first message is `make` with its arguments, pickled.
 
     Example:
         >>> import operator
         >>> from fedbilevel.federation.worker.channel import pair
-        >>> here, there = pair()
-        >>> child = threading.Thread(target=serve, args=(there,))
-        >>> child.start()
-        >>> here.send(pickle.dumps((operator.methodcaller, ("upper",))))
-        >>> here.receive(), here.receive()
-        (b'computed', b'')
-        >>> here.send(b"hello")
-        >>> here.receive(), here.receive()
-        (b'computed', b'HELLO')
-        >>> here.close()
-        >>> child.join()
-        >>> there.close()
+        >>> parent, child = pair()
+        >>> thread = threading.Thread(target=serve, args=(child,))
+        >>> thread.start()
+        >>> parent.send(pickle.dumps((operator.methodcaller, ("upper",))))
+        >>> parent.receive(), parent.receive()
+        (b'result', b'')
+        >>> parent.send(b"hello")
+        >>> parent.receive(), parent.receive()
+        (b'result', b'HELLO')
+        >>> parent.close()
+        >>> thread.join()
+        >>> child.close()
     """
     try:
         make, arguments = pickle.loads(channel.receive())
         answer = make(*arguments)
     except BaseException as error:
         traceback.print_exc()
-        _send(channel, UNABLE, _words("could not begin:", error))
+        _send(channel, UNABLE, _describe("could not begin:", error))
         return
-    _send(channel, COMPUTED, b"")
+    _send(channel, RESULT, b"")
     while True:
         try:
             message = channel.receive()
         except (EOFError, ConnectionResetError):
             return
         _reply(channel, answer, message)
-        # Not held while waiting for the next.
+        # Free the memory before waiting for the next message.
         del message
 
 
 def _reply(channel: Channel, answer: Answer, message: bytes) -> None:
     try:
-        answered = answer(message)
-        if not isinstance(answered, bytes | str):
-            kind = type(answered).__name__
-            raise TypeError(f"the answer must be bytes or words, not {kind}")
-    # Whatever it raises, even SystemExit, is the computation's failure and not ours.
+        result = answer(message)
+        if not isinstance(result, bytes | str):
+            name = type(result).__name__
+            raise TypeError(f"the answer must be bytes or str, not {name}")
+    # Any exception, even SystemExit, is a failure of the computation.
     except BaseException as error:
         traceback.print_exc()
-        _send(channel, FAILED, _words("raised", error))
+        _send(channel, FAILED, _describe("raised", error))
         return
-    if isinstance(answered, str):
-        _send(channel, SAID, answered.encode(errors="backslashreplace"))
+    if isinstance(result, str):
+        _send(channel, TEXT, result.encode(errors="backslashreplace"))
     else:
-        _send(channel, COMPUTED, answered)
+        _send(channel, RESULT, result)
 
 
 def _send(channel: Channel, outcome: bytes, content: bytes) -> None:
@@ -91,41 +91,42 @@ def _send(channel: Channel, outcome: bytes, content: bytes) -> None:
     channel.send(content)
 
 
-def _words(event: str, error: BaseException) -> bytes:
-    """Return an exception's name and first line; the rest stays on standard error."""
+def _describe(event: str, error: BaseException) -> bytes:
+    """Return an exception's name and first line; the rest is on standard error."""
     line = first_line(error, LONGEST_REASON)
-    name = f"{type(_first(error)).__name__}{_place(_first(error))}"
+    name = f"{type(_first(error)).__name__}{_location(_first(error))}"
     reason = f": {line}" if line else ""
     return f"{event} {name}{MARK}{reason}".encode(errors="backslashreplace")
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the exception that led to another."""
+    """Return the first exception of a chain."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def _place(error: BaseException) -> str:
-    """Return where an exception arose in code that is not a library's."""
+def _location(error: BaseException) -> str:
+    """Return function, file and line of an exception, in code outside libraries."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not _LIBRARY.search(one.filename)]
-    if not own:
+    local = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
+    if not local:
         return ""
-    return f" in {own[-1].name} of {Path(own[-1].filename).name}, line {own[-1].lineno}"
+    last = local[-1]
+    return f" in {last.name} of {Path(last.filename).name}, line {last.lineno}"
 
 
 def _begin(descriptor: int, parent: int) -> None:
-    """Serve in a process that was started for it, while its parent lives."""
-    # The computation holds this thread, perhaps for long after the parent has died.
+    """Serve in this process while its parent is alive."""
+    # The computation may block this thread long after the parent has died.
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    with inherited(descriptor) as channel:
+    with inherit(descriptor) as channel:
         serve(channel)
 
 
 def _end_after(parent: int) -> None:
-    # A killed parent says nothing, and its end of the connection stays open if a
-    # process that it forked holds it too; but its children get another parent.
+    # The connection of a killed parent stays open if a process that it forked holds
+    # it too, so check the parent's id, which changes when the parent dies.
     while os.getppid() == parent:
-        time.sleep(LOOKS_EVERY)
+        time.sleep(POLL_SECONDS)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The parent's view of a worker's child: start it, ask it, notice that it died."""
+"""The parent's handle of a worker's child process."""
 
 import os
 import signal
@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 from fedbilevel.federation.worker.channel import pair
-from fedbilevel.federation.worker.child import FAILED, MARK, SAID, UNABLE
+from fedbilevel.federation.worker.child import FAILED, MARK, TEXT, UNABLE
 
-LOOKS_EVERY = 1.0
-"""Seconds between two looks at whether a silent child still lives."""
-PATIENCE = 5.0
-"""Seconds that a child which hung up has to end by itself."""
-# Not multiprocessing's own start: it would import the parent's main module, which in a
-# site is the one of the federation's software. Ctrl-C in a terminal is for the parent.
+POLL_SECONDS = 1.0
+"""Seconds between two checks that a silent child is alive."""
+EXIT_SECONDS = 5.0
+"""Timeout in seconds for a child to exit after its channel is closed."""
+# multiprocessing would import the parent's main module, which at a site is NVIDIA
+# FLARE's. SIGINT is ignored: Ctrl-C in a terminal is for the parent.
 BEGIN = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -24,30 +24,26 @@ _begin(int(descriptor), int(parent))
 
 
 class WorkerError(RuntimeError):
-    """A message that got no answer; says why in one sentence.
+    """A message without an answer; the text is the reason.
 
     Attributes:
-        summary: the same without what an exception says, which may be about data.
-        is_final: whether another try would fail likewise.
-
-    Example:
-        >>> str(WorkerError("the computation took longer than 3 seconds"))
-        'the computation took longer than 3 seconds'
+        summary: reason without the exception's message, which may contain data.
+        is_final: whether a retry would fail in the same way.
     """
 
     def __init__(
-        self, words: str, summary: str | None = None, *, is_final: bool = False
+        self, reason: str, summary: str | None = None, *, is_final: bool = False
     ) -> None:
-        super().__init__(words)
-        self.summary = summary or words
+        super().__init__(reason)
+        self.summary = summary or reason
         self.is_final = is_final
 
 
 class Child:
-    """A process that runs `child`; it begins to start here.
+    """A new process that runs `child.serve`.
 
     Raises:
-        WorkerError: it could not be started.
+        WorkerError: if the process could not be started.
 
     Example:
         >>> import operator, pickle
@@ -55,14 +51,14 @@ class Child:
         >>> child.begin(pickle.dumps((operator.methodcaller, ("upper",))))
         >>> child.ask(b"hello")
         b'HELLO'
-        >>> child.ended()
+        >>> child.close()
         0
     """
 
     def __init__(self) -> None:
-        self._channel, there = pair()
-        with there:
-            descriptor = there.fileno()
+        self._channel, other_end = pair()
+        with other_end:
+            descriptor = other_end.fileno()
             arguments = [str(descriptor), str(os.getpid()), *sys.path]
             try:
                 self._process = subprocess.Popen(
@@ -72,64 +68,64 @@ class Child:
                 )
             except OSError as error:
                 self._channel.close()
-                words = f"the computation could not begin: {error}"
-                raise WorkerError(words, is_final=True) from None
+                reason = f"the computation could not begin: {error}"
+                raise WorkerError(reason, is_final=True) from None
 
     def begin(self, order: bytes) -> None:
-        """Have it call `make`, which comes pickled with its arguments.
+        """Have the child call `make`, which is pickled with its arguments.
 
         Raises:
-            WorkerError: that failed; the child has ended then.
+            WorkerError: if `make` failed; the child has ended then.
         """
         try:
             self.ask(order)
         except WorkerError:
-            self.ended()
+            self.close()
             raise
 
     def ask(self, message: bytes) -> bytes | str:
-        """Return its answer.
+        """Return the child's answer to a message.
 
         Raises:
-            WorkerError: it failed, or died.
+            WorkerError: if the computation failed, or the child died.
         """
         try:
             self._channel.send(message)
         except OSError:
-            raise WorkerError(_death(self.ended())) from None
-        outcome, content = self._received(), self._received()
+            raise WorkerError(_death(self.close())) from None
+        outcome, content = self._receive(), self._receive()
         if outcome in (FAILED, UNABLE):
-            words = f"the computation {content.decode()}"
-            summary, _, said = words.partition(MARK)
-            raise WorkerError(summary + said, summary, is_final=outcome == UNABLE)
-        return content.decode() if outcome == SAID else content
+            reason = f"the computation {content.decode()}"
+            summary, _, detail = reason.partition(MARK)
+            raise WorkerError(summary + detail, summary, is_final=outcome == UNABLE)
+        return content.decode() if outcome == TEXT else content
 
     def lives(self) -> bool:
-        """Return whether it can be asked."""
+        """Return whether the process is alive."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End it at once; safe while another thread waits for its answer."""
+        """Kill the process; safe while another thread waits for its answer."""
         self._process.kill()
 
-    def ended(self) -> int:
-        """Hang up, wait for its end, and return its exit code."""
+    def close(self) -> int:
+        """Close the channel, wait for the process, and return its exit code."""
         self._channel.close()
         try:
-            return self._process.wait(PATIENCE)
+            return self._process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def _received(self) -> bytes:
+    def _receive(self) -> bytes:
         try:
-            # A death hangs up, unless a process that the child forked holds on.
-            while not self._channel.has_come(LOOKS_EVERY):
+            # A death closes the channel, unless a process forked by the child holds it.
+            while not self._channel.poll(POLL_SECONDS):
                 if not self.lives():
                     raise EOFError
             return self._channel.receive()
         except (EOFError, OSError):
-            raise WorkerError(_death(self.ended())) from None
+            raise WorkerError(_death(self.close())) from None
 
 
 def _death(code: int) -> str:

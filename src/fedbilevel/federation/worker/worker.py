@@ -1,4 +1,4 @@
-"""A computation in a process of its own, whose death is an error here and no more."""
+"""A computation in a child process, whose death raises an error in the parent."""
 
 import pickle
 import threading
@@ -15,20 +15,20 @@ CLOSED = "the worker is closed"
 
 
 class Worker:
-    """Answers messages in a child process, which is started when one comes.
+    """A child process that answers messages, started by the first message.
 
-    The child lives until it dies or `close` is called: what it has loaded and compiled
-    stays. After a death the next message starts a new one. It ends when this process
-    ends, even if that is killed. One message is computed at a time, and one may wait;
-    a newer one takes its place. Calls from several threads are safe.
+    The child keeps loaded data and compiled functions until it dies or `close` is
+    called. After a death the next message starts a new child. The child ends with this
+    process, even if this process is killed. One message is computed at a time, and one
+    may wait; a newer message replaces the waiting one. Calls are thread-safe.
 
     Args:
-        make: a function of a module that the child can import. It is called once in
-            each child, and returns the function that answers messages.
-        arguments: of `make`; they are pickled.
+        make: module-level function that the child can import. It is called once in each
+            child, and returns the function that answers messages.
+        arguments: arguments of `make`; they are pickled.
 
     Raises:
-        ValueError: `make` or its arguments cannot be pickled.
+        ValueError: if `make` or its arguments cannot be pickled.
 
     Example:
         >>> import operator
@@ -42,34 +42,33 @@ class Worker:
             self._order = pickle.dumps((make, arguments))
         except Exception as error:
             raise ValueError(
-                f"{make} must be a function of a module, and its arguments must be "
-                f"ones that can be pickled: {error}"
+                f"make is {make}, but make and its arguments must be picklable "
+                f"({error}); give a module-level function and plain values."
             ) from error
         self._child: Child | None = None
         self._next: tuple[Future[bytes | str], bytes] | None = None
         self._closed = False
         self._changed = threading.Condition()
-        # A daemon: a computation that goes on must not keep this process from ending.
+        # A daemon: a running computation must not keep this process from ending.
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._closed
 
     def ask(self, message: bytes, timeout: float | None = None) -> bytes | str:
-        """Return the child's answer.
+        """Return the child's answer to a message.
 
-        A computation that takes too long is held for hung: its process is ended, and
-        the next message starts another.
+        After the timeout the child is killed, and the next message starts another.
 
         Args:
-            message: for the function that `make` returned.
-            timeout: seconds to wait at most, the child's start included.
+            message: message to the function that `make` returned.
+            timeout: maximum seconds, including the start of the child.
 
         Raises:
-            WorkerError: there is no answer.
+            WorkerError: if there is no answer.
         """
         future = Future[bytes | str]()
         with self._changed:
@@ -82,19 +81,19 @@ class Worker:
         try:
             return future.result(timeout)
         except CancelledError:
-            newer = "a newer task has come meanwhile"
+            newer = "a newer task has replaced this one"
             raise WorkerError(CLOSED if self._closed else newer) from None
         except TimeoutError:
             if future.done():
                 return future.result()
             reason = f"the computation took longer than {timeout:g} seconds"
-            # One that has not begun never will.
+            # A computation that has not started is cancelled.
             if not future.cancel() and self._end_child():
                 reason += " and was ended"
             raise WorkerError(reason) from None
 
     def close(self) -> None:
-        """End the child at once; messages without an answer fail."""
+        """Kill the child; messages without an answer fail."""
         with self._changed:
             self._closed = True
             if self._next:
@@ -117,13 +116,13 @@ class Worker:
         self.close()
 
     def _work(self) -> None:
-        while self._answer_one():
+        while self._answer_next():
             pass
         if self._child:
-            self._child.ended()
+            self._child.close()
 
-    def _answer_one(self) -> bool:
-        """Answer the next message when it comes; return false once closed."""
+    def _answer_next(self) -> bool:
+        """Answer the next message; return False once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._next)
             if self._closed or not self._next:
@@ -135,23 +134,25 @@ class Worker:
             except WorkerError as error:
                 future.set_exception(WorkerError(CLOSED) if self._closed else error)
             except Exception as error:
-                # No memory for the answer, say: the child's next words would not be
-                # read from their start.
+                # After an error such as lack of memory for the answer, the rest of the
+                # child's reply would be read as the next reply.
                 if self._child:
                     self._child.kill()
-                    self._child.ended()
-                future.set_exception(WorkerError(f"asking failed: {error!r}"))
+                    self._child.close()
+                future.set_exception(
+                    WorkerError(f"the request to the worker failed: {error!r}")
+                )
         return True
 
     def _exchange(self, message: bytes) -> bytes | str:
         child = self._child
         if not child or not child.lives():
             with self._changed:
-                # Or else a child might begin that `close` does not know of.
+                # Otherwise a child might start that `close` does not kill.
                 if self._closed:
                     raise WorkerError(CLOSED)
                 if child:
-                    child.ended()
+                    child.close()
                 child = self._child = Child()
             child.begin(self._order)
         return child.ask(message)
