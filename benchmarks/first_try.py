@@ -3,7 +3,7 @@
     python -m benchmarks.first_try          # five seeds; about 5 minutes on 2 cores
     python -m benchmarks.first_try --fast   # one seed
 
-The problems are such as users state themselves: that of docs/tutorials/own-problem.md
+The problems are such as users state themselves: that of docs/tutorials/custom-problem.md
 and three that no tutorial has. The search draws 50 settings of FedBiO at random: the
 rate of x over 4.5 orders of magnitude, those of y and z over 2 around one over the
 largest curvature. Batches, local steps and rounds are the same. What counts is the mean
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks.own_problems import PROBLEMS
+from benchmarks.custom_problems import PROBLEMS
 from benchmarks.timing import Bound, conclude, print_table
 from fedbilevel import AutoFedBiO, FedBiO, run, sweep
 from fedbilevel.metrics import largest_curvature

@@ -59,7 +59,7 @@ def test_weighing_labels_finds_the_wrong_ones_and_is_worth_it(tmp_path):
 
 
 def test_the_two_bad_instruments_lose_their_weight_in_a_resumed_run(tmp_path):
-    output = printed("own_problem.py", tmp_path)
+    output = printed("custom_problem.py", tmp_path)
     assert "left after 120 rounds\nwent on with round 121\n" in output
     assert "smallest weights: 2 5" in output
     equal, learnt = numbers(r"error on checked readings, .*: (\S+)", output)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks import first_try
-from benchmarks.own_problems import PROBLEMS
+from benchmarks.custom_problems import PROBLEMS
 from fedbilevel import AutoFedBiO, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.single_precision]

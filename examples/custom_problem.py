@@ -1,8 +1,8 @@
 """A problem of your own: which of six instruments can be trusted?
 
-The tutorial is docs/tutorials/own-problem.md. Run this by
+The tutorial is docs/tutorials/custom-problem.md. Run this by
 
-    python examples/own_problem.py
+    python examples/custom_problem.py
 """
 
 import tempfile

@@ -89,7 +89,7 @@ def weight_decay() -> Task:
 
 
 def instruments() -> Task:
-    """A weight for each of six instruments: docs/tutorials/own-problem.md."""
+    """A weight for each of six instruments: docs/tutorials/custom-problem.md."""
     generator = np.random.default_rng(0)
     truth = generator.normal(size=5)
     count = 4 * 360
