@@ -134,7 +134,7 @@ def test_benchopt_runs_the_solver_with_one_device_and_with_several(benchmark):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "31 devices cannot each have a sample" in done.stdout
+    assert "devices=31 exceeds the number of samples" in done.stdout
     found = pd.read_parquet(benchmark / "outputs" / "found.parquet")
     assert found["solver_name"].str.startswith("LocalBSGVRM[").all()
     curves = found.groupby("p_solver_devices")["objective_value"]
