@@ -12,7 +12,7 @@ batch included. Their number per step grows with Q = O(log 1/ε), which the pape
 the slope of T alone is printed as well. The algorithms have different noise, so
 that the powers of both show at these accuracies: compare slopes, not heights.
 
-To compare heights, a second table has both, FedBiO and FedBiOAcc at one noise, each
+To compare heights, a second table has all four algorithms at one noise, each
 with its best rate and weight of a fresh sample for every ε (`benchmarks.one_noise`),
 once with much noise and once with little.
 """
@@ -235,11 +235,13 @@ def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -
     )
     for axis, (which, level) in zip(axes[0], setting.levels.items(), strict=True):
         for name in one_noise.ALGORITHMS:
-            taken = [one["samples"] for one in results[f"{name}-{which}"]]
+            taken = [result["samples"] for result in results[f"{name}-{which}"]]
             one_noise.draw_line(axis, name, level.accuracies, taken)
         axis.set(xscale="log", yscale="log", title=which)
         axis.set_xlabel("ε, average stationarity")
-        axis.set_xticks(level.accuracies, [f"{one:.2g}" for one in level.accuracies])
+        axis.set_xticks(
+            level.accuracies, [f"{epsilon:.2g}" for epsilon in level.accuracies]
+        )
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.invert_xaxis()
         axis.legend()
@@ -271,13 +273,13 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
         for name in one_noise.ALGORITHMS:
             slopes[f"{name}, {which}"] = experiment.fit_slope(
                 level.accuracies,
-                [one["samples"] for one in results[f"{name}-{which}"]],
+                [result["samples"] for result in results[f"{name}-{which}"]],
             )
             rows += [
                 [name, which, accuracy, *one_noise.row(name, at(results, which, index))]
                 for index, accuracy in enumerate(level.accuracies)
             ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(directory / "complexity-one-noise.csv", header, rows)
     experiment.write_slopes(
         directory / "complexity-one-noise-slopes.csv",
@@ -356,7 +358,7 @@ def main() -> None:
                     ),
                 ]
             )
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(arguments.directory / "complexity.csv", header, rows)
     experiment.write_slopes(
         arguments.directory / "complexity-slopes.csv",

@@ -83,8 +83,8 @@ def momentum(s: Settings, size: Size) -> RoundCosts:
     """Return the costs of LocalBSGM and LocalBSGVRM: x, y, u and v, once."""
     m, n = size
     drawn = s.local_steps * s.batch_size
-    both = NUMBER * (2 * m + 2 * n)
-    return RoundCosts(drawn, (s.terms + 2) * drawn, 1, both + NUMBER, both)
+    sent = NUMBER * (2 * m + 2 * n)
+    return RoundCosts(drawn, (s.terms + 2) * drawn, 1, sent + NUMBER, sent)
 
 
 def momentum_opening(batch: Callable[[Settings], int]) -> Callable[..., RoundCosts]:
@@ -144,8 +144,8 @@ def adjoint(upper: int, lower: int, more: int) -> Callable[..., RoundCosts]:
 
     def costs(s: Settings, size: Size) -> RoundCosts:
         drawn = s.local_steps * s.batch_size
-        both = NUMBER * (upper * size.upper + lower * size.lower)
-        return RoundCosts(drawn, 3 * drawn, 1, both + NUMBER, both + NUMBER * more)
+        sent = NUMBER * (upper * size.upper + lower * size.lower)
+        return RoundCosts(drawn, 3 * drawn, 1, sent + NUMBER, sent + NUMBER * more)
 
     return costs
 
@@ -187,22 +187,22 @@ FORMULAS = {
 
 def operations_per_round(name: str, s: Settings, size: Size) -> float:
     """Return the operations of a device in a round on a linear model, by `ORACLES`."""
-    both, lower, hessian, cross = ORACLES.values()
+    upper, lower, hessian, cross = ORACLES.values()
     step = {
-        "LocalBSGM": both + lower + s.terms * hessian + cross,
-        "LocalBSGVRM": 2 * (both + lower + s.terms * hessian + cross),
-        "LFedNest": both + s.terms * hessian + cross,
-        "FedNest": 2 * both,
-        "FedBiO": both + lower + hessian + cross,
-        "FedBiOAcc": 2 * (both + lower + hessian + cross),
-        "SimFBO": both + lower + hessian + cross,
-        "ShroFBO": both + lower + hessian + cross,
+        "LocalBSGM": upper + lower + s.terms * hessian + cross,
+        "LocalBSGVRM": 2 * (upper + lower + s.terms * hessian + cross),
+        "LFedNest": upper + s.terms * hessian + cross,
+        "FedNest": 2 * upper,
+        "FedBiO": upper + lower + hessian + cross,
+        "FedBiOAcc": 2 * (upper + lower + hessian + cross),
+        "SimFBO": upper + lower + hessian + cross,
+        "ShroFBO": upper + lower + hessian + cross,
     }[name]
     extra = {
         "LFedNest": s.lower_rounds * s.lower_steps * lower,
         "FedNest": s.lower_rounds * (1 + 2 * s.lower_steps) * lower
-        + both
+        + upper
         + s.terms * hessian
-        + (both + cross),
+        + (upper + cross),
     }.get(name, 0.0)
     return (s.local_steps * step + extra) * s.batch_size * size.lower

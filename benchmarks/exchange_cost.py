@@ -58,8 +58,8 @@ def engine_call(size: int, mesh: Mesh) -> Callable[[], object]:
     def loss(x: Any, y: Any, batch: Any) -> Any:
         return jnp.mean(batch) + 0.0 * jnp.sum(y)
 
-    one = np.ones(1, np.float32)
-    devices = InMemoryDevices.sharing(LocalExamples(one, one), mesh.size)
+    rows = np.ones(1, np.float32)
+    devices = InMemoryDevices.sharing(LocalExamples(rows, rows), mesh.size)
     rounds = run(
         BilevelProblem(loss, loss),
         Averaging(),

@@ -215,7 +215,7 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
         for name in one_noise.ALGORITHMS
         for k in devices
     ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(item) for item in row] for row in rows])
     experiment.write_table(directory / "speedup-one-noise.csv", header, rows)
     experiment.write_slopes(
         directory / "speedup-one-noise-slopes.csv",
@@ -298,7 +298,7 @@ def main() -> None:
                 ]
                 for k, result, mean in zip(setting.devices, group, means, strict=True)
             ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(item) for item in row] for row in rows])
     experiment.write_table(arguments.directory / "speedup.csv", header, rows)
     experiment.write_slopes(
         arguments.directory / "speedup-slopes.csv", "log T on log K", slopes

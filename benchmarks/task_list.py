@@ -171,8 +171,8 @@ SHARED = ("cleaning-mnist", "regularisation-adult", "representation-fashion")
 
 def partitions_of(name: str) -> tuple[Partition, ...]:
     """Return the partitions of a task, except that of one device."""
-    both = Partition.RANDOM, Partition.HETEROGENEOUS
-    return (*both, Partition.SHARED) if name in SHARED else both
+    usual = Partition.RANDOM, Partition.HETEROGENEOUS
+    return (*usual, Partition.SHARED) if name in SHARED else usual
 
 
 METRICS = {

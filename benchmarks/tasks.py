@@ -293,8 +293,8 @@ def cells_of(name: str, setting: Setting) -> dict[str, Callable[[], Any]]:
         for contender in reversed(setting.contenders):
             key = f"{name}.{partition}.{contender}"
             cells[key] = partial(contend, contender, partition)
-    one = partial(contend, ONE_DEVICE, Partition.ONE)
-    return cells | {f"{name}.{Partition.ONE}.{ONE_DEVICE}": one}
+    single = partial(contend, ONE_DEVICE, Partition.ONE)
+    return cells | {f"{name}.{Partition.ONE}.{ONE_DEVICE}": single}
 
 
 def main() -> None:
