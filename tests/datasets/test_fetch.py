@@ -120,7 +120,7 @@ def test_packages_of_other_kinds_are_unpacked(origin, tmp_path, make, unpack):
             {"command": [sys.executable, "-c", "raise SystemExit('no network')"]},
             "failed: no network",
         ),
-        ({"command": [sys.executable, "-c", ""]}, "left 0 files, not one"),
+        ({"command": [sys.executable, "-c", ""]}, "downloaded 0 files, expected one"),
         ({"inside": "elsewhere"}, "elsewhere/a.txt"),
     ],
 )
@@ -159,4 +159,4 @@ def test_an_unknown_name_is_refused_with_the_known_ones(origin, monkeypatch, cap
     with pytest.raises(SystemExit) as caught:
         fetch_data.main()
     assert caught.value.code == 2
-    assert "no set is called tinny; choose from tiny" in capsys.readouterr().err
+    assert "unknown data set tinny; choose from tiny" in capsys.readouterr().err
