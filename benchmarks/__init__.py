@@ -1,1 +1,1 @@
-"""Benchmarks that anyone can run: `python -m benchmarks.NAME`."""
+"""Benchmarks and experiments: `python -m benchmarks.NAME`."""

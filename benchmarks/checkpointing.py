@@ -1,9 +1,9 @@
-"""What checkpoints cost a run: one every 10 rounds, a million parameters.
+"""Overhead of checkpoints: one every 10 rounds, a million parameters.
 
     python -m benchmarks.checkpointing [--fast]
 
-Two runs take turns of 10 rounds. A checkpoint falls into the middle of a turn, so that
-what is written while the run goes on slows that run and not the other.
+Two runs alternate every 10 rounds. A checkpoint is in the middle of such a block, so
+that writing it in the background slows that run and not the other.
 """
 
 import tempfile
@@ -38,14 +38,16 @@ ALGORITHM = LocalBSGVRM(
 )
 
 
-def turns(features: int, checkpoints: Checkpoints | None) -> Callable[[], object]:
+def timed_rounds(
+    features: int, checkpoints: Checkpoints | None
+) -> Callable[[], object]:
     """Return a call that runs the next rounds, half of them before a checkpoint."""
     generator = np.random.default_rng(0)
-    held = [softmax.local_examples(generator, 40, features) for _ in range(4)]
+    examples = [softmax.local_examples(generator, 40, features) for _ in range(4)]
     rounds = run(
         softmax.problem(),
         ALGORITHM,
-        InMemoryDevices(held),
+        InMemoryDevices(examples),
         jnp.full(features, -4.0),
         jnp.zeros((softmax.CLASSES, features)),
         rounds=1_000_000,
@@ -53,8 +55,8 @@ def turns(features: int, checkpoints: Checkpoints | None) -> Callable[[], object
     )
 
     def call(number: int = EVERY) -> None:
-        for done in islice(rounds, number):
-            last = done
+        for r in islice(rounds, number):
+            last = r  # a list of rounds would keep all states in memory
         jax.block_until_ready(last.server)
 
     call(EVERY // 2)
@@ -62,22 +64,22 @@ def turns(features: int, checkpoints: Checkpoints | None) -> Callable[[], object
 
 
 def main() -> None:
-    fast = wants_fast(__doc__, "a hundredth of the parameters, fewer turns, no bound")
+    fast = wants_fast(__doc__, "a hundredth of the parameters, fewer repeats, no bound")
     features = 1_000 if fast else 100_000
     with tempfile.TemporaryDirectory() as directory:
         seconds = interleave(
             {
-                "with": turns(features, Checkpoints(directory, every=EVERY)),
-                "without": turns(features, None),
+                "with": timed_rounds(features, Checkpoints(directory, every=EVERY)),
+                "without": timed_rounds(features, None),
             },
             repeats=3 if fast else REPEATS,
         )
-    figure = ratio(seconds["with"], seconds["without"])
-    times = [f"{median(one):.2f}" for one in seconds.values()]
+    overhead = ratio(seconds["with"], seconds["without"])
+    times = [f"{median(calls):.2f}" for calls in seconds.values()]
     parameters = features * (softmax.CLASSES + 1)
     header = "parameters", "with s", "without s", "ratio"
-    print_table(header, [(parameters, *times, f"{figure:.3f}")])
-    conclude([Bound("with checkpoints", figure, 10.0 if fast else LIMIT)])
+    print_table(header, [(parameters, *times, f"{overhead:.3f}")])
+    conclude([Bound("with checkpoints", overhead, 10.0 if fast else LIMIT)])
 
 
 if __name__ == "__main__":

@@ -3,16 +3,16 @@
     python -m benchmarks.complexity [--fast]
 
 Corollaries 2 and 4 give p, η, Q and B as powers of ε, up to constants. The constants
-are calibrated once: at the largest ε, η is tuned on a grid. `plan_for_accuracy` makes
-the settings for every smaller ε from these, and nothing is tuned again. T is the first
+are calibrated once: at the largest ε, η is tuned on a grid. `plan_for_accuracy` scales
+these settings to every smaller ε, and nothing is tuned again. T is the first
 step at which the average stationarity is at ε, as measured, not as planned.
 
 Samples are all examples that all devices draw, those of the series and of the opening
-batch included. Their number per step grows with Q = O(log 1/ε), which the paper leaves
-out; the slope of T alone is printed beside. The algorithms have different noise, so
+batch included. Their number per step grows with Q = O(log 1/ε), which the paper omits;
+the slope of T alone is printed as well. The algorithms have different noise, so
 that the powers of both show at these accuracies: compare slopes, not heights.
 
-To compare heights, a second table has both, FedBiO and FedBiOAcc at one noise, each
+To compare heights, a second table has all four algorithms at one noise, each
 with its best rate and weight of a fresh sample for every ε (`benchmarks.one_noise`),
 once with much noise and once with little.
 """
@@ -38,25 +38,25 @@ from fedbilevel.theory import (
 )
 
 BAND = 0.3
-"""How far from the paper's power a slope may be."""
+"""Largest accepted distance of a slope from the paper's power."""
 DEVICES = 4
 LARGEST = 10.0
 """The largest ε, at which the constants are calibrated."""
 CALIBRATION_STEPS = 8_000
 SLACK = 2
-"""A run has this many times the planned steps to get to ε."""
+"""Factor of the planned steps after which a run stops."""
 COLOURS = {"LocalBSGM": "#0072B2", "LocalBSGVRM": "#D55E00"}
 MARKS = {"LocalBSGM": "o", "LocalBSGVRM": "s"}
 MEASURES = {"samples": "samples, all devices", "rounds": "rounds"}
 
 
 class Level(NamedTuple):
-    """A noise at which all four algorithms run.
+    """A noise level at which all four algorithms run.
 
     Attributes:
         noise: the scatter of examples.
         accuracies: each ε, from the largest.
-        steps: how long to run, well above what the best settings need.
+        steps: number of steps, well above that of the best settings.
     """
 
     noise: Noise
@@ -65,16 +65,16 @@ class Level(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """How much is run.
+    """The size of the experiment.
 
     Attributes:
-        local_steps: p, the calibrated one first. Each stands for its ε, as p is
+        local_steps: p, the calibrated one first. Each determines its ε, as p is
             proportional to ε^(-1/2), so that no p is ever rounded.
         rates: η, the grid of the calibration.
-        tuning_seeds: to choose η with.
-        seeds: to report with.
-        one_noise: the grid of the four algorithms at one noise.
-        levels: the noises, by name.
+        tuning_seeds: number of seeds to choose η.
+        seeds: number of seeds to report.
+        one_noise: the grid of the four algorithms at one noise level.
+        levels: the noise levels, by name.
     """
 
     local_steps: tuple[int, ...]
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
     levels: dict[str, Level]
 
     def accuracy(self, local_steps: int) -> float:
-        """Return the ε that p stands for."""
+        """Return the ε of p."""
         return LARGEST * (self.local_steps[0] / local_steps) ** 2
 
 
@@ -114,12 +114,12 @@ class Method(NamedTuple):
     """An algorithm, its settings at the largest ε, and the paper's powers of ε.
 
     Attributes:
-        law: how settings follow ε.
-        noise: of the gradients. Variance reduction needs more of it before noise, and
-            not the transient, decides.
+        law: powers of ε of the settings.
+        noise: noise of the gradients. Variance reduction needs more noise before it
+            dominates the transient.
         mixing: α and β.
         opening_batch_size: B.
-        powers: of samples, which are T but for Q, and of rounds.
+        powers: expected powers of samples (T up to Q) and of rounds.
     """
 
     law: ScalingLaw
@@ -154,39 +154,39 @@ def anchor_of(setting: Setting, method: Method, rate: float, steps: int = 1) -> 
 
 
 def calibrate(setting: Setting, method: Method) -> dict[str, Any]:
-    """Tune the rate at the largest ε; return it, and what each seed took there."""
+    """Tune the rate at the largest ε; return it and the costs of each seed."""
     rates = admissible(method.law, method.mixing, setting.rates)
-    found = passages(
+    result = passages(
         [anchor_of(setting, method, rate) for rate in rates],
         noise=Noise(method.noise),
         steps=CALIBRATION_STEPS,
         seeds=range(setting.tuning_seeds + setting.seeds),
     )
-    tuned = tune(found, setting.tuning_seeds)
+    tuned = tune(result, setting.tuning_seeds)
     return {
         "rate": rates[tuned.best],
         "inside": tuned.inside,
         "planned": tuned.median,
-        **spent(found, tuned.steps, setting.local_steps[0]),
+        **costs_of(result, tuned.steps, setting.local_steps[0]),
     }
 
 
 def follow(setting: Setting, method: Method, plan: Plan) -> dict[str, Any]:
-    """Run a plan; return what each seed took."""
-    found = passages(
+    """Run a plan; return the costs of each seed."""
+    result = passages(
         [plan],
         noise=Noise(method.noise),
         steps=SLACK * plan.steps,
         seeds=range(setting.tuning_seeds, setting.tuning_seeds + setting.seeds),
     )
-    return spent(found, found.steps[0].tolist(), plan.local_steps)
+    return costs_of(result, result.steps[0].tolist(), plan.local_steps)
 
 
-def spent(found: Passages, steps: list[float], local_steps: int) -> dict[str, Any]:
-    """Return steps, samples and rounds to ε, all infinite where it was not reached."""
+def costs_of(result: Passages, steps: list[float], local_steps: int) -> dict[str, Any]:
+    """Return steps, samples and rounds to ε, infinite for runs that do not reach it."""
     rounds = [count / local_steps for count in steps]
     samples = [
-        found.costs[int(count) - 1].samples if isfinite(count) else inf
+        result.costs[int(count) - 1].samples if isfinite(count) else inf
         for count in rounds
     ]
     return {"steps": steps, "samples": samples, "rounds": rounds}
@@ -206,12 +206,12 @@ def draw(
             taken = [results[f"{name}-{p}"][measure] for p in setting.local_steps]
             means = np.exp(np.mean(np.log(taken), axis=1))
             colour = COLOURS[name]
-            for accuracy, ones in zip(accuracies, taken, strict=True):
-                axis.plot([accuracy] * len(ones), ones, ".", color=colour, alpha=0.3)
+            for accuracy, seeds in zip(accuracies, taken, strict=True):
+                axis.plot([accuracy] * len(seeds), seeds, ".", color=colour, alpha=0.3)
             power = method.powers[measure]
             slope = slopes[name, measure]
-            found = f"{name}, noise {method.noise:g}: {slope}"
-            axis.plot(accuracies, means, MARKS[name], color=colour, label=found)
+            legend = f"{name}, noise {method.noise:g}: {slope}"
+            axis.plot(accuracies, means, MARKS[name], color=colour, label=legend)
             line = accuracies**power
             line *= np.exp(np.mean(np.log(means / line)))
             axis.plot(accuracies, line, "--", color=colour, label=f"paper: {power:g}")
@@ -229,17 +229,19 @@ def draw(
 
 
 def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -> None:
-    """Draw samples against ε, one panel a noise and one line an algorithm."""
+    """Draw samples against ε: one panel per noise level, one line per algorithm."""
     figure, axes = plt.subplots(
         1, len(setting.levels), figsize=(9, 4), layout="constrained", squeeze=False
     )
     for axis, (which, level) in zip(axes[0], setting.levels.items(), strict=True):
         for name in one_noise.ALGORITHMS:
-            taken = [one["samples"] for one in results[f"{name}-{which}"]]
+            taken = [result["samples"] for result in results[f"{name}-{which}"]]
             one_noise.draw_line(axis, name, level.accuracies, taken)
         axis.set(xscale="log", yscale="log", title=which)
         axis.set_xlabel("ε, average stationarity")
-        axis.set_xticks(level.accuracies, [f"{one:.2g}" for one in level.accuracies])
+        axis.set_xticks(
+            level.accuracies, [f"{epsilon:.2g}" for epsilon in level.accuracies]
+        )
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.invert_xaxis()
         axis.legend()
@@ -248,7 +250,7 @@ def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -
 
 
 def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
-    """Run the four algorithms at one noise, write what they took, return bounds."""
+    """Run the four algorithms at each noise level, write tables, return bounds."""
     results = experiment.run_cells(
         "complexity-one-noise",
         setting,
@@ -271,13 +273,13 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
         for name in one_noise.ALGORITHMS:
             slopes[f"{name}, {which}"] = experiment.fit_slope(
                 level.accuracies,
-                [one["samples"] for one in results[f"{name}-{which}"]],
+                [result["samples"] for result in results[f"{name}-{which}"]],
             )
             rows += [
-                [name, which, accuracy, *one_noise.row(name, at(results, which, place))]
-                for place, accuracy in enumerate(level.accuracies)
+                [name, which, accuracy, *one_noise.row(name, at(results, which, index))]
+                for index, accuracy in enumerate(level.accuracies)
             ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(directory / "complexity-one-noise.csv", header, rows)
     experiment.write_slopes(
         directory / "complexity-one-noise-slopes.csv",
@@ -286,16 +288,16 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
     )
     draw_one_noise(setting, results, directory)
     every = {
-        f"{key}-{place}": one
-        for key, found in results.items()
-        for place, one in enumerate(found)
+        f"{key}-{index}": result
+        for key, by_accuracy in results.items()
+        for index, result in enumerate(by_accuracy)
     }
     return one_noise.bounds(every, at(results, "noisy", -1))
 
 
-def at(results: dict[str, Any], which: str, place: int) -> dict[str, Any]:
-    """Return what all four took at one noise and accuracy, by name."""
-    return {name: results[f"{name}-{which}"][place] for name in one_noise.ALGORITHMS}
+def at(results: dict[str, Any], which: str, index: int) -> dict[str, Any]:
+    """Return the results of all four at a noise level and accuracy, by name."""
+    return {name: results[f"{name}-{which}"][index] for name in one_noise.ALGORITHMS}
 
 
 def main() -> None:
@@ -312,8 +314,8 @@ def main() -> None:
     )
     plans = {}
     for name, method in METHODS.items():
-        found = results[f"{name}-{first}"]
-        anchor = anchor_of(setting, method, found["rate"], int(found["planned"]))
+        result = results[f"{name}-{first}"]
+        anchor = anchor_of(setting, method, result["rate"], int(result["planned"]))
         for p in setting.local_steps:
             plans[f"{name}-{p}"] = plan_for_accuracy(
                 anchor,
@@ -356,7 +358,7 @@ def main() -> None:
                     ),
                 ]
             )
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(arguments.directory / "complexity.csv", header, rows)
     experiment.write_slopes(
         arguments.directory / "complexity-slopes.csv",

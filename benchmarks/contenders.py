@@ -1,11 +1,11 @@
-"""The algorithms that compete on the real tasks, and what is searched of each.
+"""The algorithms of the comparison on real tasks, and their search spaces.
 
-All are searched in the same way: the same number of draws, from ranges that are the
-same in kind. A rate of y or z and the scale θ of a series are parts of 1/L, with L the
-curvature that nine tenths of a task's batches do not exceed near y*(x); an upper step
-is in units of the task's. The ranges of steps hold what each method's own theory asks
-for, such as 1/(6L) for the lower step of the paper's algorithms. The theory of a series
-asks for more terms than any method gets here: each costs a batch.
+All are searched in the same way, with the same number of draws from comparable ranges.
+A rate of y or z and the scale θ of a series are fractions of 1/L, where nine tenths of
+a task's batches have a curvature of at most L near y*(x); an upper step is in units of
+the task's. The ranges of steps include the value of each method's theory, such as
+1/(6L) for the lower step of the paper's algorithms. The theory of a series requires
+more terms than any method has here: each term costs a batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,17 +33,17 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.settings import register
 
 Values = Mapping[str, float]
-"""A setting: a value for each name that a contender is searched over."""
+"""A setting: a value for each searched name of a contender."""
 
 
 class Range(NamedTuple):
-    """What draws of a number come from, on a logarithmic scale.
+    """The range of a number, on a logarithmic scale.
 
     Attributes:
         low: the smallest.
         high: the largest.
-        most: what no neighbour of a draw may exceed; below `low` and up to here they
-            may go, which widens a range whose edge is best.
+        most: largest value of a neighbour of a draw. Neighbours may be below `low` and
+            above `high`, which widens a range whose edge is best.
     """
 
     low: float
@@ -61,18 +61,18 @@ RANGES = {
     "adam": Range(0.001, 0.1),
 }
 CHOICES = {"final": (0.05, 1.0), "local_steps": (1, 5), "terms": (2, 10)}
-"""The part of all rates that is left at the end, steps an exchange, Q of a series."""
+"""The final fraction of all rates, steps per exchange, and Q of a series."""
 
 
 class Scale(NamedTuple):
-    """What a setting's numbers are multiples of, and how long a run is.
+    """The units of a setting's numbers, and the length of a run.
 
     Attributes:
         upper: the task's unit of upper steps.
         curvature: L.
-        batch_size: of every batch.
-        median_size: the training examples of the median device.
-        rounds: of the run.
+        batch_size: size of every batch.
+        median_size: number of training examples of the median device.
+        rounds: number of rounds.
     """
 
     upper: float
@@ -85,20 +85,20 @@ class Scale(NamedTuple):
 @register
 @dataclass(frozen=True)
 class Decay:
-    """A rate that falls from 1 to a part of it by a cosine; its numbers are leaves."""
+    """A cosine schedule from 1 to `final`; its numbers are pytree leaves."""
 
     final: tree.Scalar
     steps: tree.Scalar
 
     def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
-        done = jnp.minimum(jnp.asarray(step, float) / self.steps, 1.0)
-        return self.final + (1 - self.final) * 0.5 * (1 + jnp.cos(jnp.pi * done))
+        progress = jnp.minimum(jnp.asarray(step, float) / self.steps, 1.0)
+        return self.final + (1 - self.final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
 @register
 @dataclass(frozen=True)
 class DecayingAdam:
-    """Adam on the server, its rate falling as the devices' rates do."""
+    """Adam on the server, with the schedule of the devices' rates."""
 
     rate: tree.Scalar
     decay: Decay
@@ -109,9 +109,11 @@ class DecayingAdam:
     def step(
         self, gradient: PyTree, state: PyTree, parameters: PyTree
     ) -> tuple[PyTree, PyTree]:
-        along, after = optax.scale_by_adam(b1=0.9, b2=0.99).update(gradient, state)
+        direction, new_state = optax.scale_by_adam(b1=0.9, b2=0.99).update(
+            gradient, state
+        )
         length = self.rate * self.decay(state.count)
-        return tree.add_scaled(parameters, -length, along), after
+        return tree.add_scaled(parameters, -length, direction), new_state
 
 
 def decay_of(v: Values, of: Scale) -> Decay:
@@ -123,7 +125,7 @@ def series_of(v: Values, of: Scale) -> NeumannSeries:
 
 
 def common(v: Values, of: Scale) -> dict[str, Any]:
-    """Return what every algorithm has."""
+    """Return the settings that all algorithms share."""
     return {
         "learning_rate": decay_of(v, of),
         "upper_rate": v.get("upper", 1.0) * of.upper,
@@ -181,7 +183,7 @@ def simfbo(v: Values, of: Scale) -> SimFBO:
 
 
 def shrofbo(v: Values, of: Scale) -> ShroFBO:
-    # Small devices make fewer local steps than large ones.
+    # Small devices take fewer local steps than large ones.
     return ShroFBO(
         adjoint_rate=v["adjoint"] / of.curvature,
         server_rate=v["server"],
@@ -191,17 +193,17 @@ def shrofbo(v: Values, of: Scale) -> ShroFBO:
 
 
 class Contender(NamedTuple):
-    """An algorithm, and the names of what is searched of it."""
+    """An algorithm, and the names of its searched settings."""
 
     make: Callable[[Values, Scale], FederatedAlgorithm]
     names: tuple[str, ...]
 
 
 def optimised(contender: Contender) -> Contender:
-    """Return a contender whose x is moved by Adam on the server."""
+    """Return a contender with Adam on the server for x."""
 
     def make(v: Values, of: Scale) -> FederatedAlgorithm:
-        # Adam divides by the usual size of steps: only their direction matters.
+        # Adam normalises steps: only their direction matters.
         optimiser = DecayingAdam(v["adam"], Decay(v["final"], float(of.rounds)))
         return with_server_optimiser(contender.make(v, of), optimiser)
 
@@ -229,4 +231,4 @@ SEARCHED = PUBLISHED | {
 AUTO = "auto"
 """AutoFedBiO with its defaults: nothing is searched."""
 TWO_GRADIENTS = ("LocalBSGVRM", "LocalBSGVRM + Adam", "FedBiOAcc")
-"""Those that evaluate each example at two points."""
+"""The algorithms that evaluate each example at two points."""

@@ -1,7 +1,7 @@
-"""What a device spends in a round, in closed form, for every algorithm.
+"""Closed forms of the costs of a device in a round, for every algorithm.
 
-m and n are the sizes of x and y in numbers of 4 bytes; a counter of steps travels with
-most downlinks and takes 4 bytes more.
+m and n are the sizes of x and y in numbers of 4 bytes; most downlinks also contain a
+step counter of 4 bytes.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ ORACLES = {
     "hessian_product": 8.0,
     "cross_product": 8.0,
 }
-"""Operations a parameter and example of a linear model: a product with the weights is
-2, a gradient has two of them, and a second derivative doubles all."""
+"""Operations per parameter and example of a linear model: a product with the weights is
+2, a gradient has two products, and a second derivative doubles all."""
 
 
 class Settings(NamedTuple):
-    """What shapes a round.
+    """The settings that determine the costs of a round.
 
     Attributes:
         local_steps: p.
@@ -49,7 +49,7 @@ class Size(NamedTuple):
 
 
 class RoundCosts(NamedTuple):
-    """What one device spends in one round, and how often it is spoken to."""
+    """The costs and number of exchanges of one device in one round."""
 
     upper_samples: int
     lower_samples: int
@@ -58,11 +58,11 @@ class RoundCosts(NamedTuple):
     bytes_up: int
 
     def times(self, devices: int) -> Costs:
-        """Return the costs of so many devices."""
-        spent = DeviceCosts(
+        """Return the costs of a number of devices."""
+        costs = DeviceCosts(
             self.upper_samples, self.lower_samples, self.bytes_down, self.bytes_up, 0
         )
-        return spent.times(devices)._replace(exchanges=self.exchanges)
+        return costs.times(devices)._replace(exchanges=self.exchanges)
 
 
 class Formula(NamedTuple):
@@ -70,8 +70,8 @@ class Formula(NamedTuple):
 
     Attributes:
         round: the costs of a round.
-        opening: of the first.
-        state: the bytes that a device holds between two local steps.
+        opening: the costs of the first round.
+        state: the bytes of a device's state between two local steps.
     """
 
     round: Callable[[Settings, Size], RoundCosts]
@@ -80,15 +80,15 @@ class Formula(NamedTuple):
 
 
 def momentum(s: Settings, size: Size) -> RoundCosts:
-    """LocalBSGM and LocalBSGVRM: x, y, u and v, once."""
+    """Return the costs of LocalBSGM and LocalBSGVRM: x, y, u and v, once."""
     m, n = size
     drawn = s.local_steps * s.batch_size
-    both = NUMBER * (2 * m + 2 * n)
-    return RoundCosts(drawn, (s.terms + 2) * drawn, 1, both + NUMBER, both)
+    sent = NUMBER * (2 * m + 2 * n)
+    return RoundCosts(drawn, (s.terms + 2) * drawn, 1, sent + NUMBER, sent)
 
 
 def momentum_opening(batch: Callable[[Settings], int]) -> Callable[..., RoundCosts]:
-    """The first round: u and v do not exist yet, and are estimated."""
+    """Return the costs of the first round, which estimates u and v."""
 
     def opening(s: Settings, size: Size) -> RoundCosts:
         m, n = size
@@ -103,7 +103,7 @@ def momentum_opening(batch: Callable[[Settings], int]) -> Callable[..., RoundCos
 
 
 def lfednest(s: Settings, size: Size) -> RoundCosts:
-    """R exchanges for y, one for x."""
+    """Return the costs of LFedNest: R exchanges for y, one for x."""
     m, n = size
     drawn = s.local_steps * s.batch_size
     lower = s.lower_rounds * s.lower_steps * s.batch_size
@@ -117,7 +117,10 @@ def lfednest(s: Settings, size: Size) -> RoundCosts:
 
 
 def fednest(s: Settings, size: Size) -> RoundCosts:
-    """Two exchanges for each of R, one for ∇y f, Q for the series, two for x."""
+    """Return the costs of FedNest.
+
+    Two exchanges for each of R, one for ∇y f, Q for the series, two for x.
+    """
     m, n = size
     r, q, b = s.lower_rounds, s.terms, s.batch_size
     down = (2 * r + q + 4) * m + (3 * r + 2 * q + 4) * n + (r + 1)
@@ -131,18 +134,24 @@ def fednest(s: Settings, size: Size) -> RoundCosts:
 
 
 def adjoint(upper: int, lower: int, more: int) -> Callable[..., RoundCosts]:
-    """The algorithms with a third variable, by how often x and y are sent."""
+    """Return the costs of an algorithm with a third variable.
+
+    Args:
+        upper: number of arrays of the size of x that are sent.
+        lower: number of arrays of the size of y that are sent.
+        more: number of single numbers that are uploaded.
+    """
 
     def costs(s: Settings, size: Size) -> RoundCosts:
         drawn = s.local_steps * s.batch_size
-        both = NUMBER * (upper * size.upper + lower * size.lower)
-        return RoundCosts(drawn, 3 * drawn, 1, both + NUMBER, both + NUMBER * more)
+        sent = NUMBER * (upper * size.upper + lower * size.lower)
+        return RoundCosts(drawn, 3 * drawn, 1, sent + NUMBER, sent + NUMBER * more)
 
     return costs
 
 
 def accelerated_opening(s: Settings, size: Size) -> RoundCosts:
-    """FedBiOAcc's first round, with an estimate before the first step."""
+    """Return the costs of FedBiOAcc's first round, with an initial estimate."""
     usual = adjoint(2, 4, 0)(s, size)
     return usual._replace(
         upper_samples=usual.upper_samples + s.opening_batch_size,
@@ -151,7 +160,7 @@ def accelerated_opening(s: Settings, size: Size) -> RoundCosts:
 
 
 def holding(upper: int, lower: int, counters: int) -> Callable[[Size], int]:
-    """State of so many x, y and single numbers."""
+    """Return the bytes of a state, from its numbers of x, y and single numbers."""
     return lambda size: NUMBER * (upper * size.upper + lower * size.lower + counters)
 
 
@@ -163,7 +172,7 @@ FORMULAS = {
         momentum, momentum_opening(lambda s: s.opening_batch_size), holding(2, 2, 1)
     ),
     "LFedNest": Formula(lfednest, lfednest, holding(1, 1, 1)),
-    # Its own y and what it was sent, or its own x and what it was sent.
+    # The local y and the downlink, or the local x and the downlink.
     "FedNest": Formula(
         fednest,
         fednest,
@@ -176,24 +185,24 @@ FORMULAS = {
 }
 
 
-def operations_a_round(name: str, s: Settings, size: Size) -> float:
-    """Return what a device computes in a round on a linear model, by `ORACLES`."""
-    both, lower, hessian, cross = ORACLES.values()
+def operations_per_round(name: str, s: Settings, size: Size) -> float:
+    """Return the operations of a device in a round on a linear model, by `ORACLES`."""
+    upper, lower, hessian, cross = ORACLES.values()
     step = {
-        "LocalBSGM": both + lower + s.terms * hessian + cross,
-        "LocalBSGVRM": 2 * (both + lower + s.terms * hessian + cross),
-        "LFedNest": both + s.terms * hessian + cross,
-        "FedNest": 2 * both,
-        "FedBiO": both + lower + hessian + cross,
-        "FedBiOAcc": 2 * (both + lower + hessian + cross),
-        "SimFBO": both + lower + hessian + cross,
-        "ShroFBO": both + lower + hessian + cross,
+        "LocalBSGM": upper + lower + s.terms * hessian + cross,
+        "LocalBSGVRM": 2 * (upper + lower + s.terms * hessian + cross),
+        "LFedNest": upper + s.terms * hessian + cross,
+        "FedNest": 2 * upper,
+        "FedBiO": upper + lower + hessian + cross,
+        "FedBiOAcc": 2 * (upper + lower + hessian + cross),
+        "SimFBO": upper + lower + hessian + cross,
+        "ShroFBO": upper + lower + hessian + cross,
     }[name]
-    beside = {
+    extra = {
         "LFedNest": s.lower_rounds * s.lower_steps * lower,
         "FedNest": s.lower_rounds * (1 + 2 * s.lower_steps) * lower
-        + both
+        + upper
         + s.terms * hessian
-        + (both + cross),
+        + (upper + cross),
     }.get(name, 0.0)
-    return (s.local_steps * step + beside) * s.batch_size * size.lower
+    return (s.local_steps * step + extra) * s.batch_size * size.lower

@@ -1,12 +1,12 @@
-"""What a round costs, measured and by formula, and what it would cost at any size.
+"""Costs of a round: measured, by formula, and extrapolated to any size.
 
 `python -m benchmarks.costs` prints
 
-- for every algorithm and two sizes of model, what a round cost each device as `Costs`
-  counted it, the state that a device held, and the time of a local step. Samples,
-  exchanges, bytes and state must equal their closed formulas to the last unit;
-- what the compiler counts for each oracle, in operations a parameter and example;
-- the formulas, computed beyond what one machine can run.
+- for every algorithm and two sizes of model, the costs of a round per device as counted
+  by `Costs`, the state of a device, and the time of a local step. Samples, exchanges,
+  bytes and state must equal their closed formulas exactly;
+- the compiler's count for each oracle, in operations per parameter and example;
+- the formulas for federations that are too large for one machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from benchmarks.cost_formulas import (
     Formula,
     Settings,
     Size,
-    operations_a_round,
+    operations_per_round,
 )
 from benchmarks.timing import Bound, conclude, interleave, print_table, wants_fast
 from fedbilevel import (
@@ -49,7 +49,7 @@ from fedbilevel.commands.formatting import short
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.costs import device_costs
 
-# All different, so that none can stand for another in a formula.
+# All values differ, so that a formula with a wrong variable is detected.
 SETTINGS = Settings(
     local_steps=5,
     batch_size=4,
@@ -64,7 +64,7 @@ PHONES = (10**6, 10**7, 10**8, 10**9)
 
 
 def algorithms(s: Settings) -> dict[str, FederatedAlgorithm]:
-    """Return all of them with the same settings, and rates too small to matter."""
+    """Return all algorithms with the same settings and negligible rates."""
     series = NeumannSeries(s.terms, 1e-3)
     steps: Any = {"local_steps": s.local_steps, "batch_size": s.batch_size}
     nested: Any = {"lower_rounds": s.lower_rounds, "lower_steps": s.lower_steps}
@@ -82,7 +82,7 @@ def algorithms(s: Settings) -> dict[str, FederatedAlgorithm]:
 
 
 @dataclass
-class Measured:
+class Measurement:
     """One algorithm at one size, run round by round."""
 
     name: str
@@ -108,7 +108,7 @@ class Measured:
             rounds=10**9,
             participation=UniformSample(ACTIVE),
         )
-        self.spent = [Costs()]
+        self.totals = [Costs()]
 
     @property
     def size(self) -> Size:
@@ -116,20 +116,20 @@ class Measured:
         return Size(self.x.size, self.y.size)
 
     def next_round(self) -> object:
-        """Run a round and remember what had been spent by then."""
-        done = next(self.rounds)
-        self.spent.append(done.costs)
-        return jax.block_until_ready(done.server)
+        """Run a round and record the total costs."""
+        r = next(self.rounds)
+        self.totals.append(r.costs)
+        return jax.block_until_ready(r.server)
 
     def rounds_cost(self) -> list[Costs]:
-        """Return what each round cost by itself."""
+        """Return the costs of each single round."""
         return [
             Costs(*(b - a for a, b in zip(*pair, strict=True)))
-            for pair in pairwise(self.spent)
+            for pair in pairwise(self.totals)
         ]
 
     def state_bytes(self) -> int:
-        """Return the most that a device holds between two local steps."""
+        """Return the largest state of a device between two local steps."""
         problem = softmax.problem()
         server, private = self.algorithm.init(problem, self.x, self.y)
         data = one_device(self.devices.cohort(np.arange(1)))
@@ -142,7 +142,7 @@ class Measured:
         )
 
 
-def by_formula(formula: Formula, measured: Measured) -> tuple[Costs, Costs, int]:
+def by_formula(formula: Formula, measured: Measurement) -> tuple[Costs, Costs, int]:
     """Return the first round's costs, a later one's, and a device's state."""
     first = formula.opening(SETTINGS, measured.size).times(ACTIVE)
     later = formula.round(SETTINGS, measured.size).times(ACTIVE)
@@ -152,10 +152,10 @@ def by_formula(formula: Formula, measured: Measured) -> tuple[Costs, Costs, int]
 def compare(
     formulas: Mapping[str, Formula], sizes: Sequence[int], repeats: int
 ) -> list[Bound]:
-    """Print the table of what was measured and return the bounds on it."""
+    """Print the table of measurements and return their bounds."""
     rows, equal = [], []
     for features in sizes:
-        runs = {name: Measured(name, features) for name in formulas}
+        runs = {name: Measurement(name, features) for name in formulas}
         calls: dict[str, Callable[[], object]] = {
             name: measured.next_round for name, measured in runs.items()
         }
@@ -171,17 +171,17 @@ def compare(
             row = (cost.bytes_up, cost.bytes_down, cost.samples)
             each = [number // ACTIVE for number in row]
             time = f"{1e6 * step:.0f}"
-            verdict = "equal" if same else "DIFFERS"
+            comparison = "equal" if same else "DIFFERS"
             rows.append(
-                (*measured.size, name, *each, cost.exchanges, state, time, verdict)
+                (*measured.size, name, *each, cost.exchanges, state, time, comparison)
             )
     head = ("m", "n", "algorithm", "bytes up", "bytes down", "samples", "exchanges")
-    print_table((*head, "state bytes", "µs a step", "formula"), rows)
+    print_table((*head, "state bytes", "µs per step", "formula"), rows)
     return [Bound("share equal to its formula", mean(equal), 1.0, at_least=True)]
 
 
 def count_operations(features: int, batch: int) -> list[Bound]:
-    """Print operations a parameter and example of each oracle, as compiled."""
+    """Print the compiled operations of each oracle per parameter and example."""
     problem = softmax.problem()
     x = jax.numpy.full(features, -3.0)
     y = jax.numpy.ones((softmax.CLASSES, features))
@@ -195,16 +195,16 @@ def count_operations(features: int, batch: int) -> list[Bound]:
     rows, bounds = [], []
     for name, (oracle, vector) in calls.items():
         compiled = jax.jit(oracle).lower(x, y, examples, *vector).compile()
-        counted: Any = compiled.cost_analysis()
-        operations = counted["flops"] / (batch * y.size)
+        analysis: Any = compiled.cost_analysis()
+        operations = analysis["flops"] / (batch * y.size)
         rows.append((name, f"{operations:.2f}", ORACLES[name]))
         bounds.append(Bound(f"{name} operations", operations, 1.05 * ORACLES[name]))
-    print_table(("oracle", "operations a parameter and example", "rule: at most"), rows)
+    print_table(("oracle", "operations per parameter and example", "at most"), rows)
     return bounds
 
 
-def beyond() -> None:
-    """Print what formulas give for phones, 1 % of which take part in a round."""
+def print_extrapolation() -> None:
+    """Print the costs by formula for phones, 1 % of which participate in a round."""
     settings = Settings(local_steps=10, batch_size=16, terms=10, opening_batch_size=64)
     minutes = 10
     rows = []
@@ -213,7 +213,7 @@ def beyond() -> None:
             size = Size(1_000, parameters)
             formula = FORMULAS[name]
             up = formula.round(settings, size).bytes_up
-            work = operations_a_round(name, settings, size)
+            work = operations_per_round(name, settings, size)
             ingress = [phones // 100 * up / (60 * minutes) for phones in PHONES]
             rows.append(
                 (
@@ -228,19 +228,19 @@ def beyond() -> None:
             )
     head = ("algorithm", "n", "up B", "state B", "upload s", "compute s")
     print(
-        f"Computed: m = 1,000; 1 % of the phones a round; {minutes} minutes a round; "
-        "10 Mbit/s up; 10¹⁰ operations a second."
+        f"Computed: m = 1,000; 1 % of the phones per round; {minutes} minutes per "
+        "round; 10 Mbit/s up; 10¹⁰ operations per second."
     )
     print_table((*head, *(f"B/s in, {phones:.0e}" for phones in PHONES)), rows)
 
 
 def main() -> None:
-    fast = wants_fast(__doc__, "a small model alone")
+    fast = wants_fast(__doc__, "a small model only")
     bounds = compare(FORMULAS, (4,) if fast else (64, 784), repeats=1 if fast else 15)
     print()
     bounds += count_operations(features=784, batch=64)
     print()
-    beyond()
+    print_extrapolation()
     print()
     conclude(bounds)
 

@@ -1,4 +1,4 @@
-"""The cost of an exchange by the number of parameters, beside a bare `psum`."""
+"""The time of an exchange by number of parameters, compared with a bare `psum`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class Point(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class OnlyAverage:
-    """Devices send y back as it came, and the server averages it."""
+class Averaging:
+    """An algorithm whose devices return y unchanged; the server averages it."""
 
     def init(self, problem: BilevelProblem, x: Any, y: Any) -> tuple[Point, tuple[()]]:
         return Point(x, y), ()
@@ -43,7 +43,7 @@ class OnlyAverage:
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         return (
             Phase(
-                name="hand back",
+                name="return y",
                 steps=0,
                 broadcast=lambda server: server.y,
                 start=lambda downlink, private, data, key: downlink,
@@ -58,11 +58,11 @@ def engine_call(size: int, mesh: Mesh) -> Callable[[], object]:
     def loss(x: Any, y: Any, batch: Any) -> Any:
         return jnp.mean(batch) + 0.0 * jnp.sum(y)
 
-    one = np.ones(1, np.float32)
-    devices = InMemoryDevices.sharing(LocalExamples(one, one), mesh.size)
+    rows = np.ones(1, np.float32)
+    devices = InMemoryDevices.sharing(LocalExamples(rows, rows), mesh.size)
     rounds = run(
         BilevelProblem(loss, loss),
-        OnlyAverage(),
+        Averaging(),
         devices,
         0.0,
         jnp.ones(size),
@@ -88,14 +88,14 @@ def psum_call(size: int, mesh: Mesh) -> Callable[[], object]:
 
 
 def exchange_costs(sizes: Sequence[int]) -> None:
-    """Print a table: milliseconds of an exchange and of a psum, by size."""
+    """Print the milliseconds of an exchange and of a psum, by size."""
     mesh = Mesh(np.array(jax.devices()), ("shards",))
     rows = []
     for size in sizes:
         seconds = interleave(
             {"exchange": engine_call(size, mesh), "psum": psum_call(size, mesh)}
         )
-        times = [f"{1e3 * median(one):.2f}" for one in seconds.values()]
-        figure = ratio(seconds["exchange"], seconds["psum"])
-        rows.append((size, *times, f"{figure:.2f}"))
+        times = [f"{1e3 * median(calls):.2f}" for calls in seconds.values()]
+        overhead = ratio(seconds["exchange"], seconds["psum"])
+        rows.append((size, *times, f"{overhead:.2f}"))
     print_table(("parameters", "exchange ms", "psum ms", "ratio"), rows)

@@ -1,9 +1,8 @@
-"""What the experiments share: cells that survive an interruption, tables, slopes.
+"""Shared code of the experiments: stored cells, tables, slopes.
 
-An experiment is a set of named cells, each a function that returns plain numbers. A
-cell that is done is kept in `.results/`, which git ignores; a run that was interrupted
-goes on with the missing ones, and a changed experiment starts over under its new
-fingerprint.
+An experiment is a set of named cells, each a function that returns plain numbers.
+Finished cells are stored in `.results/`, which git ignores. An interrupted run resumes
+with the missing cells, and a changed experiment starts again under its new fingerprint.
 """
 
 import argparse
@@ -40,7 +39,7 @@ class Arguments(NamedTuple):
 
 
 def arguments(description: str | None, meaning: str) -> Arguments:
-    """Read the command line; the fast setting writes its results beside its cells."""
+    """Return the parsed command line, with the directory of results."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--fast", action="store_true", help=f"{meaning}, as in CI")
     fast = bool(parser.parse_args().fast)
@@ -48,7 +47,7 @@ def arguments(description: str | None, meaning: str) -> Arguments:
 
 
 def results_directory(fast: bool) -> Path:
-    """Return where tables and figures go: documentation shows the full setting's."""
+    """Return the directory of tables and plots; the full setting's is in the docs."""
     return cells_directory() / "fast" if fast else RESULTS
 
 
@@ -58,30 +57,32 @@ def run_cells(
     cells: Mapping[str, Callable[[], Any]],
     published: Path | None = None,
 ) -> dict[str, Any]:
-    """Return every cell's numbers, computing those that are not kept yet.
+    """Return every cell's numbers, and compute the missing ones.
 
-    Several processes may run the same: each takes cells that no other is computing.
+    Several processes may run the same experiment: each computes cells that no other
+    process is computing.
 
     Args:
-        experiment: its name.
-        setting: what the numbers depend on besides the code. Both are fingerprinted.
-        cells: by name, what to compute.
-        published: where cells are written too, after each. What it has of the same
-            fingerprint is not computed again; what this call does not compute stays.
+        experiment: name of the experiment.
+        setting: parameters of the numbers. The fingerprint covers setting and code.
+        cells: functions that compute the cells, by name.
+        published: file to which cells are written too, after each. Its cells of the
+            same fingerprint are not computed again; other cells of it stay.
     """
     fingerprint = _fingerprint(repr(setting))
     directory = cells_directory() / f"{experiment}-{fingerprint}"
     directory.mkdir(parents=True, exist_ok=True)
     if published is not None and published.exists():
-        found = json.loads(published.read_text())
-        for name, cell in found["cells"].items():
-            if found["fingerprints"][name] == fingerprint:
+        stored = json.loads(published.read_text())
+        for name, cell in stored["cells"].items():
+            if stored["fingerprints"][name] == fingerprint:
                 with FileLock(directory / f"{name}.lock"):
-                    # Those here have all digits.
+                    # Local cells have all digits, published ones six.
                     if not (directory / f"{name}.json").exists():
                         _write_cell(directory, name, cell)
     bar = tqdm(total=len(cells), desc=experiment, unit="cell")
-    # First what nobody is at; then, waiting, what others may have died over.
+    # First the cells that no process computes; then, after waiting for their locks,
+    # the cells of processes that may have died.
     for wait in (0, -1):
         for name, compute in cells.items():
             with suppress(Timeout), FileLock(directory / f"{name}.lock", timeout=wait):
@@ -95,10 +96,10 @@ def run_cells(
     return {name: _read_cell(directory, name) for name in cells}
 
 
-def kept_cells(published: Path) -> dict[str, Any]:
-    """Return the cells that were published, whatever the code is by now."""
-    found: dict[str, Any] = json.loads(published.read_text())["cells"]
-    return found
+def published_cells(published: Path) -> dict[str, Any]:
+    """Return the published cells, whatever their fingerprint."""
+    cells: dict[str, Any] = json.loads(published.read_text())["cells"]
+    return cells
 
 
 def _read_cell(directory: Path, name: str) -> Any:
@@ -106,7 +107,7 @@ def _read_cell(directory: Path, name: str) -> Any:
 
 
 def _write_cell(directory: Path, name: str, cell: Any) -> None:
-    _write_whole(directory / f"{name}.json", json.dumps(cell))
+    _write_atomically(directory / f"{name}.json", json.dumps(cell))
 
 
 def _publish(
@@ -120,43 +121,43 @@ def _publish(
             if (directory / f"{name}.json").exists():
                 known["cells"][name] = _rounded(_read_cell(directory, name))
                 known["fingerprints"][name] = fingerprint
-        _write_whole(path, published_text(known))
+        _write_atomically(path, published_text(known))
 
 
 def published_text(known: Mapping[str, Any]) -> str:
-    """Return a file of cells: one a line, and the fingerprint of each."""
+    """Return the text of a file of cells: one per line, with their fingerprints."""
     parts = []
     for key in ("fingerprints", "cells"):
-        held = known[key].items()
-        lines = ",\n".join(f'"{name}": {json.dumps(one)}' for name, one in held)
+        items = known[key].items()
+        lines = ",\n".join(f'"{name}": {json.dumps(value)}' for name, value in items)
         parts.append(f'"{key}": {{\n{lines}\n}}')
     return "{" + ",\n".join(parts) + "}\n"
 
 
 def _rounded(value: Any) -> Any:
-    """Return numbers to six digits, which no table shows."""
+    """Return numbers rounded to six digits, more than any table shows."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def _write_whole(path: Path, text: str) -> None:
-    # Whole or not at all: a half-written cell must not count as done.
+def _write_atomically(path: Path, text: str) -> None:
+    # A partially written cell must not count as finished.
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
 
 
 def cells_directory() -> Path:
-    """Return where cells are kept: `.results`, or what FEDBILEVEL_CELLS names."""
+    """Return the directory of cells: FEDBILEVEL_CELLS, by default `.results`."""
     return Path(os.environ.get("FEDBILEVEL_CELLS", ROOT / ".results"))
 
 
 def _fingerprint(setting: str) -> str:
-    # Of the code that was imported, as it runs: a better comment or docstring, or
-    # another experiment, leaves results valid.
+    # The fingerprint covers imported code without comments and docstrings, so that
+    # editing these, or another experiment, leaves results valid.
     digest = hashlib.sha256(setting.encode())
     files = {getattr(module, "__file__", None) for module in sys.modules.values()}
     roots = ROOT / "src", ROOT / "benchmarks"
@@ -183,14 +184,14 @@ def write_table(
 
 
 def short(cell: object) -> str:
-    """Return a cell as tables show it, numbers to four significant digits."""
+    """Return a cell as text, numbers to four significant digits."""
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def write_markdown(
     path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
-    """Write a table as documentation shows it."""
+    """Write a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +199,7 @@ def write_markdown(
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure, the same bytes whenever the same is drawn, and close it."""
+    """Write a figure with reproducible bytes, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(path, metadata={"Date": None})
@@ -226,16 +227,19 @@ class Slope(NamedTuple):
 def fit_slope(x: Sequence[float], y: Sequence[Sequence[float]]) -> Slope:
     """Return the slope of log y on log x, fitted to the groups' geometric means.
 
-    What a group has in common (a step tuned on a grid) is an error of its own, so the
-    interval comes from the means' residuals: Student's t with two fewer degrees of
-    freedom than groups.
+    A group has a common error (such as that of a step tuned on a grid), so the interval
+    comes from the residuals of the means: Student's t with two fewer degrees of freedom
+    than groups.
 
     Args:
-        x: one number a group, at least three.
+        x: one number per group, at least three groups.
         y: the groups' repeated measurements, finite and above zero.
     """
     if not all(np.isfinite(group).all() for group in y):
-        raise ValueError("a slope needs finite measurements; some runs did not arrive.")
+        raise ValueError(
+            "fit_slope needs finite measurements, but some runs did not reach the "
+            "accuracy. Allow more steps."
+        )
     means = [float(np.mean(np.log(group))) for group in y]
     fit = stats.linregress(np.log(x), means)
     width = stats.t.ppf(0.975, len(means) - 2) * fit.stderr
@@ -243,7 +247,7 @@ def fit_slope(x: Sequence[float], y: Sequence[Sequence[float]]) -> Slope:
 
 
 def write_slopes(path: Path, of: str, slopes: Mapping[str, Slope]) -> None:
-    """Print slopes and write them as a table; `of` says what of."""
+    """Print slopes of the quantities `of`, and write them as a table."""
     for which, slope in slopes.items():
         print(f"{which}: slope of {of} {slope} (95 % interval)")
     rows = [[which, *slope] for which, slope in slopes.items()]

@@ -1,8 +1,8 @@
-"""An exchange of a real federation against a bare Collab program's.
+"""Overhead of an exchange of a real federation over a bare Collab program.
 
-Four sites on this machine, real processes and mutual TLS. Both programs take turns in
-one job. Memory is the most that the server's process, and a site's worker and its
-computation together, have held, in a job of its own for each program and size.
+Four sites run on this machine, with real processes and mutual TLS. Both programs
+alternate in one job. Memory is the peak of the server's process, and of a site's worker
+and its computation together, in a separate job for each program and size.
 """
 
 import json
@@ -41,12 +41,12 @@ def main() -> None:
         rows = []
         for name, size in sizes.items():
             seconds = timed["seconds"][str(size)]
-            figure = ratio(seconds["ours"], seconds["bare"])
-            milliseconds = [1000 * median(seconds[one]) for one in ("ours", "bare")]
+            overhead = ratio(seconds["ours"], seconds["bare"])
+            milliseconds = [1000 * median(seconds[key]) for key in ("ours", "bare")]
             rows.append(
-                [name, *(f"{one:.1f}" for one in milliseconds), f"{figure:.3f}"]
+                [name, *(f"{ms:.1f}" for ms in milliseconds), f"{overhead:.3f}"]
             )
-            bounds.append(Bound(f"time at {name}", figure, LIMIT))
+            bounds.append(Bound(f"time at {name}", overhead, LIMIT))
         print_table(["each way", "ours, ms", "bare, ms", "ratio"], rows)
         if not fast:
             peaks = {
@@ -55,13 +55,18 @@ def main() -> None:
                 for program in ("ours", "bare")
             }
             rows = [
-                [*job, *(f"{peak[where] / 1e6:.0f}" for where in ("server", "site"))]
+                [
+                    *job,
+                    *(f"{peak[process] / 1e6:.0f}" for process in ("server", "site")),
+                ]
                 for job, peak in peaks.items()
             ]
             print_table(["each way", "program", "server, MB", "site, MB"], rows)
-            ours, bare = (peaks["50 MB", one]["server"] for one in ("ours", "bare"))
+            ours, bare = (
+                peaks["50 MB", program]["server"] for program in ("ours", "bare")
+            )
             bounds.append(Bound("memory at 50 MB", ours / bare, MEMORY_LIMIT))
-    # A few repeats on a busy machine say whether it runs, and not how fast.
+    # A few repeats show that the benchmark runs, but not how fast.
     if not fast:
         conclude(bounds)
 
@@ -75,11 +80,13 @@ def _job(administrator: Administrator, server: TimedServer) -> dict[str, Any]:
         job = administrator.submit(Path(directory) / "timed")
         while not (status := administrator.status(job)).startswith("FINISHED"):
             time.sleep(1)
-        brought = administrator.results(job, Path(directory) / "results")
-        for file in brought.rglob(RESULT):
-            found: dict[str, Any] = json.loads(file.read_text())
-            return found
-    raise RuntimeError(f"the job ended without a result: {status}")
+        results = administrator.results(job, Path(directory) / "results")
+        for file in results.rglob(RESULT):
+            result: dict[str, Any] = json.loads(file.read_text())
+            return result
+    raise RuntimeError(
+        f"Job {job} ended with status {status} and without a result. See its log."
+    )
 
 
 if __name__ == "__main__":

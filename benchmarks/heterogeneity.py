@@ -1,12 +1,13 @@
-"""Where every method settles on heterogeneous devices, and whether diagnosis sees it.
+"""Limit points of every method on heterogeneous devices, and the diagnosis.
 
     python -m benchmarks.heterogeneity [--fast]
 
-A quadratic with closed forms and deterministic oracles: the devices' matrices,
-couplings and targets differ by a chosen amount about one mean, so x* stays where it is.
-The table has, for each method, its final distance from x* and from the point where the
-mean of the devices' own hypergradients vanishes, with one and with several local steps
-and at several rates; and what `diagnose` says at each amount of heterogeneity.
+The problem is a quadratic with closed forms and deterministic oracles. The devices'
+matrices, couplings and targets differ by a chosen amount about one mean, so x* does not
+depend on the amount. The table has, for each method, its final distance from x* and
+from the point where the mean of the devices' local hypergradients is zero, with one and
+with several local steps and at several rates; and the result of `diagnose` at each
+amount of heterogeneity.
 """
 
 from collections.abc import Callable
@@ -40,14 +41,15 @@ from fedbilevel.problems import quadratic_task, random_quadratic
 DEVICES = 8
 AMOUNTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)
 UNSTABLE = 0.8
-"""Here a device's own curvature is nearly zero, and the biased point repels."""
+"""An amount at which a device's curvature is nearly zero and the biased point is
+unstable."""
 DRIFT_AT = 0.4
-"""The heterogeneity at which the drift of several local steps is shown."""
+"""The heterogeneity of the plot of the drift of several local steps."""
 RATES = (0.04, 0.02, 0.01)
 STEPS = 8_000
 FAST_STEPS = 3_000
 TOLERANCE = 0.1
-"""The relative distance that `diagnose` is to count as small."""
+"""The tolerance of `diagnose`."""
 EXACT = ConjugateGradient(tolerance=1e-13)
 
 Make = Callable[[float, int], FederatedAlgorithm]
@@ -83,14 +85,14 @@ BIASED: dict[str, Make] = {
 }
 
 
-def settle(
+def distances(
     make: Make, local_steps: int, amount: float, steps: int
 ) -> list[list[float]]:
-    """Return the distances from x* and from the biased point, one pair a rate."""
+    """Return the distances from x* and from the biased point for each rate."""
     with jax.enable_x64(True):
         quadratic = random_quadratic(devices=DEVICES, heterogeneity=amount, seed=0)
         task = quadratic_task(quadratic, examples=1)
-        done = sweep(
+        swept = sweep(
             task.problem,
             [make(rate, local_steps) for rate in RATES],
             task.devices,
@@ -100,10 +102,10 @@ def settle(
             seeds=[0],
             measure=lambda server: server.x,
         )
-        ends = np.asarray(done.measurements)[:, 0, -1]
-    truth, (biased, _) = quadratic.solution(), quadratic.biased_solution()
+        ends = np.asarray(swept.measurements)[:, 0, -1]
+    solution, (biased, _) = quadratic.solution(), quadratic.biased_solution()
     return [
-        [float(np.linalg.norm(end - truth)), float(np.linalg.norm(end - biased))]
+        [float(np.linalg.norm(end - solution)), float(np.linalg.norm(end - biased))]
         for end in ends
     ]
 
@@ -112,7 +114,7 @@ def verdict(amount: float) -> dict[str, Any]:
     with jax.enable_x64(True):
         quadratic = random_quadratic(devices=DEVICES, heterogeneity=amount, seed=0)
         task = quadratic_task(quadratic, examples=50, noise=0.3)
-        found = diagnose(
+        diagnosis = diagnose(
             task.problem, task.devices, task.x, task.y, tolerance=TOLERANCE
         )
     x, y = np.asarray(task.x), quadratic.lower_solution(np.asarray(task.x))
@@ -121,11 +123,11 @@ def verdict(amount: float) -> dict[str, Any]:
     indirect = quadratic.shifts.mean(0) + quadratic.ridge * x - hypergradient
     size = max(np.linalg.norm(hypergradient), np.linalg.norm(indirect))
     return {
-        "distance": found.distance,
-        "low": found.low,
-        "high": found.high,
+        "distance": diagnosis.distance,
+        "low": diagnosis.low,
+        "high": diagnosis.high,
         "exact": float(np.linalg.norm(exact) / size),
-        "verdict": found.verdict.name,
+        "verdict": diagnosis.verdict.name,
     }
 
 
@@ -138,7 +140,7 @@ def main() -> None:
     names = ("FedBiO", "LocalBSGM") if fast else (*CORRECT, *BIASED)
     cells: dict[str, Callable[[], Any]] = {
         f"{name}.{local_steps}.{amount}": partial(
-            settle, (CORRECT | BIASED)[name], local_steps, amount, steps
+            distances, (CORRECT | BIASED)[name], local_steps, amount, steps
         )
         for name in names
         for local_steps in (1, 5)
@@ -146,7 +148,14 @@ def main() -> None:
     }
     setting = (amounts, steps)
     results = experiment.run_cells("heterogeneity", setting, cells)
-    header = ["method", "local_steps", "heterogeneity", "rate", "to_truth", "to_biased"]
+    header = [
+        "method",
+        "local_steps",
+        "heterogeneity",
+        "rate",
+        "to_solution",
+        "to_biased",
+    ]
     rows: list[list[object]] = [
         [name, local_steps, amount, rate, *pair]
         for name in names
@@ -159,64 +168,64 @@ def main() -> None:
     print_table(header, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(directory / "heterogeneity.csv", header, rows)
     draw(results, names, amounts, directory)
-    found = diagnoses(amounts, directory)
-    conclude([*bounds(results, names, amounts), *diagnosis_bounds(found)])
+    by_amount = diagnoses(amounts, directory)
+    conclude([*bounds(results, names, amounts), *diagnosis_bounds(by_amount)])
 
 
 def diagnoses(
     amounts: tuple[float, ...], directory: Path
 ) -> dict[float, dict[str, Any]]:
-    """Write what `diagnose` reports beside the closed form; seconds, not minutes.
+    """Write the results of `diagnose` and the closed form; this takes seconds.
 
     python -c "from benchmarks import experiment, heterogeneity as h;
                h.diagnoses(h.AMOUNTS, experiment.RESULTS)"
     """
     cells = {f"{amount}": partial(verdict, amount) for amount in amounts}
     results = experiment.run_cells("diagnosis", amounts, cells)
-    found = {amount: results[f"{amount}"] for amount in amounts}
-    rows: list[list[object]] = [[a, *row.values()] for a, row in found.items()]
+    by_amount = {amount: results[f"{amount}"] for amount in amounts}
+    rows: list[list[object]] = [[a, *row.values()] for a, row in by_amount.items()]
     titles = ["heterogeneity", "distance", "low", "high", "exact", "verdict"]
     print_table(titles, [[experiment.short(cell) for cell in row] for row in rows])
     experiment.write_table(directory / "diagnosis.csv", titles, rows)
-    return found
+    return by_amount
 
 
-def diagnosis_bounds(found: dict[float, dict[str, Any]]) -> list[Bound]:
+def diagnosis_bounds(by_amount: dict[float, dict[str, Any]]) -> list[Bound]:
     errors = [
         abs(row["distance"] - row["exact"]) / max(1.0, row["exact"])
-        for row in found.values()
+        for row in by_amount.values()
     ]
-    right = all(
+    correct = all(
         row["verdict"]
         == (
             Verdict.HOMOGENEOUS if row["exact"] <= TOLERANCE else Verdict.HETEROGENEOUS
         ).name
-        for row in found.values()
+        for row in by_amount.values()
     )
     return [
         Bound("diagnosis error", max(errors), 1e-6),
-        Bound("diagnosis right", float(right), 1.0, True),
+        Bound("diagnosis correct", float(correct), 1.0, True),
     ]
 
 
 def bounds(
     results: dict[str, Any], names: tuple[str, ...], amounts: tuple[float, ...]
 ) -> list[Bound]:
-    kept = []
+    limits = []
     for name in names:
         pairs = [results[f"{name}.1.{amount}"][0] for amount in amounts]
         if name in CORRECT:
-            kept.append(Bound(f"{name} to x*", max(p[0] for p in pairs), 1e-6))
+            limits.append(Bound(f"{name} to x*", max(p[0] for p in pairs), 1e-6))
             drift = [pair[0] for pair in results[f"{name}.5.{DRIFT_AT}"]]
             if drift[0] > 1e-6:
-                kept.append(Bound(f"{name} drift ratio", drift[1] / drift[0], 0.65))
+                limits.append(Bound(f"{name} drift ratio", drift[1] / drift[0], 0.65))
         else:
             ends = {a: p[1] for a, p in zip(amounts, pairs, strict=True)}
             away = ends.pop(UNSTABLE, None)
-            kept.append(Bound(f"{name} to biased", max(ends.values()), 1e-4))
+            limits.append(Bound(f"{name} to biased", max(ends.values()), 1e-4))
             if away is not None:
-                kept.append(Bound(f"{name} at {UNSTABLE} away", away, 1.0, True))
-    return kept
+                limits.append(Bound(f"{name} at {UNSTABLE} away", away, 1.0, True))
+    return limits
 
 
 def draw(
@@ -237,7 +246,7 @@ def draw(
         xlabel="heterogeneity",
         ylabel="final distance from x*",
         yscale="log",
-        title="one local step an exchange",
+        title="one local step per exchange",
     )
     right.set(
         xlabel="learning rate", title=f"five local steps, heterogeneity {DRIFT_AT}"

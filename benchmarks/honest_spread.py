@@ -1,17 +1,16 @@
-"""How far honest devices go: what each distance limit leaves out on the real tasks.
+"""Exclusions of honest devices by distance limits on the real tasks.
 
     python -m benchmarks.honest_spread          # about 25 minutes on 2 cores
     python -m benchmarks.honest_spread --fast   # a small version, as in CI
 
-An upload that goes many times as far as the median device's is left out of a
-federation's exchange (`distance_limit`, 10 unless an experiment says otherwise). On
-heterogeneous devices an honest one may go far too. Each of the six tasks is dealt
-heterogeneously and run by FedBiO, LocalBSGM and AutoFedBiO, devices weighed by their
-sizes as in the comparison; the table has the part of honest
-uploads that a limit leaves out, the devices that it leaves out in more than half of
-their rounds, and the test metric at the end. The imbalance, which 100 devices share,
-has batches of 2 examples in the comparison; it is run with 32 as well. Sites ask for
-128 unless their operators say otherwise; the bound is for batches of at least 10.
+A federation excludes an upload whose distance is many times the median device's
+(`distance_limit`, by default 10). On heterogeneous devices honest uploads may be far
+too. Each of the six tasks has a heterogeneous split and is run by FedBiO, LocalBSGM and
+AutoFedBiO, with devices weighted by size as in the comparison. The table has the
+fraction of honest uploads that a limit excludes, the number of devices that it excludes
+in more than half of their rounds, and the final test metric. The imbalance task, with
+100 devices, has batches of 2 examples in the comparison; it is run with 32 as well.
+Sites require 128 by default; the bound is for batches of at least 10.
 """
 
 from typing import NamedTuple
@@ -26,21 +25,21 @@ from fedbilevel.experiments.federation import DISTANCE_LIMIT
 LIMITS = (3.0, 5.0, DISTANCE_LIMIT, 30.0)
 USUAL = {"upper": 3.0, "lower": 0.5, "adjoint": 0.5, "final": 1.0, "local_steps": 5}
 USUAL |= {"terms": 10, "scale": 0.5, "mixing": 0.1}
-"""Of FedBiO and LocalBSGM, in the units of the comparison."""
+"""The settings of FedBiO and LocalBSGM, in the units of the comparison."""
 FIXED = "FedBiO", "LocalBSGM"
 ROUNDS = 100
 LARGER, BOUNDED = 32, 10
 MOST = 0.01
-"""The part of honest uploads that the usual limit may leave out."""
+"""Largest fraction of honest uploads that the default limit may exclude."""
 
 
 class Spread(NamedTuple):
-    """What a limit does to honest devices.
+    """The effect of a limit on honest devices.
 
     Attributes:
-        excluded: the part of their uploads that was left out.
-        frequent: devices that were left out in more than half of their rounds.
-        metric: at the end.
+        excluded: fraction of their uploads that was excluded.
+        frequent: number of devices excluded in more than half of their rounds.
+        metric: final test metric.
     """
 
     excluded: float
@@ -59,29 +58,29 @@ def main() -> None:
         if race.batch_size < BOUNDED and not fast
     ]
     for race in races:
-        for kind, algorithm in contenders(race, rounds).items():
+        for method, algorithm in contenders(race, rounds).items():
             without = spread(race, algorithm, rounds, setting, None)
             for limit in LIMITS:
-                found = spread(race, algorithm, rounds, setting, limit)
+                result = spread(race, algorithm, rounds, setting, limit)
                 if limit == DISTANCE_LIMIT and race.batch_size >= BOUNDED:
-                    worst = max(worst, found.excluded)
+                    worst = max(worst, result.excluded)
                 rows.append(
                     [
                         race.name,
                         race.batch_size,
-                        kind,
+                        method,
                         f"{limit:g}",
-                        f"{100 * found.excluded:.2f} %",
-                        found.frequent,
-                        f"{found.metric:.3f}",
+                        f"{100 * result.excluded:.2f} %",
+                        result.frequent,
+                        f"{result.metric:.3f}",
                         f"{without.metric:.3f}",
                     ]
                 )
                 print(*rows[-1], flush=True)
-    header = ["task", "batch", "algorithm", "limit", "left out", "often", "metric"]
+    header = ["task", "batch", "algorithm", "limit", "excluded", "often", "metric"]
     header += ["no limit"]
     print_table(header, rows)
-    conclude([Bound(f"left out by {DISTANCE_LIMIT:g}, at most", worst, MOST)])
+    conclude([Bound(f"excluded by {DISTANCE_LIMIT:g}, at most", worst, MOST)])
 
 
 def contenders(race: Race, rounds: int) -> dict[str, FederatedAlgorithm]:
@@ -111,9 +110,11 @@ def spread(
         weights=task.devices.lower_sizes,
         limits=Limits(distance=limit),
     )
-    found = last.exclusions
+    exclusions = last.exclusions
     metric = float(task.metrics[METRICS[race.name]](last.x, last.y))
-    return Spread(found.excluded / found.participations, found.frequent, metric)
+    return Spread(
+        exclusions.excluded / exclusions.participations, exclusions.frequent, metric
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The problem on which the experiments on theory count steps to a stationarity.
+"""The problem of the experiments on theory, which count steps to a stationarity.
 
 Every device draws from the same examples of one small quadratic (`quadratic_task`), as
 the paper assumes (Lemma 1). y*(x) and ∇Φ(x) are known, so stationarity is exact and
-costs next to nothing inside a compiled program. Both gradients are noisy, and a little
-so are A and C: else all would be linear, and the number of local steps no matter.
+cheap inside a compiled program. Both gradients are noisy. A and C are slightly noisy
+too: otherwise all updates would be linear, and local steps would have no effect.
 """
 
 import os
@@ -19,8 +19,8 @@ from fedbilevel.algorithms.momentum import MomentumState
 from fedbilevel.problems import Quadratic, Task, quadratic_task
 from fedbilevel.theory import Assumptions, lower_error_factor
 
-# Read when JAX first computes. These programs run as fast with it, and LocalBSGVRM's
-# compile in two thirds of the time.
+# JAX reads it at the first computation. The speed of these programs is the same, and
+# those of LocalBSGVRM compile in two thirds of the time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 SIZE = 5
@@ -29,7 +29,7 @@ CURVATURES = np.linspace(1.0, 1.5, SIZE)
 COUPLING = 0.3
 RIDGE = 0.5
 DISTANCE = 25.0
-"""How far from x* a run starts; y starts at y*(x), as Algorithm 2 asks."""
+"""Initial distance from x*; y starts at y*(x), as in Algorithm 2."""
 SERIES_SCALE = 0.5
 """θ, below the inverse of every example's largest curvature, 1.95."""
 CONTRACTION = 1 - SERIES_SCALE * float(CURVATURES[0])
@@ -42,8 +42,8 @@ class Noise(NamedTuple):
     """The scatter of examples.
 
     Attributes:
-        gradients: of each entry of ∇x f, ∇y f and ∇y g.
-        curvature: of A and C, as `quadratic_task` makes it.
+        gradients: noise of each entry of ∇x f, ∇y f and ∇y g.
+        curvature: noise of A and C (see `quadratic_task`).
     """
 
     gradients: float
@@ -51,7 +51,7 @@ class Noise(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where runs start, and the stationarity there."""
+    """The initial point of runs, and its stationarity."""
 
     x: Float[Array, "upper"]
     y: Float[Array, "lower"]
@@ -59,22 +59,22 @@ class Start(NamedTuple):
 
 
 def quadratic(devices: int = 1) -> Quadratic:
-    """Return the quadratic of so many devices, all alike."""
+    """Return the quadratic of identical devices."""
     generator = np.random.default_rng(0)
-    basis, turn = np.linalg.qr(generator.normal(size=(2, SIZE, SIZE)))[0]
+    basis, rotation = np.linalg.qr(generator.normal(size=(2, SIZE, SIZE)))[0]
     offset, target, shift = generator.normal(size=(3, SIZE))
 
-    def on_all(
+    def replicate(
         part: Float[np.ndarray, "*shape"],
     ) -> Float[np.ndarray, "devices *shape"]:
         return np.stack([part] * devices)
 
     return Quadratic(
-        matrices=on_all((basis * CURVATURES) @ basis.T),
-        couplings=on_all(COUPLING * turn),
-        offsets=on_all(offset),
-        targets=on_all(target),
-        shifts=on_all(shift),
+        matrices=replicate((basis * CURVATURES) @ basis.T),
+        couplings=replicate(COUPLING * rotation),
+        offsets=replicate(offset),
+        targets=replicate(target),
+        shifts=replicate(shift),
         ridge=RIDGE,
     )
 
@@ -93,7 +93,7 @@ def task(devices: int, noise: Noise) -> Task:
 def stationarity() -> Measure:
     """Return ‖∇Φ(x)‖² + L̃²‖y − y*(x)‖².
 
-    It is the same object whenever it is asked for, so sweeps share compiled programs.
+    Every call returns the same object, so that sweeps share compiled programs.
     """
     exact = quadratic()
     matrix, coupling = exact.matrices[0], exact.couplings[0]
@@ -106,21 +106,21 @@ def stationarity() -> Measure:
     factor = lower_error_factor(
         Assumptions(
             strong_convexity=float(CURVATURES[0]),
-            upper_lipschitz=0.0,  # only ever multiplies L_21 and L_22, both zero
+            upper_lipschitz=0.0,  # a factor of L_21 and L_22 only, both zero
             gradient_lipschitz=max(1.0, float(np.linalg.norm(mixed, 2))),
         )
     )
 
     def measure(server: MomentumState) -> Float[Array, ""]:
-        away = server.x - best
-        error = server.y - (lower_best + slope @ away)
-        return jnp.sum((hessian @ away) ** 2) + factor**2 * jnp.sum(error**2)
+        offset = server.x - best
+        error = server.y - (lower_best + slope @ offset)
+        return jnp.sum((hessian @ offset) ** 2) + factor**2 * jnp.sum(error**2)
 
     return measure
 
 
 def start() -> Start:
-    """Return x at its distance from x*, and y at y*(x)."""
+    """Return the initial x at `DISTANCE` from x*, and y at y*(x)."""
     exact = quadratic()
     direction = np.random.default_rng(1).normal(size=SIZE)
     x = exact.solution() + DISTANCE * direction / np.linalg.norm(direction)

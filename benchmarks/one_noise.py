@@ -1,15 +1,15 @@
 """Samples to a stationarity with and without variance reduction, at equal noise.
 
-Table 1 of the paper gives LocalBSGVRM and FedBiOAcc, which correct each estimate by its
-own sample's past, a lower power of 1/ε than LocalBSGM, and FedBiO has no such
-correction. Here all four solve the same noisy quadratic. Each is tuned on the same
-grid: the rate η times the weight of a fresh sample, which is αη for LocalBSGM and αη²
-for the two with variance reduction. FedBiO has no momentum, so its weight is 1. What
-else they have is equal: local steps, batches of 1, and the ratio of the rates of x and
-y.
+LocalBSGVRM and FedBiOAcc correct each estimate by the sample's value at the previous
+point; LocalBSGM and FedBiO do not. Table 1 of the paper gives LocalBSGVRM and FedBiOAcc
+a lower power of 1/ε than LocalBSGM. Here all four solve the same noisy quadratic. Each
+is tuned on the same grid: the rate η times the weight of a fresh sample, which is αη
+for LocalBSGM and αη² for the two with variance reduction. FedBiO has no momentum, so
+its weight is 1. All other settings are equal: local steps, batches of 1, and the ratio
+of the rates of x and y.
 
-Samples are counted as the library counts them: each drawn example once. Variance
-reduction evaluates each sample at two points, so evaluations are given beside.
+Samples are counted as in the library: each drawn example once. Variance reduction
+evaluates each sample at two points, so evaluations are reported as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from fedbilevel import (
 from fedbilevel.engines.costs import Costs
 
 PAIRS = {"LocalBSGVRM": "LocalBSGM", "FedBiOAcc": "FedBiO"}
-"""The algorithms with variance reduction, and the same without it."""
+"""The algorithms with variance reduction, and their counterparts without it."""
 ALGORITHMS = ("LocalBSGM", "LocalBSGVRM", "FedBiO", "FedBiOAcc")
 COLOURS = dict(
     zip(ALGORITHMS, ("#0072B2", "#D55E00", "#56B4E9", "#E69F00"), strict=True)
@@ -45,17 +45,17 @@ COLOURS = dict(
 MARKS = dict(zip(ALGORITHMS, "osD^", strict=True))
 LOCAL_STEPS = 8
 OPENING = 16
-"""B, of the first estimate where there is variance reduction."""
+"""B, the batch size of the first estimate with variance reduction."""
 
 
 class Grid(NamedTuple):
-    """The settings that are tried, and the seeds.
+    """The grid of settings, and the seeds.
 
     Attributes:
         rates: η, from the largest.
-        weights: of a fresh sample, from 1.
-        tuning_seeds: to choose a setting with.
-        seeds: to report with, different ones.
+        weights: weights of a fresh sample, from 1.
+        tuning_seeds: number of seeds to choose a setting.
+        seeds: number of other seeds to report.
     """
 
     rates: tuple[float, ...]
@@ -64,14 +64,14 @@ class Grid(NamedTuple):
     seeds: int
 
     def settings(self, name: str) -> list[tuple[float, float]]:
-        """Return each (η, weight) that an algorithm is tried with."""
+        """Return each (η, weight) of the grid for an algorithm."""
         weights = (1.0,) if name == "FedBiO" else self.weights
         return list(product(self.rates, weights))
 
     def encloses(self, rate: float, weight: float) -> bool:
-        """Return whether a wider grid could not have a better setting next to this.
+        """Return whether a setting is in the interior of the grid.
 
-        A weight of 1 is no end of the grid, as none is larger.
+        A weight of 1 counts as interior, since no weight is larger.
         """
         return rate not in (self.rates[0], self.rates[-1]) and (
             weight != self.weights[-1]
@@ -117,10 +117,10 @@ def algorithm_of(name: str, rate: float, weight: float) -> FederatedAlgorithm:
 
 
 def evaluations(name: str, devices: int, samples: float) -> float:
-    """Return at how many points examples were evaluated, each time counted.
+    """Return the number of evaluations of examples.
 
-    The opening batches are evaluated at one point, and later ones at two where there is
-    variance reduction.
+    With variance reduction, opening batches are evaluated at one point, later batches
+    at two.
     """
     if name not in PAIRS:
         return samples
@@ -140,10 +140,10 @@ def arrivals(
 ) -> tuple[Float[np.ndarray, "accuracies settings seeds"], tuple[Costs, ...]]:
     """Return the steps of each setting to each ε, and the costs after each round.
 
-    A run at a fixed rate is the same for every ε, so one run serves them all.
+    A run does not depend on ε, so one run gives the steps to all of them.
     """
     task, start = noisy_quadratic.task(devices, noise), noisy_quadratic.start()
-    done = sweep(
+    swept = sweep(
         task.problem,
         [algorithm_of(name, *setting) for setting in settings],
         task.devices,
@@ -153,12 +153,12 @@ def arrivals(
         seeds=seeds,
         measure=noisy_quadratic.stationarity(),
     )
-    measured = np.asarray(done.measurements)
+    measured = np.asarray(swept.measurements)
     taken = [
         first_steps(accuracy, start.stationarity, measured, LOCAL_STEPS)
         for accuracy in accuracies
     ]
-    return np.stack(taken), done.costs[0]
+    return np.stack(taken), swept.costs[0]
 
 
 def race(
@@ -170,21 +170,21 @@ def race(
     accuracies: Sequence[float],
     steps: int,
 ) -> list[dict[str, Any]]:
-    """Tune an algorithm for each ε; return what the best setting took, by seed.
+    """Tune an algorithm for each ε; return the costs of the best setting, by seed.
 
-    The best has the smallest geometric mean of steps, which is what is reported, over
-    the tuning seeds. A setting with which one of them does not arrive is none.
+    The best setting has the smallest geometric mean of steps over the tuning seeds. A
+    setting with which one of them does not reach ε is rejected.
 
     Args:
-        grid: the settings to try.
-        name: of the algorithm.
+        grid: the settings.
+        name: name of the algorithm.
         devices: K.
         noise: the scatter of examples.
         accuracies: each ε.
-        steps: how long to run; well above what the best settings need.
+        steps: number of steps, well above that of the best settings.
 
     Raises:
-        ValueError: if no setting reaches an accuracy in so many steps.
+        ValueError: if no setting reaches an accuracy within `steps`.
     """
     settings = grid.settings(name)
     shared: dict[str, Any] = {
@@ -192,10 +192,12 @@ def race(
         "noise": noise,
         "accuracies": accuracies,
     }
-    tried, _ = arrivals(
+    tuning, _ = arrivals(
         name, settings, **shared, steps=steps, seeds=range(grid.tuning_seeds)
     )
-    means = np.exp(np.mean(np.log(tried), axis=2))  # infinite if one seed's is
+    means = np.exp(
+        np.mean(np.log(tuning), axis=2)
+    )  # infinite if a seed does not arrive
     chosen = np.argmin(means, axis=1)
     needed = np.min(means, axis=1)
     if not np.isfinite(needed).all():
@@ -205,7 +207,7 @@ def race(
         )
     numbers = sorted(set(chosen.tolist()))
     seeds = range(grid.tuning_seeds, grid.tuning_seeds + grid.seeds)
-    # Other seeds may take much longer than those that the setting was chosen with.
+    # Other seeds may take much longer than the tuning seeds.
     taken, costs = arrivals(
         name,
         [settings[number] for number in numbers],
@@ -213,22 +215,22 @@ def race(
         steps=min(steps, 8 * int(needed.max())),
         seeds=seeds,
     )
-    found = []
-    for place, number in enumerate(chosen.tolist()):
+    results = []
+    for index, number in enumerate(chosen.tolist()):
         rate, weight = settings[number]
-        own = taken[place, numbers.index(number)].tolist()
-        samples = [_samples(costs, one) for one in own]
-        found.append(
+        steps_of_seeds = taken[index, numbers.index(number)].tolist()
+        samples = [_samples(costs, count) for count in steps_of_seeds]
+        results.append(
             {
                 "rate": rate,
                 "weight": weight,
                 "inside": grid.encloses(rate, weight),
-                "steps": own,
+                "steps": steps_of_seeds,
                 "samples": samples,
-                "evaluations": [evaluations(name, devices, one) for one in samples],
+                "evaluations": [evaluations(name, devices, n) for n in samples],
             }
         )
-    return found
+    return results
 
 
 def _samples(costs: Sequence[Costs], steps: float) -> float:
@@ -251,16 +253,16 @@ def row(name: str, results: Mapping[str, dict[str, Any]]) -> list[object]:
     """Return an algorithm's row of `HEADER`.
 
     Args:
-        name: of the algorithm.
-        results: of all four, by name, under equal conditions. Ratios are to the same
-            method without variance reduction.
+        name: name of the algorithm.
+        results: results of all four, by name, under equal conditions. Ratios are to the
+            counterpart without variance reduction.
     """
-    own = results[name]
+    result = results[name]
     ratios = [ratio(name, results, measure) for measure in ("samples", "evaluations")]
     return [
-        *(own["rate"], own["weight"], round(mean(own["steps"]))),
-        *(round(min(own["steps"])), round(max(own["steps"]))),
-        *(round(mean(own["samples"])), round(mean(own["evaluations"]))),
+        *(result["rate"], result["weight"], round(mean(result["steps"]))),
+        *(round(min(result["steps"])), round(max(result["steps"]))),
+        *(round(mean(result["samples"])), round(mean(result["evaluations"]))),
         *ratios,
     ]
 
@@ -268,14 +270,14 @@ def row(name: str, results: Mapping[str, dict[str, Any]]) -> list[object]:
 def bounds(
     every: Mapping[str, dict[str, Any]], noisiest: Mapping[str, dict[str, Any]]
 ) -> list[Bound]:
-    """Return what a race must keep: no best setting at an end of the grid.
+    """Return the bounds of a race, such as no best setting at an end of the grid.
 
     Args:
-        every: all that was tuned.
-        noisiest: what the four took where noise matters most; there variance reduction
-            must halve the samples.
+        every: results of all tuned settings.
+        noisiest: results of the four at the largest effect of noise, where variance
+            reduction must halve the samples.
     """
-    edges = sum(not one["inside"] for one in every.values())
+    edges = sum(not result["inside"] for result in every.values())
     return [
         Bound("best settings at an end of the grid, one noise", edges, 0),
         *(
@@ -288,16 +290,16 @@ def bounds(
 def draw_line(
     axis: Axes, name: str, x: Sequence[float], taken: Sequence[Sequence[float]]
 ) -> None:
-    """Draw an algorithm's geometric means, and each seed beside them."""
-    means = [mean(ones) for ones in taken]
+    """Draw an algorithm's geometric means and every seed."""
+    means = [mean(seeds) for seeds in taken]
     axis.plot(x, means, f"{MARKS[name]}-", color=COLOURS[name], label=name)
-    for place, ones in zip(x, taken, strict=True):
-        axis.plot([place] * len(ones), ones, ".", color=COLOURS[name], alpha=0.3)
+    for position, seeds in zip(x, taken, strict=True):
+        axis.plot([position] * len(seeds), seeds, ".", color=COLOURS[name], alpha=0.3)
 
 
 def ratio(
     name: str, results: Mapping[str, dict[str, Any]], measure: str = "samples"
 ) -> float:
-    """Return what an algorithm took over what it takes without variance reduction."""
+    """Return the cost of an algorithm over that of its counterpart in `PAIRS`."""
     other = results[PAIRS.get(name, name)]
     return mean(results[name][measure]) / mean(other[measure])

@@ -1,11 +1,10 @@
-"""What the package costs over a bare JAX program of the same algorithm.
+"""Overhead of the package over a bare JAX program of the same algorithm.
 
-`python -m benchmarks.overhead` times rounds of each beside the other, in calls of 5
-rounds that wait for the last only. Both draw the same samples, and
-`tests/test_benchmarks.py` holds them to the same numbers. Where a round takes few
-milliseconds, calls have 20 rounds, of which the package also looks at every fifth or at
-the last only (`run(..., every=20)`): the last is held to the bound there, and the rows
-of the others are shown without one.
+`python -m benchmarks.overhead` times alternating calls of 5 rounds that wait for the
+last round only. Both draw the same samples, and `tests/test_benchmarks.py` checks that
+they give the same numbers. If a round takes few milliseconds, calls have 20 rounds, and
+the package also yields every fifth round or only the last (`run(..., every=20)`). The
+bound then applies to `every=20`; the other rows have none.
 """
 
 from collections.abc import Callable
@@ -38,13 +37,13 @@ from fedbilevel import (
 
 LIMIT = 1.10
 ROUNDS = 5
-"""Rounds in one timed call, as a run makes them: the next is prepared meanwhile."""
+"""Rounds in one timed call; the next round is prepared meanwhile, as in a run."""
 CASES = ((8, 1, 8), (8, 32, 8), (64, 32, 8))
-"""Devices, batch size, and the group that the bare program ran fastest with."""
+"""Devices, batch size, and the fastest group size of the bare program."""
 SHORT = (8, 1, 8)
-"""The case whose rounds are so short that Python counts."""
-LOOKS = (1, 5, 20)
-"""There, rounds between two that are looked at; a call has as many as the last."""
+"""The case whose rounds are so short that Python's time matters."""
+PERIODS = (1, 5, 20)
+"""Values of `every` in that case; a call has as many rounds as the last."""
 
 
 def algorithm(number: int, settings: bare.Settings) -> FederatedAlgorithm:
@@ -69,7 +68,7 @@ def package_rounds(
     every: int = 1,
     rounds: int = ROUNDS,
 ) -> Callable[[], object]:
-    """Return a call that runs the next rounds, of which every n-th is looked at."""
+    """Return a call that runs the next rounds and yields every n-th."""
     iterator = run(
         softmax.problem(),
         algorithm(number, settings),
@@ -82,8 +81,8 @@ def package_rounds(
 
     def call() -> None:
         for _ in range(rounds // every):
-            done = next(iterator)
-        jax.block_until_ready(done.server)
+            last = next(iterator)
+        jax.block_until_ready(last.server)
 
     call()
     return call
@@ -100,10 +99,10 @@ def bare_rounds(
     arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
     offsets, sizes = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.size)
     round_program = bare.program(settings, number)
-    return repeated(round_program, (arrays, offsets, sizes), first_state(), rounds)
+    return repeated(round_program, (arrays, offsets, sizes), initial_state(), rounds)
 
 
-def first_state() -> tuple[jax.Array, ...]:
+def initial_state() -> tuple[jax.Array, ...]:
     x, y = softmax.start()
     return x, y, jnp.zeros_like(x), jnp.zeros_like(y)
 
@@ -114,14 +113,14 @@ def repeated(
     state: Any,
     rounds: int = ROUNDS,
 ) -> Callable[[], object]:
-    """Return a call that runs the next rounds of a program written by hand."""
-    key, done = jax.random.key(0), 0
+    """Return a call that runs the next rounds of a hand-written program."""
+    key, number = jax.random.key(0), 0
 
     def call() -> object:
-        nonlocal state, done
+        nonlocal state, number
         for _ in range(rounds):
-            done += 1
-            state = round_program(state, *data, key, np.int32(done))
+            number += 1
+            state = round_program(state, *data, key, np.int32(number))
         return jax.block_until_ready(state)
 
     return call
@@ -132,7 +131,7 @@ def main() -> None:
     rows, bounds = [], []
     for case in CASES[: 1 if fast else None]:
         settings, devices = bare.Settings(*case), softmax.devices(case[0])
-        looks, rounds = (LOOKS, LOOKS[-1]) if case == SHORT else ((1,), ROUNDS)
+        periods, rounds = (PERIODS, PERIODS[-1]) if case == SHORT else ((1,), ROUNDS)
         for number in (1, 2):
             seconds = interleave(
                 {
@@ -141,21 +140,21 @@ def main() -> None:
                         f"every {every}": package_rounds(
                             number, settings, devices, every=every, rounds=rounds
                         )
-                        for every in looks
+                        for every in periods
                     },
                 }
             )
             name = algorithm(number, settings).__class__.__name__
-            for every in looks:
-                mine = seconds[f"every {every}"]
-                figure = ratio(mine, seconds["bare"])
+            for every in periods:
+                package = seconds[f"every {every}"]
+                overhead = ratio(package, seconds["bare"])
                 milliseconds = [
-                    f"{1e3 * median(each) / rounds:.1f}"
-                    for each in (mine, seconds["bare"])
+                    f"{1e3 * median(calls) / rounds:.1f}"
+                    for calls in (package, seconds["bare"])
                 ]
-                rows.append((name, *case[:2], every, *milliseconds, f"{figure:.3f}"))
-            # The last is the one that looks least often.
-            bounds.append(Bound(f"{name}({case[0]},{case[1]})", figure, LIMIT))
+                rows.append((name, *case[:2], every, *milliseconds, f"{overhead:.3f}"))
+            # The last value is that of the longest period.
+            bounds.append(Bound(f"{name}({case[0]},{case[1]})", overhead, LIMIT))
     header = "algorithm", "devices", "batch", "every", "package ms", "bare ms", "ratio"
     print_table(header, rows)
     conclude(bounds)

@@ -1,7 +1,7 @@
-"""When runs on the noisy quadratic first reach a stationarity, and at which step size.
+"""Steps to a stationarity on the noisy quadratic, and tuning of the step size.
 
-The paper measures stationarity by its average over all steps so far, so the start of a
-run counts to its end.
+The paper's stationarity is the average over all steps so far, so the start of a run
+counts until its end.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fedbilevel.theory import LOCAL_BSGM_LAW, Plan, ScalingLaw
 
 UPPER_RATE = 0.25
 LOWER_RATE = 1.0
-"""The theorems want ρ_1 below ρ_2: y must follow y*(x)."""
+"""The theorems require ρ_1 below ρ_2: y must follow y*(x)."""
 TERMS = 2
 """Q; the series' squared bias at x* is then 0.005."""
 
@@ -27,8 +27,8 @@ class Passages(NamedTuple):
     """The first step at which each run's average is at the threshold.
 
     Attributes:
-        steps: T, by setting and seed, infinite where a run did not get there.
-        costs: all that a run has spent after each round.
+        steps: T by setting and seed, infinite if a run did not reach the threshold.
+        costs: total costs of a run after each round.
     """
 
     steps: Float[np.ndarray, "settings seeds"]
@@ -39,10 +39,10 @@ class Tuned(NamedTuple):
     """The best of several settings.
 
     Attributes:
-        best: its place among the settings.
-        median: its T, the median over the seeds it was chosen with.
+        best: index of the setting.
+        median: its median T over the tuning seeds.
         steps: its T with each of the other seeds.
-        inside: whether it is neither the first nor the last setting.
+        inside: True if it is neither the first nor the last setting.
     """
 
     best: int
@@ -72,41 +72,40 @@ def first_steps(
     """Return the first T at which 1/T Σ_{t<T} of the stationarity is at the threshold.
 
     Args:
-        threshold: what the average is to fall to.
+        threshold: target of the average.
         at_start: the stationarity at t = 0.
-        after_rounds: the stationarity after each round, which stands for the p steps
-            that follow.
+        after_rounds: the stationarity after each round, used for the next p steps.
         local_steps: p.
 
     Returns:
-        T, a multiple of p, or infinity where the average stays above the threshold.
+        T, a multiple of p, or infinity if the average stays above the threshold.
     """
     before = np.roll(after_rounds, 1, axis=-1).astype(float)
     before[..., 0] = at_start
     rounds = np.arange(1, before.shape[-1] + 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # of runs that diverge
-        there = np.cumsum(before, axis=-1) / rounds <= threshold
-    first = local_steps * (1.0 + np.argmax(there, axis=-1))
-    return np.where(there.any(axis=-1), first, np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):  # in runs that diverge
+        reached = np.cumsum(before, axis=-1) / rounds <= threshold
+    first = local_steps * (1.0 + np.argmax(reached, axis=-1))
+    return np.where(reached.any(axis=-1), first, np.inf)
 
 
 def passages(
     plans: Sequence[Plan], *, noise: Noise, steps: int, seeds: Sequence[int]
 ) -> Passages:
-    """Run plans for at most so many steps, each with every seed.
+    """Run each plan with every seed for at most `steps` steps.
 
     Args:
-        plans: for one number of devices and accuracy, different in numbers only.
+        plans: plans for one number of devices and accuracy that differ in numbers only.
         noise: the scatter of examples.
-        steps: how long to run.
-        seeds: one run a seed and plan.
+        steps: number of steps.
+        seeds: seeds of the runs of each plan.
     """
     plan = plans[0]
     task = noisy_quadratic.task(plan.devices, noise)
     start = noisy_quadratic.start()
-    done = sweep(
+    swept = sweep(
         task.problem,
-        [algorithm_of(one) for one in plans],
+        [algorithm_of(plan) for plan in plans],
         task.devices,
         start.x,
         start.y,
@@ -117,19 +116,19 @@ def passages(
     first = first_steps(
         plan.accuracy,
         start.stationarity,
-        np.asarray(done.measurements),
+        np.asarray(swept.measurements),
         plan.local_steps,
     )
-    return Passages(first, done.costs[0])  # everyone takes part, whatever the seed
+    return Passages(first, swept.costs[0])  # all devices participate with every seed
 
 
-def tune(found: Passages, tuning_seeds: int) -> Tuned:
+def tune(results: Passages, tuning_seeds: int) -> Tuned:
     """Choose a setting with the first seeds and report it with the others."""
-    medians = np.median(found.steps[:, :tuning_seeds], axis=1)
+    medians = np.median(results.steps[:, :tuning_seeds], axis=1)
     best = int(np.argmin(medians))
     return Tuned(
         best,
         float(medians[best]),
-        found.steps[best, tuning_seeds:].tolist(),
+        results.steps[best, tuning_seeds:].tolist(),
         0 < best < len(medians) - 1,
     )

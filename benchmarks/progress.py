@@ -1,9 +1,9 @@
-"""What the progress display costs a run: rounds of milliseconds, in a real terminal.
+"""Overhead of the progress display: rounds of milliseconds, in a real terminal.
 
     python -m benchmarks.progress [--fast]
 
-Two runs take turns, one shown live in a pseudo-terminal, measured figures and all, the
-other not at all.
+Two runs alternate: the progress and metrics of one are shown in a pseudo-terminal,
+those of the other are not.
 """
 
 import os
@@ -40,16 +40,16 @@ ALGORITHM = LocalBSGVRM(
     lower_rate=1e-2,
     local_steps=10,
 )
-FIGURES = {"loss": 0.123456, "training_loss": 0.234567, "accuracy": 0.987654}
+METRICS = {"loss": 0.123456, "training_loss": 0.234567, "accuracy": 0.987654}
 
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Let what goes to the screen go to a terminal that somebody reads."""
+    """Redirect standard error to a pseudo-terminal, and read it."""
     leader, follower = pty.openpty()
 
     def read() -> None:
-        # Linux says by an error that the other side is closed.
+        # Linux raises OSError when the other side is closed.
         with open(leader, "rb", buffering=0, closefd=False) as screen:
             try:
                 while screen.read(4096):
@@ -65,14 +65,14 @@ def terminal() -> Iterator[None]:
     os.close(leader)
 
 
-def turns(shown: bool, rounds: int) -> Callable[[], object]:
+def timed_rounds(shown: bool, rounds: int) -> Callable[[], object]:
     """Return a call that runs the next rounds."""
     generator = np.random.default_rng(0)
-    held = [softmax.local_examples(generator, 40, FEATURES) for _ in range(8)]
-    endless = run(
+    examples = [softmax.local_examples(generator, 40, FEATURES) for _ in range(8)]
+    iterator = run(
         softmax.problem(),
         ALGORITHM,
-        InMemoryDevices(held),
+        InMemoryDevices(examples),
         jnp.full(FEATURES, -4.0),
         jnp.zeros((softmax.CLASSES, FEATURES)),
         rounds=1_000_000,
@@ -80,28 +80,30 @@ def turns(shown: bool, rounds: int) -> Callable[[], object]:
 
     def call() -> None:
         with progress("a run", 1_000_000, quiet=not shown) as show:
-            for done in islice(endless, rounds):
-                record = Record(done.number + 1, 0.0, done.costs, FIGURES)
-                show(done.number + 1, done.costs, record)
-                last = done
-            jax.block_until_ready(last.server)
+            for r in islice(iterator, rounds):
+                record = Record(r.number + 1, 0.0, r.costs, METRICS)
+                show(r.number + 1, r.costs, record)
+            jax.block_until_ready(r.server)
 
     return call
 
 
 def main() -> None:
-    fast = wants_fast(__doc__, "fewer rounds and turns, no bound")
+    fast = wants_fast(__doc__, "fewer rounds and repeats, no bound")
     rounds = 20 if fast else 300
     with terminal():
         seconds = interleave(
-            {"shown": turns(True, rounds), "not shown": turns(False, rounds)},
+            {
+                "shown": timed_rounds(True, rounds),
+                "not shown": timed_rounds(False, rounds),
+            },
             repeats=3 if fast else 2 * REPEATS + 1,
         )
-    figure = ratio(seconds["shown"], seconds["not shown"])
-    times = [f"{median(one) / rounds * 1e3:.2f}" for one in seconds.values()]
+    overhead = ratio(seconds["shown"], seconds["not shown"])
+    times = [f"{median(calls) / rounds * 1e3:.2f}" for calls in seconds.values()]
     header = "rounds", "shown ms/round", "not shown ms/round", "ratio"
-    print_table(header, [(rounds, *times, f"{figure:.3f}")])
-    conclude([Bound("with progress", figure, 10.0 if fast else LIMIT)])
+    print_table(header, [(rounds, *times, f"{overhead:.3f}")])
+    conclude([Bound("with progress", overhead, 10.0 if fast else LIMIT)])
 
 
 if __name__ == "__main__":

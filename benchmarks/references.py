@@ -1,7 +1,7 @@
-"""What the real tasks are compared with: models trained to the end on pooled data.
+"""References of the real tasks: models trained to convergence on pooled data.
 
-Where a reference leaves something to choose, its metric decides on the validation
-examples that it was not trained on: nothing is chosen by test examples.
+Hyperparameters of a reference are chosen by its metric on validation examples that it
+was not trained on, never on test examples.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ from fedbilevel.problems import LabelledRows, LabelledTable
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 PENALTIES = tuple(10.0**-k for k in range(8))
-KEPT = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-"""Parts of the training examples, those that a model fits best."""
-SAMPLES, BATCH, LOOKS = 1_000_000, 128, 40
-"""Of a network's training; the best of so many looks at it is taken."""
+FRACTIONS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+"""Fractions of the training examples with the smallest losses."""
+SAMPLES, BATCH, EVALUATIONS = 1_000_000, 128, 40
+"""Samples, batch size and number of evaluations of a network's training."""
 CLEAN = "clean labels"
 SMALLEST = "smallest losses kept"
 
@@ -35,7 +35,7 @@ class Model(NamedTuple):
 
 
 def retrained(case: Case, x: PyTree) -> PyTree:
-    """Return y*(x) on all devices' training examples."""
+    """Return y*(x) on the training examples of all devices."""
     task = case.task
     lower = task.devices.pooled.lower
 
@@ -46,7 +46,7 @@ def retrained(case: Case, x: PyTree) -> PyTree:
 
 
 def references(name: str, case: Case) -> dict[str, float]:
-    """Return the metric of each reference that makes sense for the task."""
+    """Return the metric of each reference of the task."""
     task, split = case.task, case.split
     untuned = [Model(task.x, retrained(case, task.x))]
     if name.startswith("representation"):
@@ -69,30 +69,30 @@ def references(name: str, case: Case) -> dict[str, float]:
         }
     if name.startswith("imbalance"):
         models["classes weighed alike"] = _fits(
-            case, [split.training], _alike(split.training, split.classes)
+            case, [split.training], _balanced_weights(split.training, split.classes)
         )
     if case.clean is not None:
-        models[SMALLEST] = _smallest_kept(case)
+        models[SMALLEST] = _smallest_losses(case)
         models[CLEAN] = _fits(case, [case.clean])
     metric = task.metrics[METRICS[name]]
-    unseen = joined([split.validation, case.selection])
+    unseen = concatenate([split.validation, case.selection])
 
-    def figure(kind: str, found: Iterable[Model]) -> float:
-        held = case.selection if "validation data" in kind else unseen
-        return metric(*chosen(name, case, found, held))
+    def evaluate(reference: str, candidates: Iterable[Model]) -> float:
+        held_out = case.selection if "validation data" in reference else unseen
+        return metric(*select(name, case, candidates, held_out))
 
-    return {kind: figure(kind, found) for kind, found in models.items()}
+    return {key: evaluate(key, candidates) for key, candidates in models.items()}
 
 
-def chosen(
-    name: str, case: Case, models: Iterable[Model], held: LabelledTable
+def select(
+    name: str, case: Case, models: Iterable[Model], held_out: LabelledTable
 ) -> Model:
-    """Return the model with the best metric on examples that are held out."""
-    metric = case.make(case.split._replace(test=held)).metrics[METRICS[name]]
+    """Return the model with the best metric on held-out examples."""
+    metric = case.make(case.split._replace(test=held_out)).metrics[METRICS[name]]
     return max(models, key=lambda model: metric(*model))
 
 
-def joined(tables: list[LabelledTable]) -> LabelledRows:
+def concatenate(tables: list[LabelledTable]) -> LabelledRows:
     """Return the examples of all tables."""
     return LabelledRows(
         np.concatenate([table.features for table in tables]),
@@ -120,46 +120,46 @@ def _penalties(case: Case) -> Iterator[Model]:
         yield Model(x, retrained(case, x))
 
 
-def _alike(table: LabelledTable, classes: int) -> np.ndarray:
-    """Return weights of examples with which every class counts alike."""
+def _balanced_weights(table: LabelledTable, classes: int) -> np.ndarray:
+    """Return weights of examples with equal sums for all classes."""
     counts = np.bincount(np.asarray(table.labels), minlength=classes)
     weights = 1 / counts[np.asarray(table.labels)]
     return np.asarray(weights / weights.sum())
 
 
-def _smallest_kept(case: Case) -> Iterator[Model]:
-    """Train again on the examples that a model of all of them fits best."""
+def _smallest_losses(case: Case) -> Iterator[Model]:
+    """Train again on the examples with the smallest losses of a first model."""
     task, training = case.task, case.split.training
     for ridge in RIDGES:
         losses = softmax_losses(softmax(task.y, [training], ridge), training)
         order = np.argsort(losses)
-        for part in KEPT:
+        for part in FRACTIONS:
             rows = order[: int(part * len(order))]
             table = LabelledRows(training.features[rows], training.labels[rows])
             yield Model(task.x, softmax(task.y, [table], ridge))
 
 
 def _networks(case: Case, tables: list[LabelledTable]) -> Iterator[Model]:
-    """Train all layers by Adam, and return the network as it is now and then.
+    """Train all layers by Adam, and yield the network at every evaluation.
 
-    It draws as many samples as a contender does.
+    It draws as many samples as a contender.
     """
-    task, data = case.task, joined(tables)
+    task, data = case.task, concatenate(tables)
     examples = LabelledRows(*map(jnp.asarray, data))
     optimiser = optax.adamw(1e-3, weight_decay=1e-4)
 
     def step(carry: Any, rows: Array) -> tuple[Any, None]:
         model, state = carry
         batch = jax.tree.map(lambda leaf: leaf[rows], examples)
-        slope = jax.grad(lambda one: task.problem.upper_loss(one.x, one.y, batch))
-        updates, state = optimiser.update(slope(model), state, model)
+        gradient = jax.grad(lambda m: task.problem.upper_loss(m.x, m.y, batch))
+        updates, state = optimiser.update(gradient(model), state, model)
         return (optax.apply_updates(model, updates), state), None
 
     steps = jax.jit(lambda carry, rows: jax.lax.scan(step, carry, rows)[0])
     model = Model(task.x, task.y)
     carry = model, optimiser.init(model)
     generator = np.random.default_rng(0)
-    for _ in range(LOOKS):
-        size = SAMPLES // LOOKS // BATCH, BATCH
+    for _ in range(EVALUATIONS):
+        size = SAMPLES // EVALUATIONS // BATCH, BATCH
         carry = steps(carry, generator.integers(len(data.labels), size=size))
         yield carry[0]

@@ -1,7 +1,7 @@
-"""How much faster a round is than in research code.
+"""Speed-up of a round over research code.
 
-`python -m benchmarks.research_loop` times LocalBSGVRM beside the same algorithm written
-as a Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`).
+`python -m benchmarks.research_loop` compares LocalBSGVRM with the same algorithm as a
+Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`).
 """
 
 from statistics import median
@@ -22,18 +22,18 @@ from benchmarks.timing import (
 from fedbilevel import InMemoryDevices
 
 CASES = ((8, 1, 30.0), (8, 32, 8.0), (64, 32, 7.0))
-"""Devices, batch size, and the least speed-up."""
+"""Devices, batch size, and the smallest accepted speed-up."""
 
 
 def torch_loop_of(
     number: int, settings: bare.Settings, devices: InMemoryDevices
 ) -> torch_loop.Loop:
     """Return the research loop on the same data."""
-    stored = devices.cohort(np.arange(settings.devices))
+    cohort = devices.cohort(np.arange(settings.devices))
 
-    def held(device: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def tensors(device: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         levels = []
-        for level in stored:
+        for level in cohort:
             rows = slice(
                 level.offset[device], level.offset[device] + level.size[device]
             )
@@ -41,7 +41,7 @@ def torch_loop_of(
             levels.append((torch.tensor(features), torch.tensor(labels).long()))
         return levels
 
-    data = [held(device) for device in range(settings.devices)]
+    data = [tensors(device) for device in range(settings.devices)]
     return torch_loop.Loop(settings, number, data)
 
 
@@ -58,12 +58,12 @@ def main() -> None:
             },
             repeats=7,
         )
-        # A call of the package runs several rounds, one of the loop a single one.
-        figure = ROUNDS * ratio(seconds["loop"], seconds["package"])
+        # A call of the package runs several rounds, a call of the loop a single round.
+        speedup = ROUNDS * ratio(seconds["loop"], seconds["package"])
         package, loop = (1e3 * median(seconds[k]) for k in ("package", "loop"))
         times = f"{package / ROUNDS:.1f}", f"{loop:.1f}"
-        rows.append((count, batch, *times, f"{figure:.1f}"))
-        bounds.append(Bound(f"({count},{batch})", figure, limit, at_least=True))
+        rows.append((count, batch, *times, f"{speedup:.1f}"))
+        bounds.append(Bound(f"({count},{batch})", speedup, limit, at_least=True))
     print_table(("devices", "batch", "package ms", "loop ms", "times as fast"), rows)
     conclude(bounds)
 

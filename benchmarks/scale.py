@@ -1,11 +1,11 @@
-"""From a thousand devices to a million.
+"""Time and memory from a thousand devices to a million.
 
 `python -m benchmarks.scale` runs LocalBSGVRM on 64 × 10 softmax regression:
 
-- all of 100,000 devices in a round beside all of 1,000, by time a device-step, with the
-  data in memory and loaded on demand, and the process's peak memory;
-- 1,000 devices a round sampled out of 1,000,000 beside the same out of 1,000;
-- the same out of 100,000 when every device keeps 100 numbers of its own.
+- all of 100,000 devices in a round compared with all of 1,000: the time per
+  device-step, with the data in memory and loaded on demand, and the peak memory;
+- 1,000 devices per round sampled out of 1,000,000 compared with 1,000 out of 1,000;
+- the same out of 100,000 with 100 numbers of private state on every device.
 """
 
 import resource
@@ -55,8 +55,8 @@ ALGORITHM = LocalBSGVRM(
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Remembering:
-    """LocalBSGVRM on devices that also keep numbers, and change them every round."""
+class WithPrivateState:
+    """LocalBSGVRM with a private state that devices change in every round."""
 
     numbers: int = 100
 
@@ -67,13 +67,13 @@ class Remembering:
         return server, jnp.zeros(self.numbers)
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        return tuple(map(_remember, ALGORITHM.opening(problem)))
+        return tuple(map(_with_private_state, ALGORITHM.opening(problem)))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        return tuple(map(_remember, ALGORITHM.phases(problem)))
+        return tuple(map(_with_private_state, ALGORITHM.phases(problem)))
 
 
-def _remember(phase: Phase) -> Phase:
+def _with_private_state(phase: Phase) -> Phase:
     def start(downlink: Any, private: Any, data: Any, key: Any) -> Any:
         return phase.start(downlink, (), data, key), private
 
@@ -138,27 +138,27 @@ def main() -> None:
         for n in calls:
             active = n if per_device else few
             steps = active * ALGORITHM.local_steps
-            spent = median(seconds[str(n)])
-            rows.append((name, n, active, f"{spent:.3f}", f"{1e6 * spent / steps:.1f}"))
+            time = median(seconds[str(n)])
+            rows.append((name, n, active, f"{time:.3f}", f"{1e6 * time / steps:.1f}"))
         return scale * ratio(seconds[str(large)], seconds[str(small)])
 
     for name, make in (("on demand", on_demand), ("in memory", in_memory)):
-        figure = compare(name, {n: rounds(make(n)) for n in (few, many)}, True)
-        bounds.append(Bound(f"device-step, {name}", figure, 1.25))
+        time_ratio = compare(name, {n: rounds(make(n)) for n in (few, many)}, True)
+        bounds.append(Bound(f"device-step, {name}", time_ratio, 1.25))
     sample = UniformSample(few)
-    figure = compare(
+    time_ratio = compare(
         "sampled", {n: rounds(on_demand(n), sample) for n in (few, enrolled)}, False
     )
-    bounds.append(Bound("sampled round", figure, 1.10))
-    figure = compare(
+    bounds.append(Bound("sampled round", time_ratio, 1.10))
+    time_ratio = compare(
         "private",
-        {n: rounds(on_demand(n), sample, Remembering()) for n in (few, many)},
+        {n: rounds(on_demand(n), sample, WithPrivateState()) for n in (few, many)},
         False,
     )
-    bounds.append(Bound("sampled round, private state", figure, 1.10))
+    bounds.append(Bound("sampled round, private state", time_ratio, 1.10))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     bounds.append(Bound("peak GB", peak, 3.0))
-    header = ("data", "enrolled", "a round", "s a round", "µs a device-step")
+    header = ("data", "enrolled", "per round", "s per round", "µs per device-step")
     print_table(header, rows)
     conclude(bounds)
 

@@ -1,13 +1,16 @@
-"""The search that every contender gets: draws, neighbours, whole runs, wider ranges.
+"""The search of every contender: draws, neighbours, complete runs, wider ranges.
 
-Draws of a Sobol sequence run with a fifth of the samples; the best of them and a
-neighbour of each run with two fifths. Then whole runs with ever more seeds decide
-between ever fewer settings. These are compared by their worst seed, and one whose loss
-ends no lower than it began makes room for the next, at last for draws that were not
-kept. Where the best is at the edge of a range, it is moved on threefold as long as two
-fifths of the samples say that it gets better, and whole runs with the same seeds decide
-between both. So a step that deteriorates late does not win. One that does so with one
-seed in ten may; the reported seeds then show it.
+1. Draws of a Sobol sequence run with a fifth of the samples; the best of them and a
+   neighbour of each run with two fifths.
+2. Complete runs with more and more seeds decide between fewer and fewer settings. These
+   are compared by their worst seed. A setting whose final loss is not below the initial
+   one is replaced by the next, finally by draws that were rejected in step 1.
+3. If the best setting is at the edge of a range, it is moved outwards by a factor of
+   three as long as runs with two fifths of the samples improve; complete runs with the
+   same seeds then decide between both.
+
+So a step that deteriorates late does not win. A step that deteriorates with one seed in
+ten may win; the reported seeds then show it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,44 +22,44 @@ from scipy.stats import qmc
 from benchmarks.contenders import CHOICES, RANGES, Values
 
 Loss = Callable[[Values, float, int], float]
-"""Of a setting, after a part of the samples, with a seed."""
+"""The loss of a setting after a fraction of the samples, with a seed."""
 
 
 class Effort(NamedTuple):
-    """How much is tried.
+    """The size of a search.
 
     Attributes:
-        draws: settings drawn.
-        kept: of them, after the first rung.
-        finals: how many settings are left, and the seeds that each is run whole with.
-        runs: the most whole runs, if many fail.
-        wider: the most settings outside of the ranges that are tried.
+        draws: number of settings drawn.
+        survivors: number of settings after the first rung.
+        finals: numbers of settings in the finals, and of seeds of their complete runs.
+        runs: largest number of complete runs, if many fail.
+        wider: largest number of settings outside of the ranges.
     """
 
     draws: int
-    kept: int
+    survivors: int
     finals: tuple[tuple[int, int], ...]
     runs: int
     wider: int
 
 
 FIRST_SEED = 1000
-"""No reported run has a seed from here on."""
+"""First seed of the search; all reported seeds are smaller."""
 SHARES = 0.2, 0.4
-"""Of the samples, on the first two rungs."""
+"""Fractions of the samples on the first two rungs."""
 REACH = 3.0
-"""By what factor neighbours differ at most, and what is beyond an edge is tried."""
+"""Largest factor between neighbours, and the factor of a step beyond an edge."""
 
 
-class Found(NamedTuple):
-    """What a search ends with.
+class SearchResult(NamedTuple):
+    """The result of a search.
 
     Attributes:
-        best: the setting.
-        whole: its losses in whole runs.
-        runs: whole runs made.
-        drawn: the loss of each draw.
-        halfway: the losses of the second rung.
+        best: the best setting.
+        whole: its losses in complete runs.
+        runs: number of complete runs.
+        drawn: losses of the draws.
+        halfway: losses of the second rung.
     """
 
     best: dict[str, float]
@@ -66,31 +69,33 @@ class Found(NamedTuple):
     halfway: list[float]
 
 
-def search(names: Sequence[str], loss: Loss, start: float, effort: Effort) -> Found:
+def search(
+    names: Sequence[str], loss: Loss, start: float, effort: Effort
+) -> SearchResult:
     """Return the setting that is best by its worst seed.
 
     Args:
-        names: what is searched.
-        loss: what is to be small; infinite where a run diverged.
-        start: the loss where all runs begin.
-        effort: how much is tried.
+        names: names of the searched settings.
+        loss: function to minimise; infinite if a run diverged.
+        start: the initial loss of all runs.
+        effort: the size of the search.
     """
     generator = np.random.default_rng(0)
-    draws = drawn(names, effort.draws)
+    draws = draw_settings(names, effort.draws)
     first = [loss(setting, SHARES[0], FIRST_SEED) for setting in draws]
-    order = [draws[place] for place in np.argsort(first)]
-    kept, others = order[: effort.kept], order[effort.kept :]
-    kept += [neighbour(setting, generator) for setting in kept]
-    second = [loss(setting, SHARES[1], FIRST_SEED + 1) for setting in kept]
-    settings = [kept[place] for place in np.argsort(second)] + others
+    order = [draws[index] for index in np.argsort(first)]
+    best_draws, others = order[: effort.survivors], order[effort.survivors :]
+    second_rung = best_draws + [neighbour(draw, generator) for draw in best_draws]
+    second = [loss(setting, SHARES[1], FIRST_SEED + 1) for setting in second_rung]
+    settings = [second_rung[index] for index in np.argsort(second)] + others
     waiting = list(range(len(settings)))
-    whole: dict[int, list[float]] = {place: [] for place in waiting}
+    whole: dict[int, list[float]] = {index: [] for index in waiting}
 
-    def passes(place: int, seeds: int) -> bool:
-        losses = whole[place]
-        while len(losses) < seeds and all(one < start for one in losses):
-            losses.append(loss(settings[place], 1.0, FIRST_SEED + 2 + len(losses)))
-        return all(one < start for one in losses)
+    def passes(index: int, seeds: int) -> bool:
+        losses = whole[index]
+        while len(losses) < seeds and all(value < start for value in losses):
+            losses.append(loss(settings[index], 1.0, FIRST_SEED + 2 + len(losses)))
+        return all(value < start for value in losses)
 
     def runs() -> int:
         return sum(map(len, whole.values()))
@@ -98,50 +103,50 @@ def search(names: Sequence[str], loss: Loss, start: float, effort: Effort) -> Fo
     for width, seeds in effort.finals:
         passed: list[int] = []
         while waiting and len(passed) < width and runs() < effort.runs:
-            place = waiting.pop(0)
-            passed += [place] if passes(place, seeds) else []
-        waiting = sorted(passed, key=lambda place: max(whole[place])) + waiting
-    # If none has passed all, the one that got furthest.
-    best = max(whole, key=lambda place: sum(one < start for one in whole[place]))
-    found = Found(settings[best], whole[best], runs(), first, second)
-    return widened(found, loss, effort.wider)
+            index = waiting.pop(0)
+            passed += [index] if passes(index, seeds) else []
+        waiting = sorted(passed, key=lambda index: max(whole[index])) + waiting
+    # If no setting has passed all seeds, choose the one that passed most.
+    best = max(whole, key=lambda index: sum(value < start for value in whole[index]))
+    result = SearchResult(settings[best], whole[best], runs(), first, second)
+    return widen(result, loss, effort.wider)
 
 
-def widened(found: Found, loss: Loss, most: int) -> Found:
+def widen(result: SearchResult, loss: Loss, most: int) -> SearchResult:
     """Return a better setting outside of the ranges if the best is at their edges.
 
     Args:
-        found: the best so far.
-        loss: what is to be small.
-        most: settings to try.
+        result: the result so far.
+        loss: function to minimise.
+        most: largest number of settings to evaluate.
     """
-    best, tried = found.best, 0
+    best, evaluated = result.best, 0
     if not at_edges(best):
-        return found
+        return result
     halfway = loss(best, SHARES[1], FIRST_SEED + 1)
     better = True
     while better:
         better = False
         for further in _beyond(best):
-            if tried == most:
+            if evaluated == most:
                 break
-            tried += 1
+            evaluated += 1
             reached = loss(further, SHARES[1], FIRST_SEED + 1)
             if reached < halfway:
                 best, halfway, better = further, reached, True
                 break
-    if best is found.best:
-        return found
+    if best is result.best:
+        return result
     whole: list[float] = []
-    while len(whole) < len(found.whole):
+    while len(whole) < len(result.whole):
         whole.append(loss(best, 1.0, FIRST_SEED + 2 + len(whole)))
-        if not whole[-1] < max(found.whole):
-            return found._replace(runs=found.runs + len(whole))
-    return found._replace(best=best, whole=whole, runs=found.runs + len(whole))
+        if not whole[-1] < max(result.whole):
+            return result._replace(runs=result.runs + len(whole))
+    return result._replace(best=best, whole=whole, runs=result.runs + len(whole))
 
 
-def drawn(names: Sequence[str], count: int) -> list[dict[str, float]]:
-    """Return settings that fill the ranges evenly."""
+def draw_settings(names: Sequence[str], count: int) -> list[dict[str, float]]:
+    """Return settings that cover the ranges evenly."""
     points = qmc.Sobol(len(names), seed=0).random_base2(int(np.ceil(np.log2(count))))
     return [
         {name: _at(name, float(part)) for name, part in zip(names, point, strict=True)}
@@ -150,7 +155,7 @@ def drawn(names: Sequence[str], count: int) -> list[dict[str, float]]:
 
 
 def neighbour(setting: Values, generator: np.random.Generator) -> dict[str, float]:
-    """Return a setting near another, perhaps outside the ranges; choices stay."""
+    """Return a setting near another, perhaps outside the ranges, same choices."""
     near = dict(setting)
     for name, value in setting.items():
         if name in RANGES:
@@ -160,7 +165,7 @@ def neighbour(setting: Values, generator: np.random.Generator) -> dict[str, floa
 
 
 def at_edges(setting: Values) -> list[str]:
-    """Return the names whose value is outside of its range, or hardly inside."""
+    """Return the names whose value is at or beyond an edge of its range."""
     return [
         name
         for name, value in setting.items()

@@ -1,12 +1,11 @@
-"""What several cores and processes gain, and what an exchange between them costs.
+"""Speed-up by several cores and processes, and the cost of their exchanges.
 
     python -m benchmarks.sharded [--fast]
 
-Three parts, each timed in turns with what it is compared with. First, 2 CPU devices in
-one process against simulation on the same cores, and against a `shard_map` program
-written by hand. Second, weak scaling: 2 processes with twice the devices against 1
-process, each process on a core of its own. Third, an exchange of so many numbers beside
-a bare `psum` of them.
+There are three comparisons, with alternating calls. First, 2 CPU devices in one process
+against simulation on the same cores, and against a hand-written `shard_map` program.
+Second, weak scaling: 2 processes with twice the devices against 1 process, each process
+on a separate core. Third, exchanges of several sizes against a bare `psum`.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from benchmarks.overhead import (
     CASES,
     ROUNDS,
     algorithm,
-    first_state,
+    initial_state,
     package_rounds,
     repeated,
 )
@@ -46,32 +45,35 @@ EFFICIENCY = 0.85
 def by_hand(
     number: int, settings: bare.Settings, mesh: Mesh
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return the round written by hand, and the data it is given."""
+    """Return the hand-written round and its data."""
     shards = mesh.size
     whole = softmax.devices(settings.devices).cohort(np.arange(settings.devices))
     split = NamedSharding(mesh, PartitionSpec("shards"))
 
-    def lay(leaf: jax.Array) -> jax.Array:
-        laid: jax.Array = jax.device_put(
+    def place(leaf: jax.Array) -> jax.Array:
+        array: jax.Array = jax.device_put(
             leaf.reshape(shards, -1, *leaf.shape[1:]), split
         )
-        return laid
+        return array
 
-    arrays = tuple(map(lay, whole.upper.arrays)), tuple(map(lay, whole.lower.arrays))
+    arrays = (
+        tuple(map(place, whole.upper.arrays)),
+        tuple(map(place, whole.lower.arrays)),
+    )
     numbers = np.arange(settings.devices, dtype=np.int32)
     sizes = np.asarray(whole.upper.size)
     offsets = np.asarray(whole.upper.offset) % (sizes.sum() // shards)
-    places = [jax.device_put(part, split) for part in (offsets, sizes, numbers)]
-    return bare.sharded_program(settings, number, mesh), (arrays, *places)
+    indices = [jax.device_put(part, split) for part in (offsets, sizes, numbers)]
+    return bare.sharded_program(settings, number, mesh), (arrays, *indices)
 
 
 def bare_rounds(
     number: int, settings: bare.Settings, mesh: Mesh
 ) -> Callable[[], object]:
-    """Return a call that runs the next rounds of the program written by hand."""
+    """Return a call that runs the next rounds of the hand-written program."""
     round_program, data = by_hand(number, settings, mesh)
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    return repeated(round_program, data, jax.device_put(first_state(), everywhere))
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return repeated(round_program, data, jax.device_put(initial_state(), replicated))
 
 
 def on_two_cores(fast: bool) -> list[Bound]:
@@ -105,7 +107,7 @@ def on_two_cores(fast: bool) -> list[Bound]:
 
 
 def main() -> None:
-    fast = wants_fast(__doc__, "one small case, fewer turns")
+    fast = wants_fast(__doc__, "one small case, fewer repeats")
     jax.config.update("jax_num_cpu_devices", 2)
     bounds = on_two_cores(fast)
     exchange_costs((10_000,) if fast else (10_000, 100_000, 10**6, 10**7))

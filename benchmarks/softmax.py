@@ -1,7 +1,7 @@
-"""The benchmarks' problem: 784 × 10 softmax regression with a penalty e^x a feature.
+"""The benchmarks' problem: 784 × 10 softmax regression with penalties e^x of features.
 
-The weights lie class by class, as `torch.nn.Linear` keeps them: with features in the
-inner loop, compiled rounds took half the time that the other order took.
+The first axis of the weights is the class, as in `torch.nn.Linear`: with features in
+the inner loop, compiled rounds took half the time of the other order.
 """
 
 from typing import NamedTuple
@@ -52,14 +52,14 @@ def problem() -> BilevelProblem:
 
 
 def start() -> tuple[Float[Array, "features"], Float[Array, "classes features"]]:
-    """Return where x and y begin."""
+    """Return the initial x and y."""
     return jnp.full(FEATURES, -4.0), jnp.zeros((CLASSES, FEATURES))
 
 
 def local_examples(
     generator: np.random.Generator, examples: int, features: int = FEATURES
 ) -> LocalExamples:
-    """Return made-up images: the time of a step does not depend on what they show."""
+    """Return random images: the time of a step does not depend on their content."""
 
     def batch() -> Batch:
         pixels = generator.random((examples, features), dtype=np.float32)

@@ -1,20 +1,20 @@
-"""Steps to a fixed stationarity against the number of devices: is the speed-up linear?
+"""Linear speed-up: steps to a fixed stationarity against the number of devices.
 
     python -m benchmarks.speedup [--fast]
 
 Corollaries 2 and 4: K devices need 1/K of the steps. The bounds behind them have a
 transient that falls with ηT and a noise that grows with η and falls with K, so more
-devices help by allowing a larger η. It is tuned for every K on one grid, with seeds
-that the reported steps do not use. Two regimes are shown. With much noise the best η is
-proportional to K, and T to 1/K. With little noise the best η is the largest of those
-that give a fresh sample a weight of at most 1, whatever K is; the transient decides,
-and more devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K):
-one or two devices cannot take the grid's largest η.)
+devices help by allowing a larger η. η is tuned for every K on one grid, with seeds that
+the reported steps do not use. There are two regimes. With much noise the best η is
+proportional to K, and T to 1/K. With little noise the best η is the largest one that
+gives a fresh sample a weight of at most 1, for any K; the transient dominates, and more
+devices hardly help. (That weight is αη² for LocalBSGVRM, whose α is O(1/K): one or two
+devices cannot use the grid's largest η.)
 
-The noisy regime has another noise for each algorithm, so that noise decides for both.
-A second table has both, FedBiO and FedBiOAcc at one noise (`benchmarks.one_noise`),
-each with its best rate and weight of a fresh sample for every K: does variance
-reduction need fewer samples, and do more devices help it as much?
+The noisy regime has a different noise for each algorithm, so that noise dominates for
+both. A second table has all four algorithms at one noise (`benchmarks.one_noise`), each
+with its best rate and weight of a fresh sample for every K. It shows whether variance
+reduction needs fewer samples, and whether more devices help it as much.
 """
 
 from functools import partial
@@ -38,9 +38,9 @@ from fedbilevel.theory import (
 from fedbilevel.theory.scaling import Factors
 
 BAND = 0.15
-"""How far from −1 a slope in the noisy regime may be."""
+"""Largest accepted distance of a slope in the noisy regime from −1."""
 STALLED = -0.25
-"""What a slope in the quiet regime must be above."""
+"""Lower bound of a slope in the quiet regime."""
 LOCAL_STEPS = 8
 QUIET = Noise(gradients=0.1, curvature=0.02)
 QUIET_STEPS = 4_000
@@ -54,9 +54,9 @@ class Method(NamedTuple):
     """An algorithm and its settings for one device.
 
     Attributes:
-        law: how settings follow K.
-        noise: of gradients in the noisy regime. Variance reduction needs more of it
-            before noise, and not the transient, decides.
+        law: powers of K of the settings.
+        noise: noise of gradients in the noisy regime. Variance reduction needs more
+            noise before it dominates the transient.
         mixing: α and β.
         opening_batch_size: B.
     """
@@ -67,7 +67,7 @@ class Method(NamedTuple):
     opening_batch_size: int
 
     def factors(self, devices: int) -> Factors:
-        """Return what K devices multiply the settings by."""
+        """Return the factors of the settings for K devices."""
         return self.law.factors(devices=float(devices), accuracy=1.0)
 
 
@@ -78,19 +78,20 @@ METHODS = {
 
 
 class Setting(NamedTuple):
-    """How much is run.
+    """The size of the experiment.
 
     Attributes:
-        devices: K, each number tried.
-        rates: η, the grid.
-        tuning_seeds: to choose η with.
-        seeds: to report T with.
+        devices: values of K.
+        rates: the grid of η.
+        tuning_seeds: number of seeds to choose η.
+        seeds: number of seeds to report T.
         threshold: the average stationarity to reach.
-        steps: the most with one device; K devices have 1/K of that, and 2,000.
-        regimes: which to run.
+        steps: largest number of steps with one device; K devices have 1/K of that, plus
+            2,000.
+        regimes: names of the regimes.
         one_noise: the grid of the four algorithms at one noise.
-        one_noise_devices: K there.
-        one_noise_steps: as `steps`, there.
+        one_noise_devices: values of K at one noise.
+        one_noise_steps: as `steps`, at one noise.
     """
 
     devices: tuple[int, ...]
@@ -132,13 +133,13 @@ FAST = Setting(
 
 
 def plan_from(method: Method, devices: int, rate: float, threshold: float) -> Plan:
-    """Return settings of which α, β and B follow K as the corollaries say."""
+    """Return a plan whose α, β and B scale with K as in the corollaries."""
     factors = method.factors(devices)
     return Plan(
         method.law,
         devices=devices,
         accuracy=threshold,
-        steps=1,  # what is looked for
+        steps=1,  # unknown: it is measured
         local_steps=LOCAL_STEPS,
         learning_rate=rate,
         upper_mixing=method.mixing * factors.mixing,
@@ -149,23 +150,23 @@ def plan_from(method: Method, devices: int, rate: float, threshold: float) -> Pl
 
 
 def cell(setting: Setting, name: str, regime: str, devices: int) -> dict[str, Any]:
-    """Tune the rate; return it, and the steps that each seed took with it."""
+    """Tune the rate; return it and the steps of each seed."""
     method, noisy = METHODS[name], regime == "noisy"
     mixing = method.mixing * method.factors(devices).mixing
     rates = admissible(method.law, mixing, setting.rates)
-    found = passages(
+    results = passages(
         [plan_from(method, devices, rate, setting.threshold) for rate in rates],
         noise=Noise(method.noise) if noisy else QUIET,
         steps=setting.steps // devices + 2_000 if noisy else QUIET_STEPS,
         seeds=range(setting.tuning_seeds + setting.seeds),
     )
-    tuned = tune(found, setting.tuning_seeds)
+    tuned = tune(results, setting.tuning_seeds)
     return {"rate": rates[tuned.best], "inside": tuned.inside, "steps": tuned.steps}
 
 
 def one_noise_cell(setting: Setting, name: str, devices: int) -> dict[str, Any]:
-    """Tune an algorithm at one noise; return its best setting and what it took."""
-    (found,) = one_noise.race(
+    """Tune an algorithm at one noise; return its best setting and costs."""
+    (result,) = one_noise.race(
         setting.one_noise,
         name,
         devices=devices,
@@ -173,11 +174,11 @@ def one_noise_cell(setting: Setting, name: str, devices: int) -> dict[str, Any]:
         accuracies=[ONE_THRESHOLD],
         steps=setting.one_noise_steps // devices + 2_000,
     )
-    return found
+    return result
 
 
 def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -> None:
-    """Draw samples against K, one line an algorithm."""
+    """Draw samples against K, one line per algorithm."""
     figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
     devices = setting.one_noise_devices
     for name in one_noise.ALGORITHMS:
@@ -193,7 +194,7 @@ def draw_one_noise(setting: Setting, results: dict[str, Any], directory: Path) -
 
 
 def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
-    """Run the four algorithms at one noise, write what they took, return bounds."""
+    """Run the four algorithms at one noise, write tables, return bounds."""
     devices = setting.one_noise_devices
     results = experiment.run_cells(
         "speedup-one-noise",
@@ -214,7 +215,7 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
         for name in one_noise.ALGORITHMS
         for k in devices
     ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(item) for item in row] for row in rows])
     experiment.write_table(directory / "speedup-one-noise.csv", header, rows)
     experiment.write_slopes(
         directory / "speedup-one-noise-slopes.csv",
@@ -233,7 +234,7 @@ def report_one_noise(setting: Setting, directory: Path) -> list[Bound]:
 def draw(
     setting: Setting, results: dict[str, Any], slopes: dict[str, Any], directory: Path
 ) -> None:
-    """Draw T against K, one panel an algorithm."""
+    """Draw T against K, one panel per algorithm."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
     devices = np.array(setting.devices)
     for axis, name in zip(axes, METHODS, strict=True):
@@ -241,8 +242,8 @@ def draw(
             steps = [results[f"{name}-{regime}-{k}"]["steps"] for k in devices]
             means = np.exp(np.mean(np.log(steps), axis=1))
             colour = COLOURS[regime]
-            for k, ones in zip(devices, steps, strict=True):
-                axis.plot([k] * len(ones), ones, ".", color=colour, alpha=0.3)
+            for k, seeds in zip(devices, steps, strict=True):
+                axis.plot([k] * len(seeds), seeds, ".", color=colour, alpha=0.3)
             label = f"{regime}: slope {slopes[f'{name}-{regime}']}"
             axis.plot(devices, means, MARKS[regime], color=colour, label=label)
             if regime == "noisy":
@@ -286,25 +287,27 @@ def main() -> None:
     for name in METHODS:
         for regime in setting.regimes:
             group = [results[f"{name}-{regime}-{k}"] for k in setting.devices]
-            steps = [one["steps"] for one in group]
+            steps = [result["steps"] for result in group]
             slopes[f"{name}-{regime}"] = experiment.fit_slope(setting.devices, steps)
             means = np.exp(np.mean(np.log(steps), axis=1))
             rows += [
                 [
-                    *(name, regime, k, one["rate"], round(mean)),
-                    *(round(min(one["steps"])), round(max(one["steps"]))),
+                    *(name, regime, k, result["rate"], round(mean)),
+                    *(round(min(result["steps"])), round(max(result["steps"]))),
                     float(means[0] / mean),
                 ]
-                for k, one, mean in zip(setting.devices, group, means, strict=True)
+                for k, result, mean in zip(setting.devices, group, means, strict=True)
             ]
-    print_table(header, [[experiment.short(one) for one in row] for row in rows])
+    print_table(header, [[experiment.short(item) for item in row] for row in rows])
     experiment.write_table(arguments.directory / "speedup.csv", header, rows)
     experiment.write_slopes(
         arguments.directory / "speedup-slopes.csv", "log T on log K", slopes
     )
     draw(setting, results, slopes, arguments.directory)
     at_one_noise = report_one_noise(setting, arguments.directory)
-    edges = sum(not one["inside"] for key, one in results.items() if "noisy" in key)
+    edges = sum(
+        not result["inside"] for key, result in results.items() if "noisy" in key
+    )
     bounds = [Bound("best rates at an end of the grid", edges, 0)]
     for which, slope in slopes.items():
         if which.endswith("noisy"):

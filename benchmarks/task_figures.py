@@ -1,4 +1,4 @@
-"""The tables and the figures of the real tasks."""
+"""The tables and plots of the real tasks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +12,10 @@ from benchmarks.experiment import half_width, save_figure
 from benchmarks.task_bounds import (
     Results,
     below_no_tuning,
-    ends_of,
-    failed,
-    figures_of,
+    failed_seeds,
+    final_metrics,
     key_of,
+    last_measurements,
     selection_loss,
 )
 from benchmarks.task_list import METRICS, Partition, partitions_of
@@ -56,15 +56,15 @@ def methods_of(task: str, partition: Partition, methods: tuple[str, ...]) -> Any
 
 
 def oracle_calls(method: str, cell: Any) -> float:
-    """Return at how many points examples were evaluated, each time counted."""
-    samples = ends_of(cell)[0]["samples"]
+    """Return the number of evaluations of examples."""
+    samples = last_measurements(cell)[0]["samples"]
     if method == AUTO:
-        # In each exchange, of 4 batches in 5 steps: one is measured by powers, once by
-        # its loss, and once by two gradients.
+        # An exchange has 4 batches in each of 5 steps. One of them is also evaluated by
+        # the power iteration, once by its loss and by two gradients.
         return samples * (1 + (PRODUCTS + 3) / 20)
     if method == "FedNest":
-        # A round draws a batch for each local step on y and x, which take its gradient
-        # at two points, one for each term, and four besides.
+        # A round draws a batch for each local step on y and x, whose gradient is
+        # evaluated at two points, one for each term, and four others.
         setting = cell["setting"]
         steps = 2 * setting["local_steps"]
         return float(samples * (1 + steps / (4 + steps + setting["terms"])))
@@ -74,7 +74,7 @@ def oracle_calls(method: str, cell: Any) -> float:
 def table(
     results: Results, tasks: tuple[str, ...], methods: tuple[str, ...]
 ) -> tuple[list[str], list[list[object]]]:
-    """Return one row a task, partition and method, with 95 % half-widths."""
+    """Return a row for each task, partition and method, with 95 % half-widths."""
     rows: list[list[object]] = []
     for task in tasks:
         for name, value in results[f"{task}.references"]["metrics"].items():
@@ -91,8 +91,8 @@ def table(
 def _row(
     results: Results, task: str, partition: str, method: str, cell: Any
 ) -> list[object]:
-    ends, finals = ends_of(cell), figures_of(cell, task)
-    found = [end["detection"] for end in ends if "detection" in end]
+    ends, finals = last_measurements(cell), final_metrics(cell, task)
+    detections = [end["detection"] for end in ends if "detection" in end]
     setting = cell.get("setting", {})
     return [
         task,
@@ -101,12 +101,12 @@ def _row(
         METRICS[task],
         float(finals.mean()),
         float(half_width(finals)),
-        " ".join(f"{one:.4f}" for one in finals),
-        failed(cell),
+        " ".join(f"{value:.4f}" for value in finals),
+        failed_seeds(cell),
         below_no_tuning(results, task, cell),
         selection_loss(cell),
         "" if cell["retrained"] is None else cell["retrained"],
-        float(np.mean(found)) if found else "",
+        float(np.mean(detections)) if detections else "",
         ends[0]["steps"],
         ends[0]["samples"],
         round(oracle_calls(method, cell)),
@@ -124,21 +124,21 @@ def summary(
     methods: tuple[str, ...],
     partition: Partition,
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the metric, one row a method and one column a task, for reading."""
+    """Return the metric as text, one row per method and one column per task."""
 
     def text(task: str, cell: Any) -> str:
-        figures = figures_of(cell, task)
-        many, worse = failed(cell), below_no_tuning(results, task, cell)
-        marks = f", {many} of {len(figures)} failed" if many else ""
+        values = final_metrics(cell, task)
+        failures, worse = failed_seeds(cell), below_no_tuning(results, task, cell)
+        marks = f", {failures} of {len(values)} failed" if failures else ""
         marks += f", {worse} below no tuning" if worse else ""
-        return f"{figures.mean():.3f} ({figures.min():.3f}–{figures.max():.3f}){marks}"
+        return f"{values.mean():.3f} ({values.min():.3f}–{values.max():.3f}){marks}"
 
-    tasks = _dealt(tasks, partition)
-    found: dict[str, dict[str, str]] = {}
+    tasks = _tasks_with(tasks, partition)
+    rows_by_name: dict[str, dict[str, str]] = {}
     for task in tasks:
         for name, value in results[f"{task}.references"]["metrics"].items():
-            found.setdefault(name, {})[task] = f"{value:.3f}"
-    return _by_task(results, tasks, methods, partition, found, text)
+            rows_by_name.setdefault(name, {})[task] = f"{value:.3f}"
+    return _by_task(results, tasks, methods, partition, rows_by_name, text)
 
 
 def losses(
@@ -147,8 +147,8 @@ def losses(
     methods: tuple[str, ...],
     partition: Partition,
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the upper loss on the selection examples, as `summary` does the metric."""
-    tasks = _dealt(tasks, partition)
+    """Return the upper loss on the selection examples, in the form of `summary`."""
+    tasks = _tasks_with(tasks, partition)
     starts = {
         task: f"{results[key_of(task, partition, AUTO)]['start_loss']:.4f}"
         for task in tasks
@@ -157,11 +157,11 @@ def losses(
     def text(task: str, cell: Any) -> str:
         return f"{selection_loss(cell):.4f}"
 
-    found = {"at the start": starts}
-    return _by_task(results, tasks, methods, partition, found, text)
+    rows_by_name = {"at the start": starts}
+    return _by_task(results, tasks, methods, partition, rows_by_name, text)
 
 
-def _dealt(tasks: tuple[str, ...], partition: Partition) -> tuple[str, ...]:
+def _tasks_with(tasks: tuple[str, ...], partition: Partition) -> tuple[str, ...]:
     return tuple(task for task in tasks if partition in partitions_of(task))
 
 
@@ -170,14 +170,15 @@ def _by_task(
     tasks: tuple[str, ...],
     methods: tuple[str, ...],
     partition: Partition,
-    found: dict[str, dict[str, str]],
+    rows_by_name: dict[str, dict[str, str]],
     text: Callable[[str, Any], str],
 ) -> tuple[list[str], list[list[str]]]:
     for task in tasks:
         for method, key in methods_of(task, partition, methods).items():
-            found.setdefault(method, {})[task] = text(task, results[key])
+            rows_by_name.setdefault(method, {})[task] = text(task, results[key])
     rows = [
-        [name, *(row.get(task, "") for task in tasks)] for name, row in found.items()
+        [name, *(row.get(task, "") for task in tasks)]
+        for name, row in rows_by_name.items()
     ]
     return ["method", *tasks], rows
 
@@ -185,11 +186,11 @@ def _by_task(
 def costs(
     results: Results, task: str, methods: tuple[str, ...]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return what each method spent on a task that is dealt at random."""
+    """Return the costs of each method on a task with a random split."""
     rows = []
     for method in methods:
         cell = results[key_of(task, Partition.RANDOM, method)]
-        end = ends_of(cell)[0]
+        end = last_measurements(cell)[0]
         rows.append(
             [
                 method,
@@ -206,7 +207,7 @@ def costs(
 def draw(
     results: Results, tasks: tuple[str, ...], methods: tuple[str, ...], directory: Path
 ) -> None:
-    """Draw one figure a task: the metric against samples, exchanges and bytes."""
+    """Draw a figure for each task: the metric against samples, exchanges and bytes."""
     for task in tasks:
         figure, axes = plt.subplots(
             2, 3, figsize=(11, 6.5), sharey=True, layout="constrained"
@@ -233,43 +234,43 @@ def _panel(
 ) -> None:
     keys = methods_of(task, partition, methods)
     for number, (method, key) in enumerate(keys.items()):
-        curves = [c for c in results[key]["curves"] if _ended(c)]
+        curves = [c for c in results[key]["curves"] if _converged(c)]
         if not curves:
             continue
         length = min(len(curve) for curve in curves)
-        spent = [point[cost] for point in curves[0][:length]]
+        costs = [point[cost] for point in curves[0][:length]]
         values = np.array(
             [[point[METRICS[task]] for point in curve[:length]] for curve in curves]
         )
         style, colour = STYLES[number % len(STYLES)], f"C{number % 10}"
         width = 2.5 if method == AUTO else 1.2
         axis.plot(
-            spent, values.mean(axis=0), style, color=colour, label=method, lw=width
+            costs, values.mean(axis=0), style, color=colour, label=method, lw=width
         )
         low, high = values.min(axis=0), values.max(axis=0)
-        axis.fill_between(spent, low, high, color=colour, alpha=0.1)
+        axis.fill_between(costs, low, high, color=colour, alpha=0.1)
     references = results[f"{task}.references"]["metrics"]
     for number, (name, value) in enumerate(references.items()):
         style, grey = STYLES[number % len(STYLES)], 0.6 * (number // len(STYLES))
         axis.axhline(value, color=f"{grey}", lw=0.8, linestyle=style, label=name)
-    if cost != "samples":  # one device sends next to nothing, FedNest very often
+    if cost != "samples":  # the costs of one device and of FedNest differ by orders
         axis.set_xscale("log")
     axis.grid(alpha=0.3)
 
 
-def _ended(curve: list[dict[str, float]]) -> bool:
-    """Return whether a run came to its end: one that diverged is not drawn."""
+def _converged(curve: list[dict[str, float]]) -> bool:
+    """Return whether a run did not diverge."""
     return bool(np.isfinite(curve[-1]["selection_loss"]))
 
 
 def _limits(
     results: Results, task: str, methods: tuple[str, ...]
 ) -> tuple[float, float]:
-    """Return the range that holds the references and most of what is not a failure."""
+    """Return a range that includes the references and most successful runs."""
     values = list(results[f"{task}.references"]["metrics"].values())
     for partition in DRAWN:
         for key in methods_of(task, partition, methods).values():
-            values.append(float(figures_of(results[key], task).mean()))
+            values.append(float(final_metrics(results[key], task).mean()))
     low, high = float(np.percentile(values, 10)), max(values)
     margin = 0.25 * (high - low)
     return low - margin, high + 0.5 * margin

@@ -1,4 +1,4 @@
-"""The real tasks: which data, dealt how, and what to learn from them."""
+"""The real tasks: data, partitions and problems."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -29,28 +29,28 @@ CONCENTRATION = 0.3
 
 
 class Partition(StrEnum):
-    """How rows are dealt to devices."""
+    """The partition of rows among devices."""
 
     RANDOM = "random"
     HETEROGENEOUS = "heterogeneous"
-    """By a Dirichlet distribution of labels, or by groups that the data have."""
+    """A Dirichlet distribution of labels, or the groups of the data."""
     SHARED = "shared"
-    """All devices hold all rows: they are homogeneous, exactly as the paper assumes."""
+    """All devices hold all rows, so the paper's assumption is exactly satisfied."""
     ONE = "one device"
-    """That holds all rows."""
+    """One device holds all rows."""
 
 
 class Case(NamedTuple):
     """A task on a partition.
 
     Attributes:
-        make: makes the task of a split.
-        split: the tables, and who holds which rows.
-        selection: a fifth of the validation examples, held out to choose settings by.
-        clean: the training table with true labels, where they were spoilt.
-        ridge: of the lower loss.
-        upper_step: the smallest upper step length to draw.
-        partition: how the rows are dealt.
+        make: function that returns the task of a split.
+        split: the tables, and the rows of each device.
+        selection: a fifth of the validation examples, held out to choose settings.
+        clean: the training table with correct labels, if they were corrupted.
+        ridge: penalty of the lower loss.
+        upper_step: smallest upper step to draw.
+        partition: the partition of the rows.
     """
 
     make: Callable[[Split], Task]
@@ -66,9 +66,9 @@ class Case(NamedTuple):
         """The task with its devices."""
         if self.partition is Partition.ONE:
             parts = self.split.training_rows, self.split.validation_rows
-            both = [[np.concatenate(rows)] for rows in parts]
+            training, validation = ([np.concatenate(rows)] for rows in parts)
             return self.make(
-                self.split._replace(training_rows=both[0], validation_rows=both[1])
+                self.split._replace(training_rows=training, validation_rows=validation)
             )
         task = self.make(self.split)
         if self.partition is Partition.SHARED:
@@ -90,7 +90,7 @@ def cleaning(
         _first(table, count),
     )
     split, selection = _split(training, table, test, devices, partition, classes)
-    # Per-example weights found fewer wrong labels and gave a worse model, see results.
+    # Per-example weights detect fewer wrong labels and give a worse model: results.md.
     start = jnp.zeros((classes, test.features.shape[1]))
     model = softmax(start, [split.validation], ridge=1e-2)
     make = partial(
@@ -130,11 +130,11 @@ def newsgroups(partition: Partition, fast: bool) -> Case:
 def imbalance(partition: Partition, fast: bool) -> Case:
     table, test, classes = _shuffled(datasets.mnist())
     validation, devices = (200, 4) if fast else (1_000, 100)
-    held = Labelled(table.features[:validation], table.labels[:validation])
+    held_out = Labelled(table.features[:validation], table.labels[:validation])
     rest = take(table, np.arange(validation, 3_000 if fast else 60_000))
     training = take(rest, long_tail(rest.labels, classes, ratio=100.0, seed=0))
     joined = Labelled(
-        *(np.concatenate([a, b]) for a, b in zip(training, held, strict=True))
+        *(np.concatenate([a, b]) for a, b in zip(training, held_out, strict=True))
     )
     split, selection = _split(training, joined, test, devices, partition, classes)
 
@@ -166,13 +166,13 @@ CASES: dict[str, Callable[[Partition, bool], Case]] = {
 }
 
 SHARED = ("cleaning-mnist", "regularisation-adult", "representation-fashion")
-"""Tasks that are also run where the paper's assumption holds exactly."""
+"""Tasks that are also run with the partition `SHARED`."""
 
 
 def partitions_of(name: str) -> tuple[Partition, ...]:
-    """Return how the rows of a task are dealt, besides all to one device."""
-    both = Partition.RANDOM, Partition.HETEROGENEOUS
-    return (*both, Partition.SHARED) if name in SHARED else both
+    """Return the partitions of a task, except that of one device."""
+    usual = Partition.RANDOM, Partition.HETEROGENEOUS
+    return (*usual, Partition.SHARED) if name in SHARED else usual
 
 
 METRICS = {
@@ -186,13 +186,13 @@ def _split(
     table: Labelled,
     test: Labelled,
     devices: int,
-    dealing: Partition,
+    scheme: Partition,
     classes: int,
     natural: list[np.ndarray] | None = None,
 ) -> tuple[Split, LabelledRows]:
-    """Deal training and validation rows together; the table has the latter last.
+    """Partition training and validation rows together; validation rows are last.
 
-    Both kinds of a device's examples then have one distribution, as its owner's would.
+    So both sets of examples of a device have one distribution, as in practice.
     """
     count, total = len(training.labels), len(table.labels)
     total -= (total - count) // 5
@@ -200,7 +200,7 @@ def _split(
     table = _first(table, total)
     if natural is not None:
         natural = [rows[rows < total] for rows in natural]
-    if dealing is not Partition.HETEROGENEOUS:
+    if scheme is not Partition.HETEROGENEOUS:
         rows = np.array_split(np.random.default_rng(2).permutation(total), devices)
     elif natural is not None:
         rows = natural

@@ -1,4 +1,4 @@
-"""Writes what the comparison on real tasks found, and checks what it promises."""
+"""Write the results of the comparison on real tasks, and check its bounds."""
 
 from pathlib import Path
 
@@ -19,11 +19,11 @@ def report(
     print_table(header, [[short(cell) for cell in row] for row in rows])
     write_table(directory / "tasks.csv", header, rows)
     for partition in SHOWN:
-        what = results, tasks, methods, partition
+        arguments = results, tasks, methods, partition
         write_markdown(
-            directory / f"tasks-{partition}.md", *task_figures.summary(*what)
+            directory / f"tasks-{partition}.md", *task_figures.summary(*arguments)
         )
-        losses = task_figures.losses(*what)
+        losses = task_figures.losses(*arguments)
         write_markdown(directory / f"tasks-loss-{partition}.md", *losses)
     for task in tasks:
         costs = task_figures.costs(results, task, methods)

@@ -1,16 +1,16 @@
-"""Every algorithm on real tasks, searched alike, and "auto" that is not searched.
+"""Comparison on real tasks: every algorithm after the same search, and "auto".
 
     python -m benchmarks.tasks            # about 6 hours on 2 cores, in two processes
     python -m benchmarks.tasks --only cleaning-mnist
     python -m benchmarks.tasks --fast     # small versions, as in CI
-    python -m benchmarks.tasks --kept     # tables of docs/results/tasks.json alone
+    python -m benchmarks.tasks --published   # only tables of docs/results/tasks.json
 
-A run ends when its devices have drawn the budget of samples together; all begin at
-y*(x) of the untuned x. What is best is decided by the upper loss on a fifth of the
-validation examples that no device holds; `benchmarks.search` has the search. The best
-setting is run with five seeds that the search never sees, and a seed fails if its
-upper loss ends no lower than it began or wrong labels are found worse than by chance.
-Cells that are done are kept; several processes share the work. Needs the data of
+A run ends when its devices have drawn the budget of samples together; all start at
+y*(x) of the untuned x. The search (`benchmarks.search`) minimises the upper loss on a
+fifth of the validation examples that no device holds. The best setting is run with five
+seeds that the search does not use. A seed fails if its final upper loss is not below
+the initial one, or if it detects wrong labels worse than chance. Finished cells are
+stored; several processes share the work. It needs the data of
 `python -m benchmarks.fetch_data`.
 """
 
@@ -41,16 +41,16 @@ from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.problems import Task
 
 QUICK_COMPILATION = "--xla_llvm_disable_expensive_passes=true"
-"""Halves the time of compilation and leaves that of runs as it is."""
-KEPT = experiment.RESULTS / "tasks.json"
+"""A flag that halves the compile time and does not change the run time."""
+PUBLISHED = experiment.RESULTS / "tasks.json"
 SHORT = "cleaning-mnist", "cleaning-fashion", "regularisation-adult"
-"""Tasks that get the longer search."""
+"""Tasks with the longer search."""
 ONE_DEVICE = "FedBiO"
-"""What is run with all rows on one device."""
+"""The algorithm that is run with all rows on one device."""
 
 
 class Setting(NamedTuple):
-    """How much is run; the longer effort is for tasks whose runs are short."""
+    """The size of the comparison; `longer` is for tasks whose runs are short."""
 
     fast: bool
     samples: int
@@ -66,8 +66,8 @@ class Setting(NamedTuple):
 FULL = Setting(
     False,
     1_000_000,
-    Effort(draws=16, kept=3, finals=((2, 2), (1, 10)), runs=20, wider=6),
-    Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=6),
+    Effort(draws=16, survivors=3, finals=((2, 2), (1, 10)), runs=20, wider=6),
+    Effort(draws=16, survivors=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=6),
     (200, 201, 202, 203, 204),
     256,
     10,
@@ -77,8 +77,8 @@ FULL = Setting(
 FAST = Setting(
     True,
     20_000,
-    Effort(draws=3, kept=1, finals=((1, 2),), runs=3, wider=1),
-    Effort(draws=3, kept=1, finals=((1, 2),), runs=3, wider=1),
+    Effort(draws=3, survivors=1, finals=((1, 2),), runs=3, wider=1),
+    Effort(draws=3, survivors=1, finals=((1, 2),), runs=3, wider=1),
     (200, 201),
     32,
     2,
@@ -88,17 +88,17 @@ FAST = Setting(
 
 
 class Race(NamedTuple):
-    """What all contenders of a task on a partition share.
+    """A task on a partition, shared by all contenders.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         case: the task with its data.
-        task: the same with devices, beginning at y*(x).
-        selection_loss: the upper loss of a point on the selection examples.
-        start_loss: that of where all begin.
+        task: the task with its devices; y starts at y*(x).
+        selection_loss: function for the upper loss on the selection examples.
+        start_loss: selection loss of the initial point.
         curvature: L.
-        batch_size: of every batch.
-        spent: samples of the first round and of later ones, by what decides them.
+        batch_size: size of every batch.
+        round_samples: samples of the first and of a later round, by program structure.
     """
 
     name: str
@@ -108,12 +108,12 @@ class Race(NamedTuple):
     start_loss: float
     curvature: float
     batch_size: int
-    spent: dict[Any, tuple[int, int]]
+    round_samples: dict[Any, tuple[int, int]]
 
 
 @cache
 def start_of(name: str, fast: bool) -> Any:
-    """Return y*(x) of the untuned x, where all contenders begin, as the paper asks."""
+    """Return y*(x) of the untuned x, the initial y of all contenders."""
     case = CASES[name](Partition.RANDOM, fast)  # pooled data are the same for all
     return retrained(case, case.task.x)
 
@@ -139,23 +139,25 @@ def race_of(name: str, partition: Partition, setting: Setting) -> Race:
 
 
 def work_of(algorithm: Any, task: Task) -> float:
-    """Return the part of its local steps that devices make: ShroFBO's make fewer."""
+    """Return the fraction of local steps that devices take; below 1 for ShroFBO."""
     per_step = getattr(algorithm, "examples_per_step", None)
     if per_step is None:
         return 1.0
-    made = np.ceil(task.devices.lower_sizes / per_step)
-    return float(np.minimum(made, algorithm.local_steps).mean() / algorithm.local_steps)
+    steps = np.ceil(task.devices.lower_sizes / per_step)
+    return float(
+        np.minimum(steps, algorithm.local_steps).mean() / algorithm.local_steps
+    )
 
 
 def rounds_for(algorithm: FederatedAlgorithm, race: Race, samples: float) -> int:
-    """Return after how many rounds so many samples have been drawn."""
+    """Return the number of rounds that draw a number of samples."""
     task, structure = race.task, jax.tree.structure(algorithm)
-    if structure not in race.spent:
-        what = task.problem, algorithm, task.devices, task.x, task.y
-        first, second = (predict_costs(*what, rounds=n).samples for n in (1, 2))
-        race.spent[structure] = first, second - first
+    if structure not in race.round_samples:
+        arguments = task.problem, algorithm, task.devices, task.x, task.y
+        first, second = (predict_costs(*arguments, rounds=n).samples for n in (1, 2))
+        race.round_samples[structure] = first, second - first
     share = work_of(algorithm, task)
-    first, later = race.spent[structure]
+    first, later = race.round_samples[structure]
     return 1 + max(0, int(np.ceil((samples / share - first) / later - 1e-9)))
 
 
@@ -166,26 +168,28 @@ def follow(
     evaluations: int,
     seed: int,
 ) -> tuple[list[dict[str, float]], Any]:
-    """Run until the samples are drawn; return what was seen on the way, and the last x.
+    """Run until the samples are drawn; return the measurements and the last x.
 
     Args:
         race: the task.
-        make: the algorithm of a run of so many rounds.
-        samples: to draw.
-        evaluations: how often to look.
-        seed: of the run.
+        make: function from the number of rounds to the algorithm.
+        samples: number of samples to draw.
+        evaluations: number of measurements.
+        seed: seed of the run.
     """
     task = race.task
-    # Of two rounds, as the first of AutoFedBiO moves nothing and it needs another.
+    # AutoFedBiO needs two rounds, since its first round only measures.
     rounds = rounds_for(make(2), race, samples)
     algorithm = make(rounds)
     share = work_of(algorithm, task)
     inner: Any = getattr(algorithm, "algorithm", algorithm)
-    looks = {int(np.ceil((k + 1) * rounds / evaluations)) for k in range(evaluations)}
-    seen: list[dict[str, float]] = []
+    measured_rounds = {
+        int(np.ceil((k + 1) * rounds / evaluations)) for k in range(evaluations)
+    }
+    measurements: list[dict[str, float]] = []
 
-    def look(number: int, x: Any, y: Any, costs: Costs) -> None:
-        seen.append(
+    def measure(number: int, x: Any, y: Any, costs: Costs) -> None:
+        measurements.append(
             {
                 "samples": round(share * costs.samples),
                 "rounds": number,
@@ -197,10 +201,10 @@ def follow(
             }
         )
 
-    # Weighed by their sizes, devices minimise what the references do: the pooled loss.
+    # Weighted by size, devices minimise the pooled loss, as the references do.
     number, x, y, costs = 0, task.x, task.y, Costs()
     try:
-        for done in run(
+        for r in run(
             task.problem,
             algorithm,
             task.devices,
@@ -210,33 +214,33 @@ def follow(
             seed=seed,
             weights=task.devices.lower_sizes,
         ):
-            number, x, y, costs = done.number + 1, done.x, done.y, done.costs
-            if number in looks:
-                look(number, x, y, costs)
-    except NoUploadsError:  # diverged: the point is that of the last good round
-        look(number, x, y, costs)
-        seen[-1]["selection_loss"] = float("nan")
-    return seen, x
+            number, x, y, costs = r.number + 1, r.x, r.y, r.costs
+            if number in measured_rounds:
+                measure(number, x, y, costs)
+    except NoUploadsError:  # diverged: the point is that of the last finite round
+        measure(number, x, y, costs)
+        measurements[-1]["selection_loss"] = float("nan")
+    return measurements, x
 
 
 def loss_after(
     race: Race, make: Callable[[int], FederatedAlgorithm], samples: float, seed: int
 ) -> float:
     """Return the upper loss at the end of a run, infinite if it diverged."""
-    seen, _ = follow(race, make, samples, 1, seed)
-    loss = seen[-1]["selection_loss"]
+    measurements, _ = follow(race, make, samples, 1, seed)
+    loss = measurements[-1]["selection_loss"]
     return loss if np.isfinite(loss) else float("inf")
 
 
 def compete(contender: str, race: Race, setting: Setting) -> dict[str, Any]:
-    """Search a contender's settings, and run the best with every reporting seed."""
+    """Search a contender's settings, and run the best with every reported seed."""
     task = race.task
     if contender == AUTO:
 
         def make_auto(rounds: int) -> FederatedAlgorithm:
             return AutoFedBiO(rounds, batch_size=race.batch_size)
 
-        return _reported(make_auto, race, setting)
+        return _report_runs(make_auto, race, setting)
     chosen = SEARCHED[contender]
 
     def make(values: Any, rounds: int) -> FederatedAlgorithm:
@@ -250,30 +254,30 @@ def compete(contender: str, race: Race, setting: Setting) -> dict[str, Any]:
         return loss_after(race, partial(make, values), share * setting.samples, seed)
 
     effort = setting.longer if race.name in SHORT else setting.effort
-    found = search(chosen.names, loss, race.start_loss, effort)
+    result = search(chosen.names, loss, race.start_loss, effort)
     return {
-        **_reported(partial(make, found.best), race, setting),
-        "setting": found.best,
-        "at_edges": at_edges(found.best),
-        "whole": found.whole,
-        "full_runs": found.runs,
-        "drawn": found.drawn,
-        "halfway": found.halfway,
+        **_report_runs(partial(make, result.best), race, setting),
+        "setting": result.best,
+        "at_edges": at_edges(result.best),
+        "whole": result.whole,
+        "full_runs": result.runs,
+        "drawn": result.drawn,
+        "halfway": result.halfway,
         "two_gradients": contender in TWO_GRADIENTS,
     }
 
 
-def _reported(
+def _report_runs(
     make: Callable[[int], FederatedAlgorithm], race: Race, setting: Setting
 ) -> dict[str, Any]:
-    curves, again = [], None
+    curves, accuracy = [], None
     for seed in setting.seeds:
-        seen, x = follow(race, make, setting.samples, setting.evaluations, seed)
-        curves.append(seen)
-        if race.case.clean is not None and again is None:
+        measurements, x = follow(race, make, setting.samples, setting.evaluations, seed)
+        curves.append(measurements)
+        if race.case.clean is not None and accuracy is None:
             y = retrained(race.case, x)
-            again = float(race.task.metrics["accuracy"](x, y))
-    return {"curves": curves, "retrained": again, "start_loss": race.start_loss}
+            accuracy = float(race.task.metrics["accuracy"](x, y))
+    return {"curves": curves, "retrained": accuracy, "start_loss": race.start_loss}
 
 
 def cells_of(name: str, setting: Setting) -> dict[str, Callable[[], Any]]:
@@ -289,32 +293,34 @@ def cells_of(name: str, setting: Setting) -> dict[str, Callable[[], Any]]:
         for contender in reversed(setting.contenders):
             key = f"{name}.{partition}.{contender}"
             cells[key] = partial(contend, contender, partition)
-    one = partial(contend, ONE_DEVICE, Partition.ONE)
-    return cells | {f"{name}.{Partition.ONE}.{ONE_DEVICE}": one}
+    single = partial(contend, ONE_DEVICE, Partition.ONE)
+    return cells | {f"{name}.{Partition.ONE}.{ONE_DEVICE}": single}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="small, as in CI")
     parser.add_argument("--only", choices=list(CASES), help="a single task")
-    parser.add_argument("--kept", action="store_true", help="compute nothing")
+    parser.add_argument(
+        "--published", action="store_true", help="compute nothing; only write tables"
+    )
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = QUICK_COMPILATION
     jax.devices()  # reads the flags
     setting = FAST if options.fast else FULL
     names = (options.only,) if options.only else setting.tasks
     cells = {k: v for name in names for k, v in cells_of(name, setting).items()}
-    kept = None if options.fast else KEPT
-    if options.kept:
-        results = experiment.kept_cells(KEPT)
+    published = None if options.fast else PUBLISHED
+    if options.published:
+        results = experiment.published_cells(PUBLISHED)
     else:
-        about = setting, QUICK_COMPILATION, jax.__version__
-        results = experiment.run_cells("tasks", about, cells, kept)
+        parameters = setting, QUICK_COMPILATION, jax.__version__
+        results = experiment.run_cells("tasks", parameters, cells, published)
     if missing := [name for name in cells if name not in results]:
-        print(f"{len(missing)} of {len(cells)} cells are missing, first {missing[0]}")
+        print(f"{len(missing)} of {len(cells)} cells are missing: {missing[0]}, …")
         return
     if not options.only:
-        # Late, so that it is no part of the fingerprint of what was computed.
+        # Imported here, so that it is not part of the fingerprint of the cells.
         from benchmarks.task_report import report
 
         directory = experiment.results_directory(setting.fast)

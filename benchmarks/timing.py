@@ -1,4 +1,4 @@
-"""Timing by ratio: candidates take turns, so that a noisy machine slows all alike."""
+"""Timing by ratio: candidates alternate, so that a busy machine slows all equally."""
 
 import argparse
 import sys
@@ -11,21 +11,21 @@ REPEATS = 15
 
 
 class Bound(NamedTuple):
-    """A figure and the bound it must keep."""
+    """A measured value and its bound."""
 
     name: str
-    figure: float
+    value: float
     limit: float
     at_least: bool = False
 
     @property
-    def kept(self) -> bool:
-        """Whether the figure keeps its bound."""
-        return self.figure >= self.limit if self.at_least else self.figure <= self.limit
+    def is_met(self) -> bool:
+        """True if the value satisfies its bound."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
 def wants_fast(description: str | None, meaning: str) -> bool:
-    """Read the command line: whether the setting that CI runs was asked for."""
+    """Parse the command line, and return whether it has `--fast`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--fast", action="store_true", help=f"{meaning}, as in CI")
     return bool(parser.parse_args().fast)
@@ -34,9 +34,9 @@ def wants_fast(description: str | None, meaning: str) -> bool:
 def interleave(
     candidates: Mapping[str, Callable[[], object]], repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each candidate's calls, taken in turns after a warm-up.
+    """Return the seconds of each candidate's calls, alternating, after a warm-up.
 
-    A call must return only when its work is done.
+    A call must return only when its work is finished.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for repeat in range(-2, repeats):
@@ -49,7 +49,7 @@ def interleave(
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
-    """Return the median of the ratios of calls made side by side."""
+    """Return the median of the ratios of consecutive calls."""
     return median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
@@ -63,12 +63,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def conclude(bounds: Sequence[Bound]) -> None:
-    """Print the figures on the last line and leave with 1 if a bound is missed."""
+    """Print the values on the last line, and exit with 1 if a bound is missed."""
     print(
         " · ".join(
-            f"{b.name} {b.figure:.3g} ({'≥' if b.at_least else '≤'} {b.limit:g}"
-            f"{'' if b.kept else ', MISSED'})"
+            f"{b.name} {b.value:.3g} ({'≥' if b.at_least else '≤'} {b.limit:g}"
+            f"{'' if b.is_met else ', MISSED'})"
             for b in bounds
         )
     )
-    sys.exit(0 if all(b.kept for b in bounds) else 1)
+    sys.exit(0 if all(b.is_met for b in bounds) else 1)

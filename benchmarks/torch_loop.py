@@ -1,7 +1,7 @@
-"""LocalBSGM and LocalBSGVRM as public research code runs them.
+"""LocalBSGM and LocalBSGVRM in the style of public research code.
 
 A Python loop over devices and steps, PyTorch autograd, Hessian products by a second
-backward pass, averages with `torch.stack`. Nothing is slowed down on purpose.
+backward pass, averages with `torch.stack`, without deliberate slowdown.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def lower_gradient(x: Any, y: Any, batch: Any) -> Any:
 
 
 class Loop:
-    """A federation of tensors."""
+    """A federation in PyTorch, one round per call."""
 
     def __init__(self, settings: Settings, algorithm: int, data: list[Any]) -> None:
         self.settings, self.algorithm, self.data = settings, algorithm, data

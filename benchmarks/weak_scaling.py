@@ -1,7 +1,7 @@
-"""One process, and two with twice the devices, each process on a core of its own.
+"""Weak scaling: one process against two with twice the devices, one core each.
 
-Workers stay alive and take turns: the parent tells one side to run some rounds while
-the other waits. As a program, this is a worker.
+Workers stay alive and alternate: the parent starts some rounds on one side while the
+other waits. As a program, this module is a worker.
 """
 
 import os
@@ -13,14 +13,14 @@ from statistics import median
 from benchmarks.timing import REPEATS, interleave, print_table, ratio
 
 DEVICES, BATCH = 8, 32
-"""Of each process."""
+"""Devices of each process, and batch size."""
 
 
 def main(port: int, processes: int, process: int, devices: int, batch: int) -> None:
-    """Wait for a line, run some rounds, answer with a line; and so on."""
+    """Run some rounds for each line of standard input, and answer with a line."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[process]})
-    # As `chrt --batch 0` does: otherwise Gloo's thread, woken while the one that waits
-    # for it holds their lock, keeps their only core to itself until the next tick.
+    # The same as `chrt --batch 0`. Otherwise Gloo's thread, woken while the waiting
+    # thread holds their lock, occupies their only core until the next tick.
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     import jax
 
@@ -40,7 +40,7 @@ def main(port: int, processes: int, process: int, devices: int, batch: int) -> N
 
 
 class Side:
-    """Some workers that make one computation."""
+    """Workers of one computation."""
 
     def __init__(self, processes: int) -> None:
         with socket.socket() as free:
@@ -59,7 +59,7 @@ class Side:
             )
             for process in range(processes)
         ]
-        self._hear("ready")
+        self._wait_for("ready")
 
     def call(self) -> None:
         """Run some rounds."""
@@ -67,24 +67,24 @@ class Side:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        self._hear("done")
+        self._wait_for("done")
 
     def close(self) -> None:
-        # All at once: workers wait for each other before they end.
+        # Close all before waiting: workers wait for each other before they end.
         for worker in self.workers:
             assert worker.stdin is not None
             worker.stdin.close()
         for worker in self.workers:
             worker.wait()
 
-    def _hear(self, word: str) -> None:
+    def _wait_for(self, message: str) -> None:
         for worker in self.workers:
             assert worker.stdout is not None
             for line in worker.stdout:
-                if line.strip() == word:
+                if line.strip() == message:
                     break
             else:
-                raise RuntimeError("a worker of the weak scaling benchmark has died.")
+                raise RuntimeError("A worker process ended before its answer.")
 
 
 def efficiency(fast: bool) -> float:
@@ -95,17 +95,17 @@ def efficiency(fast: bool) -> float:
     )
     for side in sides.values():
         side.close()
-    figure = ratio(seconds["1 process"], seconds["2 processes"])
-    times = [f"{1e3 * median(taken):.1f}" for taken in seconds.values()]
+    efficiency_ratio = ratio(seconds["1 process"], seconds["2 processes"])
+    times = [f"{1e3 * median(calls):.1f}" for calls in seconds.values()]
     header = (
-        "devices a process",
+        "devices per process",
         "batch",
         "1 process ms",
         "2 processes ms",
         "efficiency",
     )
-    print_table(header, [(DEVICES, BATCH, *times, f"{figure:.3f}")])
-    return figure
+    print_table(header, [(DEVICES, BATCH, *times, f"{efficiency_ratio:.3f}")])
+    return efficiency_ratio
 
 
 if __name__ == "__main__":

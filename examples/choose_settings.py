@@ -19,11 +19,11 @@ from fedbilevel.metrics import largest_curvature, newton_reference
 from fedbilevel.problems import LabelledRows, Split, Task, regularisation
 
 TARGET = 0.75
-"""The validation loss to be reached."""
+"""Validation loss to reach."""
 
 
 def digits_task(penalty: float) -> Task:
-    """Return the problem, 20 training and 100 validation images a device."""
+    """Return the task with 20 training and 100 validation images per device."""
     table = datasets.digits()
     order = np.random.default_rng(0).permutation(len(table.train.labels))
     split = Split(
@@ -38,12 +38,12 @@ def digits_task(penalty: float) -> Task:
 
 
 def curvature(task: Task) -> float:
-    """Return L at the start."""
+    """Return L at the initial point."""
     return largest_curvature(task.problem, task.devices, task.x, task.y)
 
 
-class Truth(NamedTuple):
-    """What estimates at the start of a task are compared with.
+class ExactSolution(NamedTuple):
+    """The exact lower solution and hypergradient at the initial x.
 
     Attributes:
         y: y*(x).
@@ -55,37 +55,37 @@ class Truth(NamedTuple):
 
     def error(self, estimate: Float[Array | np.ndarray, "pixels"]) -> float:
         """Return the relative error of an estimate."""
-        off = np.linalg.norm(estimate - self.hypergradient)
-        return float(off / np.linalg.norm(self.hypergradient))
+        distance = np.linalg.norm(estimate - self.hypergradient)
+        return float(distance / np.linalg.norm(self.hypergradient))
 
 
-def truth_of(task: Task) -> Truth:
-    """Return y*(x) and ∇Φ(x) at the start."""
+def exact_solution(task: Task) -> ExactSolution:
+    """Return y*(x) and ∇Φ(x) at the initial x."""
     reference = newton_reference(task.problem, task.devices)
     y = reference.lower_solution(task.x, task.y)
-    return Truth(y, reference.hypergradient(task.x, y))
+    return ExactSolution(y, reference.hypergradient(task.x, y))
 
 
-def series_errors(task: Task, truth: Truth, scale: float) -> dict[int, float]:
-    """Return how wrong the series is on all examples, by its number of terms."""
+def series_errors(task: Task, exact: ExactSolution, scale: float) -> dict[int, float]:
+    """Return the relative error of the series on all examples, by number of terms."""
     upper, lower = task.devices.pooled
     errors: dict[int, float] = {}
     for terms in (1, 3, 10, 30):
         samples = fb.Samples(upper, lower, lower, (lower,) * terms)
         series = fb.NeumannSeries(terms, scale)
-        errors[terms] = truth.error(series(task.problem, task.x, truth.y, samples))
+        errors[terms] = exact.error(series(task.problem, task.x, exact.y, samples))
     return errors
 
 
-def batch_errors(task: Task, truth: Truth, scale: float) -> dict[int, float]:
-    """Return how wrong a series of 10 terms is on batches, by their size."""
+def batch_errors(task: Task, exact: ExactSolution, scale: float) -> dict[int, float]:
+    """Return the relative error of a series of 10 terms, by batch size."""
     generator = np.random.default_rng(0)
     series = fb.NeumannSeries(10, scale)
 
     @jax.jit
     def estimate(samples: fb.Samples) -> Float[Array, "pixels"]:
-        found: Float[Array, "pixels"] = series(task.problem, task.x, truth.y, samples)
-        return found
+        result: Float[Array, "pixels"] = series(task.problem, task.x, exact.y, samples)
+        return result
 
     def draw(table: LabelledRows, size: int) -> LabelledRows:
         rows = generator.integers(len(table.labels), size=size)
@@ -94,12 +94,12 @@ def batch_errors(task: Task, truth: Truth, scale: float) -> dict[int, float]:
     upper, lower = task.devices.pooled
     errors: dict[int, float] = {}
     for size in (1, 16, 256):
-        found: list[float] = []
+        trials: list[float] = []
         for _ in range(20):
             first, *curvature = (draw(lower, size) for _ in range(11))
             samples = fb.Samples(draw(upper, size), first, first, tuple(curvature))
-            found.append(truth.error(estimate(samples)))
-        errors[size] = float(np.mean(found))
+            trials.append(exact.error(estimate(samples)))
+        errors[size] = float(np.mean(trials))
     return errors
 
 
@@ -126,29 +126,27 @@ def swept_losses(task: Task, algorithm: fb.LocalBSGM) -> dict[float, float]:
 
 
 def costs_to_target(task: Task, algorithm: fb.LocalBSGM) -> fb.Costs:
-    """Return what was spent when the validation loss had come down to the target."""
+    """Return the costs until the validation loss is below the target."""
     loss = jax.jit(task.problem.upper_loss)
     upper = task.devices.pooled.upper
-    for done in fb.run(
-        task.problem, algorithm, task.devices, task.x, task.y, rounds=400
-    ):
-        if loss(done.x, done.y, upper) < TARGET:
+    for r in fb.run(task.problem, algorithm, task.devices, task.x, task.y, rounds=400):
+        if loss(r.x, r.y, upper) < TARGET:
             break
-    return done.costs
+    return r.costs
 
 
 def main() -> None:
-    """Measure what each setting does."""
+    """Measure the effect of each setting."""
     for penalty in (1.0, 0.1):
         task = digits_task(penalty)
         bound = curvature(task)
         print(f"penalty {penalty}: L is {bound:.2f}, 1/L is {1 / bound:.2f}")
-        truth = truth_of(task)
-        for terms, error in series_errors(task, truth, 0.9 / bound).items():
-            print(f"  all examples, {terms} terms: wrong by {error:.1%}")
+        exact = exact_solution(task)
+        for terms, error in series_errors(task, exact, 0.9 / bound).items():
+            print(f"  all examples, {terms} terms: relative error {error:.1%}")
         if penalty == 1.0:
-            for size, error in batch_errors(task, truth, 0.9 / bound).items():
-                print(f"  batches of {size}, 10 terms: wrong by {error:.1%}")
+            for size, error in batch_errors(task, exact, 0.9 / bound).items():
+                print(f"  batches of {size}, 10 terms: relative error {error:.1%}")
     algorithm = fb.LocalBSGM(
         learning_rate=1.0,
         upper_rate=3.0,
@@ -162,14 +160,14 @@ def main() -> None:
         print(f"lower_rate {rate}: validation loss {loss:.3g}")
     good = replace(algorithm, lower_rate=0.5, upper_rate=5.0)
     for steps in (1, 20):
-        spent = costs_to_target(task, replace(good, local_steps=steps))
+        costs = costs_to_target(task, replace(good, local_steps=steps))
         print(
-            f"{steps} local steps: {spent.exchanges} exchanges, {spent.samples} samples"
+            f"{steps} local steps: {costs.exchanges} exchanges, {costs.samples} samples"
         )
-    what = task.problem, good, task.devices, task.x, task.y
+    arguments = task.problem, good, task.devices, task.x, task.y
     for participants in (8, 10_000):
-        spent = fb.predict_costs(*what, rounds=100, participants=participants)
-        print(f"{participants} devices, 100 rounds: {spent.bytes_up / 1e6:.1f} MB up")
+        costs = fb.predict_costs(*arguments, rounds=100, participants=participants)
+        print(f"{participants} devices, 100 rounds: {costs.bytes_up / 1e6:.1f} MB up")
 
 
 if __name__ == "__main__":

@@ -26,19 +26,19 @@ from fedbilevel.problems import (
 TRAINING, RIDGE = 1200, 0.001
 
 
-class Spoilt(NamedTuple):
-    """Digits of which many labels are wrong.
+class CorruptedDigits(NamedTuple):
+    """Digits with corrupted training labels.
 
     Attributes:
-        split: who holds which images; validation and test labels are right.
-        wrong: which training labels are not; nobody is told.
+        split: images of each device; validation and test labels are correct.
+        wrong: mask of the wrong training labels; used for metrics only.
     """
 
     split: Split
     wrong: Bool[np.ndarray, "training"]
 
 
-def spoilt_digits() -> Spoilt:
+def corrupted_digits() -> CorruptedDigits:
     """Return 150 training and about 30 validation images for each of 8 devices."""
     images, digits = datasets.digits().train
     redrawn = redraw_labels(digits[:TRAINING], share=0.4, classes=10)
@@ -50,17 +50,17 @@ def spoilt_digits() -> Spoilt:
         validation_rows=np.array_split(np.arange(len(digits) - TRAINING), 8),
         classes=10,
     )
-    return Spoilt(split, redrawn.wrong)
+    return CorruptedDigits(split, redrawn.wrong)
 
 
 def accuracy(task: Task, x: Float[Array, "_"]) -> float:
-    """Train to the end under x; return the accuracy on test images."""
+    """Train to convergence with x fixed, and return the accuracy on test images."""
     y = newton_reference(task.problem, task.devices).lower_solution(x, task.y)
     return task.metrics["accuracy"](x, y)
 
 
 def validation_alone(split: Split) -> float:
-    """Return the accuracy of a model that has seen nothing but validation images."""
+    """Return the test accuracy of a model trained on validation images only."""
     table, rows = split.validation, split.validation_rows
     alone = Split(table, table, split.test, rows, rows, split.classes)
     task = regularisation(alone, penalty=RIDGE)
@@ -68,8 +68,8 @@ def validation_alone(split: Split) -> float:
 
 
 def main() -> None:
-    """Learn how far to trust each label, and see what it was good for."""
-    split, wrong = spoilt_digits()
+    """Tune a weight for each label, and compare the accuracies of four models."""
+    split, wrong = corrupted_digits()
     task = hyper_cleaning(split, ridge=RIDGE, wrong=wrong)
     algorithm = fb.FedBiO(
         learning_rate=1.0,
@@ -79,24 +79,24 @@ def main() -> None:
         local_steps=5,
         batch_size=16,
     )
-    *_, done = fb.run(task.problem, algorithm, task.devices, task.x, task.y, rounds=150)
+    *_, last = fb.run(task.problem, algorithm, task.devices, task.x, task.y, rounds=150)
     # An example has the weight σ(√n x_i): one half where x_i is zero.
-    distrusted = np.asarray(done.x) < 0
+    distrusted = np.asarray(last.x) < 0
     print(f"labels: {len(wrong)}, of which wrong: {wrong.sum()}")
     print(
-        f"labels that are distrusted: {distrusted.sum()}, "
+        f"labels distrusted: {distrusted.sum()}, "
         f"of which wrong: {(distrusted & wrong).sum()}"
     )
-    print(f"area under the curve: {task.metrics['detection'](done.x, done.y):.3f}")
-    everything = jnp.ones(len(wrong))  # so large that each weight is 1
-    truth = jnp.where(wrong, -1.0, 1.0)
-    for words, value in {
-        "all labels as they are": accuracy(task, everything),
-        "labels weighed as learnt": accuracy(task, done.x),
-        "right labels only, known to nobody": accuracy(task, truth),
+    print(f"area under the curve: {task.metrics['detection'](last.x, last.y):.3f}")
+    equal = jnp.ones(len(wrong))  # σ(√n) is 1 up to rounding
+    correct = jnp.where(wrong, -1.0, 1.0)
+    for name, value in {
+        "all labels, equal weights": accuracy(task, equal),
+        "all labels, tuned weights": accuracy(task, last.x),
+        "correct labels only": accuracy(task, correct),
         "validation images only": validation_alone(split),
     }.items():
-        print(f"test accuracy, {words}: {value:.3f}")
+        print(f"test accuracy, {name}: {value:.3f}")
 
 
 if __name__ == "__main__":

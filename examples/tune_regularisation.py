@@ -16,7 +16,7 @@ from fedbilevel.problems import Split, Task, regularisation
 
 
 def digits_task() -> Task:
-    """Return the problem, 20 training and 100 validation images a device."""
+    """Return the task with 20 training and 100 validation images per device."""
     table = datasets.digits()
     order = np.random.default_rng(0).permutation(len(table.train.labels))
     split = Split(
@@ -30,8 +30,8 @@ def digits_task() -> Task:
     return regularisation(split, penalty=0.01)
 
 
-def judged(task: Task, reference: Reference, x: Float[Array, "pixels"]) -> str:
-    """Train to the end under the penalties e^x; say how good the model is."""
+def evaluate(task: Task, reference: Reference, x: Float[Array, "pixels"]) -> str:
+    """Train with the penalties e^x to convergence, and return the metrics as text."""
     y = reference.lower_solution(x, task.y)
     loss = task.problem.upper_loss(x, y, task.devices.pooled.upper)
     accuracy = task.metrics["accuracy"](x, y)
@@ -39,12 +39,12 @@ def judged(task: Task, reference: Reference, x: Float[Array, "pixels"]) -> str:
 
 
 def main() -> None:
-    """Try single penalties, then tune 64 of them."""
+    """Evaluate single penalties, then tune 64 of them."""
     task = digits_task()
     reference = newton_reference(task.problem, task.devices)
     for penalty in (0.01, 0.003, 0.001, 0.0003):
         x = jnp.full(64, np.log(penalty))
-        print(f"penalty {penalty} on every pixel: {judged(task, reference, x)}")
+        print(f"penalty {penalty} on every pixel: {evaluate(task, reference, x)}")
     algorithm = fb.LocalBSGVRM(
         learning_rate=0.5,
         upper_rate=50.0,
@@ -55,11 +55,11 @@ def main() -> None:
         batch_size=16,
     )
     rounds = fb.run(task.problem, algorithm, task.devices, task.x, task.y, rounds=100)
-    for done in rounds:
-        if (done.number + 1) % 25 == 0:
-            spent = done.costs.bytes_up / 1e6
-            print(f"{done.number + 1} rounds, {spent:.1f} MB uploaded")
-    print(f"tuned pixel by pixel: {judged(task, reference, done.x)}")
+    for r in rounds:
+        if (r.number + 1) % 25 == 0:
+            megabytes = r.costs.bytes_up / 1e6
+            print(f"{r.number + 1} rounds, {megabytes:.1f} MB uploaded")
+    print(f"tuned for each pixel: {evaluate(task, reference, r.x)}")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ from typing import Any
 
 from tests.compiling import for_devices
 
-# The sharded engine has 4 devices. What one process has compiled others need not.
+# The sharded engine has 4 devices. Processes share compiled programs by a cache.
 os.environ.setdefault("XLA_FLAGS", for_devices(4))
-# Loading such a program says much about machines, into pipes that nobody reads.
+# Loading a cached program logs much about the machine, into pipes that no test reads.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-# What tests have executed is nothing to the user who runs them.
+# The files that tests execute must not count as allowed by the user.
 os.environ["XDG_STATE_HOME"] = str(CACHE.parent / "state")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
@@ -30,11 +30,11 @@ import jax
 import pytest
 
 MOST_MAPS, MOST_BYTES = 30_000, 2 * 10**9
-"""Memory maps of a process, and growth of its memory, at which it drops programs."""
+"""Limits of memory maps and memory growth of a process; above, it drops programs."""
 SETTINGS = "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"
-"""Settings of JAX for the whole process, which no test may leave changed."""
+"""Settings of JAX for the whole process, which every test must restore."""
 NOT_QUICK = "process", "slow", "nightly"
-"""Markers of tests that the quick tier leaves out."""
+"""Markers of tests that the quick tier omits."""
 STARTS_A_PROCESS = {
     "subprocess.Popen",
     "os.fork",
@@ -44,13 +44,13 @@ STARTS_A_PROCESS = {
 }
 """Audit events of the interpreter that a quick test must not raise."""
 ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
-"""How a module says that none of its tests is quick."""
+"""The line that marks all tests of a module."""
 PROCESSES_IN_DOCTESTS = (
     "src/fedbilevel/commands/worker.py",
     "src/fedbilevel/federation/worker/",
     "src/fedbilevel/flare/",
 )
-"""Modules whose docstrings start processes in their examples."""
+"""Modules whose doctests start processes."""
 NIGHTLY_DOCTESTS = {
     "algorithms.device_adjoint.solve_adjoint",
     "engines.final_points.final_points",
@@ -68,13 +68,13 @@ NIGHTLY_DOCTESTS = {
     "tracking.delivery.tracked",
     "tuning.tuner.tune",
 }
-"""Examples of docstrings that take more than 1.5 s of a processor.
+"""Doctests that take more than 1.5 s of CPU time.
 
-By day what they name is looked for (tests/docs/test_code_blocks.py), and what they call
-has tests of its own.
+`make check` only checks their imports (tests/docs/test_code_blocks.py); the functions
+that they call have separate tests.
 """
-LEFT = pytest.StashKey[Counter[str]]()
-"""Numbers of tests left to the night, by file."""
+OMITTED = pytest.StashKey[Counter[str]]()
+"""Numbers of tests that only `make nightly` runs, by file."""
 memory = 0
 """Resident memory of this process after programs were last dropped."""
 quick_test: str | None = None
@@ -86,7 +86,7 @@ def unchanged_settings() -> Iterator[None]:
     before = [getattr(jax.config, name) for name in SETTINGS]
     yield
     assert before == [getattr(jax.config, name) for name in SETTINGS], (
-        "the test changed settings of JAX for all that follow in its process"
+        "the test changed settings of JAX for later tests; restore them"
     )
 
 
@@ -106,18 +106,18 @@ def strict_numbers(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def little_memory() -> Iterator[None]:
-    # A compiled program holds memory maps, and Linux grants a process 65,530 of them.
-    # Programs are kept as long as they fit: tests of several modules share them.
+def bounded_memory() -> Iterator[None]:
+    # A compiled program has memory maps, and Linux limits a process to 65,530 of them.
+    # Programs are kept below that limit, since tests of several modules share them.
     global memory
     yield
-    this = Path("/proc/self")
-    if not this.exists():
+    process = Path("/proc/self")
+    if not process.exists():
         return
-    maps = (this / "maps").read_bytes().count(b"\n")
-    if maps > MOST_MAPS or _resident(this) > memory + MOST_BYTES:
+    maps = (process / "maps").read_bytes().count(b"\n")
+    if maps > MOST_MAPS or _resident(process) > memory + MOST_BYTES:
         jax.clear_caches()
-        memory = _resident(this)
+        memory = _resident(process)
 
 
 def _resident(process: Path) -> int:
@@ -126,18 +126,18 @@ def _resident(process: Path) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # A tier does not import what only other tiers need: nvflare and what comes with it
-    # take 5 s of a processor in every worker.
-    left_out = {"quick": NOT_QUICK, "not nightly": ("nightly",)}
+    # A tier does not import the modules of other tiers: importing nvflare takes 5 s of
+    # CPU time in every worker.
+    omitted = {"quick": NOT_QUICK, "not nightly": ("nightly",)}
     marker = None
     if collection_path.suffix == ".py":
         marker = ALL_MARKED.search(collection_path.read_text())
-    if marker is None or marker[1] not in left_out.get(config.option.markexpr, ()):
+    if marker is None or marker[1] not in omitted.get(config.option.markexpr, ()):
         return None
     if marker[1] == "nightly":
         name = str(collection_path.relative_to(config.rootpath))
         tests = re.findall(r"^def test_", collection_path.read_text(), re.M)
-        config.stash.setdefault(LEFT, Counter())[name] = len(tests)
+        config.stash.setdefault(OMITTED, Counter())[name] = len(tests)
     return True
 
 
@@ -145,7 +145,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    left = config.stash.setdefault(LEFT, Counter())
+    left = config.stash.setdefault(OMITTED, Counter())
     for item in items:
         if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
             item.add_marker(pytest.mark.process)
@@ -172,7 +172,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
     if quick_test is not None and event in STARTS_A_PROCESS:
         raise RuntimeError(
-            f"{quick_test} starts a process ({event}); mark it `process`, or call the "
+            f"{quick_test} starts a process ({event}). Mark it `process`, or call the "
             "command in this process."
         )
 
@@ -185,20 +185,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # Workers of pytest-xdist collect, and their controller prints.
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["left"] = dict(session.config.stash.get(LEFT, {}))
+        output["left"] = dict(session.config.stash.get(OMITTED, {}))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     # A worker that crashed has no output; pytest-xdist names the test that it ran.
     if error is None:
-        node.config.stash[LEFT] = Counter(node.workeroutput.get("left", {}))
+        node.config.stash[OMITTED] = Counter(node.workeroutput.get("left", {}))
 
 
 def pytest_terminal_summary(
     terminalreporter: Any, exitstatus: int, config: pytest.Config
 ) -> None:
-    left = config.stash.get(LEFT, Counter())
+    left = config.stash.get(OMITTED, Counter())
     if left:
         terminalreporter.section(f"{left.total()} tests left to make nightly")
         for file, count in sorted(left.items()):

@@ -1,17 +1,17 @@
-"""A wall clock that is off by what a file says, for programs started with it."""
+"""A system clock with an offset that is read from a file, for started programs."""
 
 import subprocess
 from pathlib import Path
 
 
 def false_clock(directory: Path) -> tuple[Path, dict[str, str]]:
-    """Return a file for the seconds by which clocks are off, and who believes it.
+    """Return the file of the clock offset, and the environment that applies it.
 
     Args:
-        directory: for that file and the library.
+        directory: directory of that file and of the library.
 
     Returns:
-        The file, and the environment of programs that read it.
+        The file of the offset in seconds, and the environment of programs.
     """
     library, offset = directory / "clock.so", directory / "clock"
     source = Path(__file__).with_name("clock.c")

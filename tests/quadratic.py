@@ -89,13 +89,13 @@ class Mean(NamedTuple):
     shift: np.ndarray
 
     @classmethod
-    def of(cls, held: list[LocalExamples]) -> "Mean":
+    def of(cls, examples: list[LocalExamples]) -> "Mean":
         lower = [
-            np.mean([device.lower[i].mean(0) for device in held], axis=0)
+            np.mean([device.lower[i].mean(0) for device in examples], axis=0)
             for i in range(3)
         ]
         upper = [
-            np.mean([device.upper[i].mean(0) for device in held], axis=0)
+            np.mean([device.upper[i].mean(0) for device in examples], axis=0)
             for i in range(2)
         ]
         return cls(*lower, *upper)

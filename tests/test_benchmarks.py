@@ -1,4 +1,4 @@
-"""The benchmarks compare like with like, and run."""
+"""Tests of the benchmarks: programs that are compared give the same numbers."""
 
 import os
 import subprocess
@@ -47,11 +47,11 @@ def test_the_bare_program_gives_the_packages_numbers(number, group):
     arrays = tuple(data.upper.arrays), tuple(data.lower.arrays)
     offsets, sizes = jnp.asarray(data.upper.offset), jnp.asarray(data.upper.size)
     program = bare.program(settings, number)
-    for done in rounds:
-        arguments = arrays, offsets, sizes, jax.random.key(0), np.int32(done.number)
+    for r in rounds:
+        arguments = arrays, offsets, sizes, jax.random.key(0), np.int32(r.number)
         state = program(state, *arguments)
-        for mine, other in zip(done.server[:4], state, strict=True):
-            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+        for ours, other in zip(r.server[:4], state, strict=True):
+            np.testing.assert_allclose(ours, other, rtol=0, atol=1e-12)
     assert float(jnp.abs(state[2]).max()) > 1e-6
 
 
@@ -66,15 +66,15 @@ def test_the_research_loop_computes_the_same_estimates():
     batches = [softmax.local_examples(generator, 3).lower for _ in range(4)]
     x = generator.normal(size=softmax.FEATURES).astype(np.float32)
     y = generator.normal(size=(softmax.CLASSES, softmax.FEATURES)).astype(np.float32)
-    theirs = [
+    tensors = [
         (torch.tensor(batch.features), torch.tensor(batch.labels).long())
         for batch in batches
     ]
-    got = torch_loop.hypergradient(
-        torch.tensor(x), torch.tensor(y), theirs[0], theirs[1], theirs[2:], 0.01
+    result = torch_loop.hypergradient(
+        torch.tensor(x), torch.tensor(y), tensors[0], tensors[1], tensors[2:], 0.01
     )
     expected = bare.hypergradient(x, y, batches[0], batches[1], batches[2:], 0.01)
-    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.single_precision
@@ -109,9 +109,9 @@ def test_the_research_loop_runs_the_same_algorithm(number):
 
     loop.draw = draw  # type: ignore[method-assign]
     loop.round()
-    for mine, other in zip(next(rounds).server[:4], loop.state, strict=True):
-        scale = float(jnp.abs(mine).max())
-        np.testing.assert_allclose(mine, other.numpy(), rtol=0, atol=1e-4 * scale)
+    for ours, other in zip(next(rounds).server[:4], loop.state, strict=True):
+        scale = float(jnp.abs(ours).max())
+        np.testing.assert_allclose(ours, other.numpy(), rtol=0, atol=1e-4 * scale)
 
 
 @pytest.mark.parametrize("number", [1, *at_night(2)])
@@ -138,15 +138,15 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
     program, arguments = sharded.by_hand(number, settings, mesh)
     state = jax.tree.map(jnp.copy, first.server[:4])
     state = program(state, *arguments, jax.random.key(0), np.int32(1))
-    for mine, other in zip(expected.server[:4], state, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
+    for ours, other in zip(expected.server[:4], state, strict=True):
+        np.testing.assert_allclose(ours, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
 def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -154,27 +154,27 @@ def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
         env={**os.environ, "XLA_FLAGS": QUICKLY},
         timeout=HANG,
     )
-    assert done.returncode in (0, 1), done.stderr
-    assert (done.returncode == 1) == ("MISSED" in done.stdout.splitlines()[-1])
+    assert process.returncode in (0, 1), process.stderr
+    assert (process.returncode == 1) == ("MISSED" in process.stdout.splitlines()[-1])
 
 
 @pytest.mark.nightly
-def test_a_benchmark_prints_a_table_and_its_figures_last():
+def test_a_benchmark_prints_a_table_and_its_values_last():
     command = [sys.executable, "-m", "benchmarks.overhead", "--fast"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    # On a busy machine the ratio may miss its bound (exit 1): that is a measurement,
-    # taken in earnest by `make bench`, not a failure of the program.
-    assert done.returncode in (0, 1), done.stderr
-    lines = done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    # On a busy machine the ratio may miss its bound (exit 1), which is not a failure of
+    # the program: `make bench` measures it.
+    assert process.returncode in (0, 1), process.stderr
+    lines = process.stdout.splitlines()
     assert lines[0].split()[:3] == ["algorithm", "devices", "batch"]
     assert lines[-1].startswith("LocalBSGM(8,1) ")
-    assert (done.returncode == 1) == ("MISSED" in lines[-1])
+    assert (process.returncode == 1) == ("MISSED" in lines[-1])
 
 
 @pytest.mark.nightly
-def test_what_rounds_cost_is_what_the_formulas_say():
+def test_the_costs_of_rounds_equal_the_formulas():
     command = [sys.executable, "-m", "benchmarks.costs", "--fast"]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -182,9 +182,9 @@ def test_what_rounds_cost_is_what_the_formulas_say():
         env={**os.environ, "XLA_FLAGS": QUICKLY},
         timeout=HANG,
     )
-    # Counts, not times: nothing excuses a difference.
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    # These are counts, not times, so they must be equal.
+    assert process.returncode == 0, process.stdout + process.stderr
+    lines = process.stdout.splitlines()
     assert sum(line.endswith(" equal") for line in lines) == 8
     assert lines[-1].startswith("share equal to its formula 1 ")
 
@@ -194,5 +194,5 @@ def test_a_wrong_formula_of_costs_is_found(capsys):
     right = cost_formulas.FORMULAS["FedBiO"]
     one_number_more = right._replace(round=cost_formulas.adjoint(1, 2, 1))
     (bound,) = costs.compare({"FedBiO": one_number_more}, sizes=(4,), repeats=1)
-    assert not bound.kept
+    assert not bound.is_met
     assert "DIFFERS" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The search and the promises of the comparison on real tasks, on known answers."""
+"""Tests of the search and bounds of the comparison on real tasks."""
 
 from typing import Any
 
@@ -17,26 +17,35 @@ from benchmarks.contenders import (
     DecayingAdam,
     Scale,
 )
-from benchmarks.search import FIRST_SEED, Effort, at_edges, drawn, neighbour, search
+from benchmarks.search import (
+    FIRST_SEED,
+    Effort,
+    at_edges,
+    draw_settings,
+    neighbour,
+    search,
+)
 from benchmarks.task_list import CASES, METRICS, Partition, partitions_of
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples, predict_costs
 
-EFFORT = Effort(draws=16, kept=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=0)
+EFFORT = Effort(
+    draws=16, survivors=4, finals=((3, 2), (2, 4), (1, 10)), runs=30, wider=0
+)
 NAMES = ("upper", "lower")
 
 
 def distance(values, target):
-    """Return a loss below 1 that is least at a target, on a logarithmic scale."""
-    off = [np.log(values[name] / target[name]) for name in target]
-    return 1 - np.exp(-np.sum(np.square(off)) / 10)
+    """Return a loss below 1 with its minimum at a target, on a logarithmic scale."""
+    offsets = [np.log(values[name] / target[name]) for name in target]
+    return 1 - np.exp(-np.sum(np.square(offsets)) / 10)
 
 
 def test_a_search_comes_close_to_what_is_best():
     target = {"upper": 20.0, "lower": 0.3}
-    found = search(NAMES, lambda v, *_: distance(v, target), 1.0, EFFORT)
-    assert distance(found.best, target) == min(found.halfway)
-    assert distance(found.best, target) < 0.05
-    assert found.runs == 3 * 2 + 2 * 2 + 6
+    result = search(NAMES, lambda v, *_: distance(v, target), 1.0, EFFORT)
+    assert distance(result.best, target) == min(result.halfway)
+    assert distance(result.best, target) < 0.05
+    assert result.runs == 3 * 2 + 2 * 2 + 6
 
 
 def test_a_step_that_deteriorates_late_does_not_win():
@@ -44,9 +53,9 @@ def test_a_step_that_deteriorates_late_does_not_win():
         late = share == 1.0 and values["upper"] > 30
         return 2.0 if late else 1 / values["upper"]
 
-    found = search(NAMES, loss, 1.0, EFFORT)
-    assert found.best["upper"] <= 30
-    assert len(found.whole) == 10
+    result = search(NAMES, loss, 1.0, EFFORT)
+    assert result.best["upper"] <= 30
+    assert len(result.whole) == 10
 
 
 def test_a_setting_that_fails_with_one_seed_in_ten_does_not_win():
@@ -54,9 +63,9 @@ def test_a_setting_that_fails_with_one_seed_in_ten_does_not_win():
         unlucky = values["upper"] > 300 and seed == FIRST_SEED + 10
         return float("inf") if unlucky else 1 / values["upper"]
 
-    found = search(NAMES, loss, 1.0, EFFORT)
-    assert found.best["upper"] <= 300
-    assert len(found.whole) == 10
+    result = search(NAMES, loss, 1.0, EFFORT)
+    assert result.best["upper"] <= 300
+    assert len(result.whole) == 10
 
 
 def test_the_worst_seed_decides_among_those_that_pass():
@@ -103,8 +112,8 @@ def test_a_number_that_has_a_bound_is_not_moved_beyond_it():
         tried.append(values["mixing"])
         return 1 / (1 + values["mixing"])
 
-    found = search(("mixing",), loss, 1.0, EFFORT._replace(wider=6))
-    assert found.best["mixing"] == max(tried) == 1.0
+    result = search(("mixing",), loss, 1.0, EFFORT._replace(wider=6))
+    assert result.best["mixing"] == max(tried) == 1.0
 
 
 def test_a_search_in_which_every_setting_fails_ends_with_the_one_that_got_furthest():
@@ -114,20 +123,20 @@ def test_a_search_in_which_every_setting_fails_ends_with_the_one_that_got_furthe
         lasts = 4 if values["upper"] > 10 else 1
         return 0.5 if seed < FIRST_SEED + 2 + lasts else 1.0
 
-    found = search(NAMES, loss, 1.0, EFFORT)
-    assert sum(one < 1.0 for one in found.whole) == 4
-    assert found.runs <= 30 + 9
+    result = search(NAMES, loss, 1.0, EFFORT)
+    assert sum(loss < 1.0 for loss in result.whole) == 4
+    assert result.runs <= 30 + 9
 
 
 def test_draws_fill_the_ranges_and_neighbours_may_leave_them():
     names = tuple(RANGES)
-    draws = drawn(names, 64)
+    draws = draw_settings(names, 64)
     for name, (low, high, most) in RANGES.items():
-        values = np.array([one[name] for one in draws])
+        values = np.array([draw[name] for draw in draws])
         assert low <= values.min() < low * (high / low) ** 0.1
         assert low * (high / low) ** 0.9 < values.max() <= high
         generator = np.random.default_rng(0)
-        near = [neighbour(one, generator)[name] for one in draws]
+        near = [neighbour(draw, generator)[name] for draw in draws]
         assert min(near) < low
         assert (max(near) > high) == (most > high)
         assert max(near) <= most
@@ -138,11 +147,12 @@ def test_draws_fill_the_ranges_and_neighbours_may_leave_them():
 def test_every_draw_is_a_setting_that_its_algorithm_takes(name):
     contender = SEARCHED[name]
     scale = Scale(upper=0.1, curvature=4.0, batch_size=2, median_size=50, rounds=9)
-    made = [contender.make(values, scale) for values in drawn(contender.names, 16)]
-    inner: list[Any] = [getattr(one, "algorithm", one) for one in made]
-    assert {one.local_steps for one in inner} == {1, 5}
-    # One over six times the curvature, as the paper's theorems ask, is in the range.
-    rates = [4.0 * one.lower_rate for one in inner]
+    draws = draw_settings(contender.names, 16)
+    algorithms = [contender.make(values, scale) for values in draws]
+    inner: list[Any] = [getattr(a, "algorithm", a) for a in algorithms]
+    assert {algorithm.local_steps for algorithm in inner} == {1, 5}
+    # The range includes one over six times the curvature, as in the paper's theorems.
+    rates = [4.0 * algorithm.lower_rate for algorithm in inner]
     assert min(rates) < 1 / 6 < max(rates)
 
 
@@ -151,7 +161,7 @@ def test_adam_with_a_falling_rate_is_that_of_optax():
     schedule = optax.cosine_decay_schedule(0.1, 20, alpha=0.05)
     theirs = optax.adam(schedule, b1=0.9, b2=0.99)
     state, their_x, their_state = ours.init(x), x, theirs.init(x)
-    with jax.numpy_dtype_promotion("standard"):  # as optax and the benchmark have it
+    with jax.numpy_dtype_promotion("standard"):  # as in optax and the benchmark
         for number in range(25):
             x, state = ours.step(jnp.sin(x + number), state, x)
             step, their_state = theirs.update(jnp.sin(their_x + number), their_state)
@@ -159,11 +169,11 @@ def test_adam_with_a_falling_rate_is_that_of_optax():
     np.testing.assert_allclose(x, their_x, rtol=1e-12)
 
 
-def made_up(figures, start=1.0, loss=0.5, **metrics):
+def make_cell(values, start=1.0, loss=0.5, **metrics):
     return {
         "curves": [
             [{"accuracy": f, "balanced_accuracy": f, "selection_loss": loss, **metrics}]
-            for f in figures
+            for f in values
         ],
         "retrained": 0.9,
         "start_loss": start,
@@ -172,7 +182,7 @@ def made_up(figures, start=1.0, loss=0.5, **metrics):
 
 @pytest.fixture
 def results():
-    """Cells in which "auto" is level with the best, and ahead on two tasks."""
+    """Cells in which "auto" equals the best method, and leads on two tasks."""
     ahead = ("regularisation-newsgroups", "representation-fashion")
     cells = {}
     for task in CASES:
@@ -181,37 +191,37 @@ def results():
         for partition in partitions_of(task):
             for method in (*SEARCHED, AUTO):
                 published = "Adam" not in method and method != AUTO
-                figure = 0.84 if task in ahead and published else 0.85
-                cell = made_up([figure] * 5, detection=0.98)
+                value = 0.84 if task in ahead and published else 0.85
+                cell = make_cell([value] * 5, detection=0.98)
                 cells[task_bounds.key_of(task, partition, method)] = cell
-        cells[task_bounds.key_of(task, Partition.ONE, "FedBiO")] = made_up([0.85] * 5)
+        cells[task_bounds.key_of(task, Partition.ONE, "FedBiO")] = make_cell([0.85] * 5)
     return cells
 
 
-def test_the_promises_are_kept_by_cells_that_keep_them(results):
-    found = task_bounds.bounds(results, tuple(CASES))
-    assert all(bound.kept for bound in found)
-    assert [round(bound.figure, 3) for bound in found] == [0, 0.01, 0, 0, 0.98, 0.667]
+def test_good_cells_meet_all_bounds(results):
+    bounds = task_bounds.bounds(results, tuple(CASES))
+    assert all(bound.is_met for bound in bounds)
+    assert [round(bound.value, 3) for bound in bounds] == [0, 0.01, 0, 0, 0.98, 0.667]
 
 
 @pytest.mark.parametrize(
-    ("key", "cell", "place"),
+    ("key", "cell", "number"),
     [
-        ("imbalance-mnist.heterogeneous.auto", made_up([0.844] * 5), 0),
-        ("representation-fashion.random.FedNest", made_up([0.849] * 5), 1),
-        ("cleaning-fashion.random.auto", made_up([0.85] * 5, detection=0.02), 2),
-        ("representation-fashion.shared.auto", made_up([0.85] * 5, loss=1.0), 2),
-        ("cleaning-mnist.shared.LocalBSGM", made_up([0.85] * 5, loss=np.nan), 3),
+        ("imbalance-mnist.heterogeneous.auto", make_cell([0.844] * 5), 0),
+        ("representation-fashion.random.FedNest", make_cell([0.849] * 5), 1),
+        ("cleaning-fashion.random.auto", make_cell([0.85] * 5, detection=0.02), 2),
+        ("representation-fashion.shared.auto", make_cell([0.85] * 5, loss=1.0), 2),
+        ("cleaning-mnist.shared.LocalBSGM", make_cell([0.85] * 5, loss=np.nan), 3),
     ],
 )
-def test_a_promise_that_one_cell_breaks_is_missed(results, key, cell, place):
+def test_a_bad_cell_misses_its_bound(results, key, cell, number):
     results[key] = cell
-    kept = [bound.kept for bound in task_bounds.bounds(results, tuple(CASES))]
-    assert [number for number, one in enumerate(kept) if not one] == [place]
+    bounds = task_bounds.bounds(results, tuple(CASES))
+    assert [i for i, bound in enumerate(bounds) if not bound.is_met] == [number]
 
 
 def test_seeds_below_no_tuning_are_counted_and_losses_averaged(results):
-    cell = made_up([0.79, 0.81, 0.8, 0.7, 0.9], loss=0.25)
+    cell = make_cell([0.79, 0.81, 0.8, 0.7, 0.9], loss=0.25)
     assert task_bounds.below_no_tuning(results, "cleaning-mnist", cell) == 2
     assert task_bounds.selection_loss(cell) == 0.25
     results["cleaning-mnist.random.FedNest"] = cell
@@ -237,13 +247,13 @@ def test_the_second_gradients_of_fednest_are_counted(local_steps, terms):
     ones = np.ones((4, 1))
     devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 2)
     loss = lambda x, y, batch: jnp.mean((y - x) ** 2 * batch)  # noqa: E731
-    spent = predict_costs(
+    costs = predict_costs(
         BilevelProblem(loss, loss), algorithm, devices, 1.0, 1.0, rounds=1
     )
-    cell = {"curves": [[{"samples": spent.samples}]], "setting": values}
+    cell = {"curves": [[{"samples": costs.samples}]], "setting": values}
     twice = 2 * local_steps * 3 * 2  # steps on y and on x, batches of 3, two devices
     assert task_figures.oracle_calls("FedNest", cell) == pytest.approx(
-        spent.samples + twice
+        costs.samples + twice
     )
 
 

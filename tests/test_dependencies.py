@@ -1,6 +1,7 @@
-"""Every import of the package is declared, so that a fresh environment has it.
+"""Tests that every import of the package is a declared dependency.
 
-The small version of `test_transcript`, which types the README's commands in one.
+The small version of `test_transcript`, which runs the README's commands in a new
+environment.
 """
 
 import ast
@@ -15,16 +16,16 @@ ROOT = Path(__file__).parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = packages_distributions()
 OPTIONAL = {
-    "datasets": "of the Hugging Face hub; comes with the extra `partition`",
+    "datasets": "the library of the Hugging Face hub; part of the extra `partition`",
 }
-"""Imports that are asked for by a user who has the package, with the reason."""
+"""Imports that need no declaration, with the reason."""
 
 
 def distributions(requirements: list[str]) -> set[str]:
-    return {normal(re.split(r"[\[<>=! ]", one)[0]) for one in requirements}
+    return {normalise(re.split(r"[\[<>=! ]", text)[0]) for text in requirements}
 
 
-def normal(name: str) -> str:
+def normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -46,11 +47,11 @@ CORE_LAYERS = (
 
 
 def imports(file: Path, at_import_only: bool) -> Iterator[str]:
-    """Yield the top-level packages that a module imports, of others."""
+    """Yield the top-level packages that a module imports."""
     tree = ast.parse(file.read_text())
     for node in tree.body if at_import_only else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name.partition(".")[0] for one in node.names)
+            yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.partition(".")[0]
 
@@ -58,7 +59,9 @@ def imports(file: Path, at_import_only: bool) -> Iterator[str]:
 def foreign(file: Path, at_import_only: bool) -> set[str]:
     names = set(imports(file, at_import_only))
     names -= {"fedbilevel", *sys.stdlib_module_names, *OPTIONAL}
-    return {normal(INSTALLED[name][0]) if name in INSTALLED else name for name in names}
+    return {
+        normalise(INSTALLED[name][0]) if name in INSTALLED else name for name in names
+    }
 
 
 def modules(*directories: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The experiments run, in their fast setting, as a user runs them."""
+"""Tests of the experiments in their fast setting."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ENDS = (
     ".svg",
     *(f"-one-noise{end}" for end in (".csv", "-slopes.csv", ".svg")),
 )
-"""Of the results of the two experiments on theory."""
+"""Suffixes of the results of the two experiments on theory."""
 FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
 
 
@@ -43,24 +43,24 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
         ),
     ],
 )
-def test_an_experiment_keeps_its_bounds_and_writes_its_results(name, files, tmp_path):
+def test_an_experiment_meets_its_bounds_and_writes_its_results(name, files, tmp_path):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
         env={**environment, "FEDBILEVEL_CELLS": str(tmp_path)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "MISSED" not in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "MISSED" not in process.stdout
     for file in files:
         assert (tmp_path / "fast" / file).stat().st_size > 0
 
 
 @pytest.mark.slow
-def test_cells_that_are_done_are_not_computed_again(tmp_path, monkeypatch):
+def test_finished_cells_are_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path))
     calls = []
 
@@ -73,26 +73,24 @@ def test_cells_that_are_done_are_not_computed_again(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         experiment.run_cells("e", "s", {"one": lambda: cell(1), "two": broken})
-    both = {"one": lambda: cell(1), "two": lambda: cell(2)}
-    assert experiment.run_cells("e", "s", both) == {
+    cells = {"one": lambda: cell(1), "two": lambda: cell(2)}
+    assert experiment.run_cells("e", "s", cells) == {
         "one": {"number": 1},
         "two": {"number": 2},
     }
     assert calls == [1, 2]
-    experiment.run_cells("e", "another setting", both)
+    experiment.run_cells("e", "another setting", cells)
     assert calls == [1, 2, 1, 2]
 
 
 @pytest.mark.slow
-def test_published_cells_are_taken_up_where_nothing_else_was_kept(
-    tmp_path, monkeypatch
-):
+def test_published_cells_are_used_if_no_cell_is_stored(tmp_path, monkeypatch):
     published = tmp_path / "published.json"
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path / "here"))
     cells = {"one": lambda: {"number": 1 / 3}, "two": lambda: [None, float("nan")]}
     experiment.run_cells("e", "s", {"one": cells["one"]}, published)
-    found = experiment.run_cells("e", "s", cells, published)
-    assert found["one"] == {"number": pytest.approx(1 / 3, rel=1e-5)}
+    results = experiment.run_cells("e", "s", cells, published)
+    assert results["one"] == {"number": pytest.approx(1 / 3, rel=1e-5)}
 
     def broken():
         raise AssertionError
@@ -100,7 +98,7 @@ def test_published_cells_are_taken_up_where_nothing_else_was_kept(
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path / "elsewhere"))
     again = experiment.run_cells("e", "s", dict.fromkeys(cells, broken), published)
     assert again["one"] == {"number": 0.333333}
-    assert again.keys() == experiment.kept_cells(published).keys() == cells.keys()
+    assert again.keys() == experiment.published_cells(published).keys() == cells.keys()
     with pytest.raises(AssertionError):
         experiment.run_cells("e", "another", dict.fromkeys(cells, broken), published)
 
@@ -124,21 +122,21 @@ assert experiment.run_cells("e", "s", cells) == {str(n): n for n in range(6)}
     log = tmp_path / "log"
     environment = {**os.environ, "FEDBILEVEL_CELLS": str(tmp_path)}
     command = [sys.executable, "-c", program, str(log)]
-    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [one.wait(timeout=HANG) for one in both] == [0, 0]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [process.wait(timeout=HANG) for process in processes] == [0, 0]
     assert sorted(log.read_text().split()) == [str(number) for number in range(6)]
 
 
 def test_a_slope_is_found_with_an_interval_that_holds_it():
-    # Groups have an error of their own, as a step tuned on a grid gives them.
+    # Each group has a common error, like that of a step tuned on a grid.
     generator = np.random.default_rng(0)
     x = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
-    held = 0
+    covered = 0
     for _ in range(300):
         common = 0.1 * generator.normal(size=6)
         scatter = 0.15 * generator.normal(size=(6, 10))
         y = 3 * np.power(x, -1.5)[:, None] * np.exp(common[:, None] + scatter)
         slope = experiment.fit_slope(x, y.tolist())
-        held += slope.low < -1.5 < slope.high
+        covered += slope.low < -1.5 < slope.high
         assert slope.high - slope.low < 1.0
-    assert 0.91 < held / 300 < 0.99
+    assert 0.91 < covered / 300 < 0.99

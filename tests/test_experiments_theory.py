@@ -1,4 +1,4 @@
-"""The experiments on theory count what they say they count."""
+"""Tests of the counts of steps and samples in the experiments on theory."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,9 +41,9 @@ def test_first_steps_are_those_of_a_running_average():
     after_rounds = 10 * np.exp(-np.arange(40) / 5) + generator.uniform(size=(2, 3, 40))
     got = passage.first_steps(2.5, 12.0, after_rounds, local_steps=3)
     for run_number in np.ndindex(2, 3):
-        total, seen = 0.0, [12.0, *after_rounds[run_number][:-1]]
-        for rounds, now in enumerate(seen, start=1):
-            total += now
+        total, values = 0.0, [12.0, *after_rounds[run_number][:-1]]
+        for rounds, current in enumerate(values, start=1):
+            total += current
             if total / rounds <= 2.5:
                 break
         assert 3 < got[run_number] == 3 * rounds < 3 * 40
@@ -87,10 +87,10 @@ def test_passages_are_those_of_single_runs(name):
         speedup.plan_from(speedup.METHODS[name], devices=2, rate=rate, threshold=100.0)
         for rate in (0.05, 0.1)
     ]
-    found = passage.passages(plans, noise=Noise(0.5), steps=200, seeds=[3, 4])
+    passages = passage.passages(plans, noise=Noise(0.5), steps=200, seeds=[3, 4])
     task, start = noisy_quadratic.task(2, Noise(0.5)), noisy_quadratic.start()
-    total, now = 0.0, start.stationarity
-    for done in run(
+    total, current = 0.0, start.stationarity
+    for r in run(
         task.problem,
         passage.algorithm_of(plans[1]),
         task.devices,
@@ -99,12 +99,12 @@ def test_passages_are_those_of_single_runs(name):
         rounds=25,
         seed=4,
     ):
-        total += now
-        if total / (done.number + 1) <= 100.0:
+        total += current
+        if total / (r.number + 1) <= 100.0:
             break
-        now = exact_stationarity(np.asarray(done.x), np.asarray(done.y))
-    assert 8 < found.steps[1, 1] == 8 * (done.number + 1) < 200
-    assert found.costs[done.number] == done.costs
+        current = exact_stationarity(np.asarray(r.x), np.asarray(r.y))
+    assert 8 < passages.steps[1, 1] == 8 * (r.number + 1) < 200
+    assert passages.costs[r.number] == r.costs
 
 
 def test_settings_follow_the_number_of_devices():
@@ -139,10 +139,10 @@ def test_local_steps_stand_for_accuracies_over_a_decade():
     assert setting.accuracy(2 * setting.local_steps[0]) == complexity.LARGEST / 4
 
 
-def test_what_a_run_spent_is_read_off_where_it_arrived():
+def test_costs_are_those_of_the_round_that_reaches_the_accuracy():
     costs = tuple(Costs(upper_samples=10 * n) for n in (1, 2, 3))
-    found = passage.Passages(np.zeros((1, 2)), costs)
-    assert complexity.spent(found, [8.0, np.inf], local_steps=4) == {
+    passages = passage.Passages(np.zeros((1, 2)), costs)
+    assert complexity.costs_of(passages, [8.0, np.inf], local_steps=4) == {
         "steps": [8.0, np.inf],
         "samples": [20, np.inf],
         "rounds": [2.0, np.inf],
@@ -165,12 +165,12 @@ def test_a_weight_is_that_of_a_fresh_sample():
 @pytest.mark.parametrize("name", one_noise.ALGORITHMS)
 def test_evaluations_are_those_that_oracles_make(name):
     task, start = noisy_quadratic.task(1, Noise(0.5)), noisy_quadratic.start()
-    counted = []
+    batch_sizes = []
 
     def counting(oracle):
         def count(x, y, batch, *vector):
-            if not isinstance(x, jax.core.Tracer):  # as when costs are predicted
-                counted.append(len(batch[0]))
+            if not isinstance(x, jax.core.Tracer):  # costs are predicted with tracers
+                batch_sizes.append(len(batch[0]))
             return oracle(x, y, batch, *vector)
 
         return count
@@ -185,7 +185,7 @@ def test_evaluations_are_those_that_oracles_make(name):
         cross_product=counting(plain.cross_product),
     )
     algorithm: Any = one_noise.algorithm_of(name, rate=0.1, weight=0.5)
-    *_, done = run(
+    *_, last = run(
         problem,
         replace(algorithm, local_steps=2),
         task.devices,
@@ -194,30 +194,30 @@ def test_evaluations_are_those_that_oracles_make(name):
         rounds=1,
         engine=DebugSimulation(),
     )
-    samples = done.costs.samples
-    made = one_noise.evaluations(name, 1, samples)
-    assert sum(counted) == made
-    assert (made > samples) == (name in one_noise.PAIRS)
+    samples = last.costs.samples
+    evaluations = one_noise.evaluations(name, 1, samples)
+    assert sum(batch_sizes) == evaluations
+    assert (evaluations > samples) == (name in one_noise.PAIRS)
 
 
 def test_a_setting_is_chosen_by_the_mean_that_is_reported(monkeypatch):
     grid = one_noise.Grid((1.0, 0.5, 0.25), (1.0,), tuning_seeds=2, seeds=3)
-    tried = np.array([[[8.0, np.inf], [16.0, 16.0], [8.0, 24.0]]])
+    tuning = np.array([[[8.0, np.inf], [16.0, 16.0], [8.0, 24.0]]])
     calls = []
 
     def arrivals(name, settings, *, seeds, steps, **others):
         calls.append((list(settings), list(seeds), steps))
         costs = tuple(Costs(upper_samples=10 * n) for n in (1, 2, 3))
-        return (tried if len(calls) == 1 else np.array([[[8.0, 16.0, 24.0]]])), costs
+        return (tuning if len(calls) == 1 else np.array([[[8.0, 16.0, 24.0]]])), costs
 
     monkeypatch.setattr(one_noise, "arrivals", arrivals)
     shared: dict[str, Any] = {"devices": 1, "noise": Noise(1.0), "steps": 1000}
-    (found,) = one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
+    (result,) = one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
     assert calls[1] == ([(0.25, 1.0)], [2, 3, 4], 8 * 13)  # √(8 · 24) = 13.9
-    assert found["samples"] == found["evaluations"] == [10, 20, 30]
-    assert not found["inside"]  # the smallest rate
+    assert result["samples"] == result["evaluations"] == [10, 20, 30]
+    assert not result["inside"]  # the smallest rate
     calls.clear()
-    tried[..., 1] = np.inf
+    tuning[..., 1] = np.inf
     with pytest.raises(ValueError, match="allow more steps"):
         one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
 
@@ -234,17 +234,17 @@ def test_one_race_serves_all_accuracies_with_the_numbers_of_single_runs():
         seeds=[3, 4],
     )
     task, start = noisy_quadratic.task(2, Noise(0.5)), noisy_quadratic.start()
-    total, now = 0.0, start.stationarity
+    total, current = 0.0, start.stationarity
     first: dict[float, int] = {}
     algorithm = one_noise.algorithm_of("FedBiOAcc", *settings[1])
-    for done in run(
+    for r in run(
         task.problem, algorithm, task.devices, start.x, start.y, rounds=20, seed=4
     ):
-        total += now
+        total += current
         for accuracy in (150.0, 60.0):
-            if total / (done.number + 1) <= accuracy:
-                first.setdefault(accuracy, 8 * (done.number + 1))
-        now = exact_stationarity(np.asarray(done.x), np.asarray(done.y))
+            if total / (r.number + 1) <= accuracy:
+                first.setdefault(accuracy, 8 * (r.number + 1))
+        current = exact_stationarity(np.asarray(r.x), np.asarray(r.y))
     assert taken[:, 1, 1].tolist() == [first[150.0], first[60.0]]
     assert 8 < first[150.0] < first[60.0] < 160
-    assert costs[19] == done.costs
+    assert costs[19] == r.costs

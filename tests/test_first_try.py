@@ -1,11 +1,11 @@
-"""A run without settings gets nearly what a search of 50 settings gets."""
+"""Tests of a first run without settings against a search of 50 settings."""
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import first_try
-from benchmarks.own_problems import PROBLEMS
+from benchmarks.custom_problems import PROBLEMS
 from fedbilevel import AutoFedBiO, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.single_precision]
@@ -25,7 +25,7 @@ def test_nine_tenths_of_what_the_best_penalty_gains():
     # Ridge regression has a closed form, and so has the best of all penalties.
     task = PROBLEMS["ridge"]()
     (a, b), (c, d) = (
-        [np.asarray(one, float) for one in part]
+        [np.asarray(array, float) for array in part]
         for part in (task.devices.pooled.lower, task.devices.pooled.upper)
     )
 
@@ -37,6 +37,6 @@ def test_nine_tenths_of_what_the_best_penalty_gains():
     rounds = 300
     algorithm = AutoFedBiO(rounds, batch_size=64)
     *_, last = run(task.problem, algorithm, task.devices, task.x, task.y, rounds=rounds)
-    mine = np.mean((c @ np.asarray(last.y) - d) ** 2)
+    final = np.mean((c @ np.asarray(last.y) - d) ** 2)
     best = min(loss(np.exp(x)) for x in np.linspace(-6.0, 2.0, 200))
-    assert loss(1.0) - mine >= 0.9 * (loss(1.0) - best)
+    assert loss(1.0) - final >= 0.9 * (loss(1.0) - best)

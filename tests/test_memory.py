@@ -21,13 +21,13 @@ def machine(monkeypatch):
         ("0::/\n", {"memory.max": "2000000000\n"}, 2 * GB),
         ("0::/\n", {"memory.max": "max\n"}, 16 * GB),
         ("0::/\n", {"memory.max": "99000000000\n"}, 16 * GB),
-        # The limit of a group above holds too.
+        # The limit of a parent group applies too.
         (
             "0::/slurm/job\n",
             {"slurm/memory.max": "3000000000", "slurm/job/memory.max": "max"},
             3 * GB,
         ),
-        # Version 1, of which the path is the host's; without a limit it is near 2^63.
+        # Version 1: the path is the host's; no limit is a value near 2^63.
         (
             "5:cpu,cpuacct:/docker/7\n4:memory:/docker/7\n0::/\n",
             {"memory/memory.limit_in_bytes": "4000000000\n"},

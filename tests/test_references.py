@@ -1,4 +1,4 @@
-"""What the comparison on real tasks is compared with, on known answers."""
+"""Tests of the references of the comparison on real tasks."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ from fedbilevel.problems import (
 
 
 def blobs(count, classes=3, seed=0):
-    """Return classes that a linear model tells apart."""
+    """Return classes that a linear model can separate."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, classes, count)
     noise = 0.3 * generator.standard_normal((count, classes))
@@ -29,10 +29,10 @@ def test_a_weight_counts_as_so_many_copies():
     rows = np.repeat(np.arange(30), copies)
     repeated = LabelledRows(table.features[rows], table.labels[rows])
     weights = copies / copies.sum()
-    weighed = softmax(jnp.zeros((3, 3)), [table], 0.1, weights)
+    weighted = softmax(jnp.zeros((3, 3)), [table], 0.1, weights)
     again = softmax(jnp.zeros((3, 3)), [repeated], 0.1)
-    np.testing.assert_allclose(weighed, again, atol=1e-4)
-    assert np.abs(weighed - softmax(jnp.zeros((3, 3)), [table], 0.1)).max() > 1e-2
+    np.testing.assert_allclose(weighted, again, atol=1e-4)
+    assert np.abs(weighted - softmax(jnp.zeros((3, 3)), [table], 0.1)).max() > 1e-2
 
 
 def test_a_minimiser_has_no_gradient_left():
@@ -46,22 +46,22 @@ def test_a_minimiser_has_no_gradient_left():
     np.testing.assert_allclose(softmax_losses(y, table), expected, rtol=1e-6)
 
 
-def test_classes_weighed_alike_have_the_same_sum():
+def test_balanced_weights_have_equal_sums_for_all_classes():
     table = LabelledRows(np.zeros((7, 1)), np.array([0, 0, 0, 0, 1, 1, 2]))
-    weights = references._alike(table, 3)
+    weights = references._balanced_weights(table, 3)
     sums = [weights[table.labels == label].sum() for label in range(3)]
     np.testing.assert_allclose(sums, 1 / 3, rtol=1e-6)
 
 
 @pytest.fixture
 def case():
-    """Three blobs whose training labels are wrong for four tenths."""
+    """Three blobs with four tenths of wrong training labels."""
     training, validation, test, selection = (
         blobs(n, seed=seed) for seed, n in enumerate((600, 40, 500, 40))
     )
-    spoilt = redraw_labels(training.labels, 0.6, 3, seed=1)
+    redrawn = redraw_labels(training.labels, 0.6, 3, seed=1)
     split = Split(
-        LabelledRows(training.features, spoilt.labels),
+        LabelledRows(training.features, redrawn.labels),
         validation,
         test,
         list(np.arange(600).reshape(2, 300)),
@@ -71,7 +71,7 @@ def case():
 
     def make(split):
         return cleaning_network(
-            split, model=np.zeros((3, 3)), ridge=1e-3, wrong=spoilt.wrong
+            split, model=np.zeros((3, 3)), ridge=1e-3, wrong=redrawn.wrong
         )
 
     return Case(make, split, selection, training, 1e-3, 0.03, Partition.RANDOM)
@@ -79,19 +79,19 @@ def case():
 
 @pytest.mark.slow
 def test_a_reference_is_chosen_without_a_look_at_test_examples(case):
-    found = references.references("cleaning-mnist", case)
+    metrics = references.references("cleaning-mnist", case)
     flipped = case.split.test._replace(labels=(case.split.test.labels + 1) % 3)
     other = case._replace(split=case.split._replace(test=flipped))
     models = [
-        references.chosen(
-            "cleaning-mnist", one, references._smallest_kept(one), one.selection
+        references.select(
+            "cleaning-mnist", c, references._smallest_losses(c), c.selection
         ).y
-        for one in (case, other)
+        for c in (case, other)
     ]
     np.testing.assert_array_equal(*models)
-    assert found["no tuning"] <= found[references.SMALLEST]
-    assert found[references.CLEAN] > 0.9
-    assert set(found) == {
+    assert metrics["no tuning"] <= metrics[references.SMALLEST]
+    assert metrics[references.CLEAN] > 0.9
+    assert set(metrics) == {
         "no tuning",
         "one penalty",
         "validation data alone",

@@ -1,4 +1,4 @@
-"""The tiers keep what CONTRIBUTING.md promises of them."""
+"""Tests of the tiers that CONTRIBUTING.md describes."""
 
 import ast
 import os
@@ -36,7 +36,7 @@ def test_exit():
 
 
 def test_a_quick_test_that_starts_a_process_fails():
-    with pytest.raises(RuntimeError, match=r"starts a process .* mark it `process`"):
+    with pytest.raises(RuntimeError, match=r"starts a process .* Mark it `process`"):
         subprocess.run([sys.executable, "--version"], check=True)
     with pytest.raises(RuntimeError, match="starts a process"):
         os.fork()
@@ -53,7 +53,7 @@ def test_every_nightly_module_is_named_by_its_smaller_version():
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A suite with the tiers of this one and two modules."""
+    """A small test suite with the tiers of this one and two modules."""
     tests = tmp_path / "tests"
     tests.mkdir()
     for name in ("__init__.py", "compiling.py", "conftest.py"):
@@ -64,33 +64,33 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def printed(suite: Path, *arguments: str) -> str:
+def run_pytest(suite: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", *arguments]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    process = subprocess.run(command, cwd=suite, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
+    return process.stdout
 
 
 @pytest.mark.process
-def test_a_check_prints_what_it_leaves_to_the_night(suite):
+def test_a_check_lists_the_nightly_tests(suite):
     (suite / "tests" / "test_heavy.py").unlink()
-    shown = printed(suite, "-m", "not nightly", "-n", "2")
-    assert "1 tests left to make nightly" in shown
-    assert "1  tests/test_sizes.py" in shown
-    assert "1 passed" in shown
+    output = run_pytest(suite, "-m", "not nightly", "-n", "2")
+    assert "1 tests left to make nightly" in output
+    assert "1  tests/test_sizes.py" in output
+    assert "1 passed" in output
 
 
 @pytest.mark.process
 def test_a_test_that_ends_its_worker_is_named(suite):
     (suite / "tests" / "test_heavy.py").write_text(ENDS_ITS_WORKER)
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-n", "1"]
-    done = subprocess.run(command, cwd=suite, capture_output=True, text=True)
-    assert "crashed while running 'tests/test_heavy.py::test_exit'" in done.stdout
-    assert "INTERNALERROR" not in done.stdout
+    process = subprocess.run(command, cwd=suite, capture_output=True, text=True)
+    assert "crashed while running 'tests/test_heavy.py::test_exit'" in process.stdout
+    assert "INTERNALERROR" not in process.stdout
 
 
 @pytest.mark.process
 def test_the_quick_tier_does_not_import_modules_without_quick_tests(suite):
-    shown = printed(suite, "-m", "quick")
-    assert "1 passed" in shown
-    assert "left to make nightly" not in shown
+    output = run_pytest(suite, "-m", "quick")
+    assert "1 passed" in output
+    assert "left to make nightly" not in output

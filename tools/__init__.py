@@ -1,1 +1,1 @@
-"""What builds the documentation, beside mkdocs: hooks that `mkdocs.yml` names."""
+"""Tools of the documentation: mkdocs hooks, screenshots and the layer diagram."""

@@ -1,4 +1,4 @@
-"""Extension of griffe: docstrings as this package writes them, made fit for a page."""
+"""griffe extension: adapt the docstrings of this package to Markdown pages."""
 
 import re
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import griffe
 
 STAR = re.compile(r"(?<=[xyΦ])\*(?!\*)")
-"""As in y*(x), of which Markdown would make emphasis."""
+"""The star of y*(x), which Markdown would interpret as emphasis."""
 EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
-"""griffe knows a section with doctests by the plural alone."""
+"""The heading of doctests; griffe recognises only the plural."""
 
 
 class Docstrings(griffe.Extension):
-    """Write y∗ for y*, and "Examples" above doctests."""
+    """An extension that replaces y* by y∗ and "Example" by "Examples"."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Look at every docstring once."""
+        """Rewrite the docstring of an object."""
         if obj.docstring:
             text = STAR.sub("∗", obj.docstring.value)
             obj.docstring.value = EXAMPLE.sub(r"\1Examples:", text)

@@ -1,7 +1,7 @@
-"""The picture of the layers, drawn from the imports: python -m tools.layers.
+"""The diagram of the layers, drawn from the imports: python -m tools.layers.
 
-A row is a package, from the top layer to the lowest, with the first line of its own
-documentation. A curve leads from a package to each that it imports, always downwards.
+A row is a package, from the top layer to the lowest, with the first line of its
+docstring. A curve connects a package with each package that it imports.
 """
 
 import ast
@@ -14,26 +14,26 @@ import grimp
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "images" / "layers.svg"
 ROW, LEFT, WIDTH, CURVE = 34, 20, 700, 26
-"""In pixels: the height of a row, its left edge and width, the reach of a curve."""
+"""Pixels: height, left edge and width of a row, and extent of a curve."""
 
 
 def layers() -> list[str]:
-    """Return the names of the layers, from top to bottom, as the contract has them."""
+    """Return the names of the layers in the import contract, from top to bottom."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contract = settings["tool"]["importlinter"]["contracts"][0]
     return [name.removeprefix("fedbilevel.") for name in contract["layers"]]
 
 
 def imports() -> set[tuple[str, str]]:
-    """Return which package of the contract imports which other."""
+    """Return the imports between packages of the contract: (importer, imported)."""
     graph = grimp.build_graph("fedbilevel")
     known = set(layers())
-    found = {
+    pairs = {
         (_package(module), _package(other))
         for module in graph.modules
         for other in graph.find_modules_directly_imported_by(module)
     }
-    return {ends for ends in found if ends[0] != ends[1] and known.issuperset(ends)}
+    return {pair for pair in pairs if pair[0] != pair[1] and known.issuperset(pair)}
 
 
 def _package(module: str) -> str:
@@ -41,16 +41,16 @@ def _package(module: str) -> str:
 
 
 def about(layer: str) -> str:
-    """Return the first line of a package's documentation."""
+    """Return the first line of a package's docstring."""
     file = ROOT / "src" / "fedbilevel" / layer / "__init__.py"
-    words = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-    return words.partition("\n")[0].rstrip(".")
+    docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    return docstring.partition("\n")[0].rstrip(".")
 
 
 def picture() -> str:
-    """Return the picture, as SVG."""
+    """Return the diagram as SVG."""
     names = layers()
-    middle = {name: 20 + ROW * (place + 0.5) for place, name in enumerate(names)}
+    middle = {name: 20 + ROW * (index + 0.5) for index, name in enumerate(names)}
     right = LEFT + WIDTH
     parts = []
     for name in names:

@@ -1,6 +1,6 @@
-"""Hook: a public name without an entry in the API reference is a warning.
+"""mkdocs hook: warn about public names without an entry in the API reference.
 
-`mkdocs build --strict` fails for a warning. Names are read from the source, so nothing
+`mkdocs build --strict` fails on a warning. Names are read from the source, so nothing
 is imported.
 """
 
@@ -19,36 +19,36 @@ WHOLE = (
     "fedbilevel.pictures",
     "fedbilevel.tracking",
 )
-"""Modules, and packages with all of theirs, of which all that does not begin with an
-underscore is public, unless the package has an `__all__`."""
+"""Modules and packages in which every name without a leading underscore is public,
+unless the package has an `__all__`."""
 ANCHOR = re.compile(rf'\bid="({PACKAGE}\.[\w.]+)"')
 
 _anchors: set[str] = set()
 
 
 def on_pre_build(**_: Any) -> None:
-    """Forget an earlier build, as `mkdocs serve` makes many."""
+    """Clear the entries of an earlier build, since `mkdocs serve` builds repeatedly."""
     _anchors.clear()
 
 
 def on_page_content(html: str, **_: Any) -> None:
-    """Remember what a page has an entry for."""
+    """Record the entries of a page."""
     _anchors.update(ANCHOR.findall(html))
 
 
 def on_post_build(**_: Any) -> None:
-    """Name what is missing."""
+    """Warn about missing entries."""
     for name in sorted(set(public_names()) - _anchors):
         LOG.warning(
-            "%s is public and has no entry in the API reference; "
-            "add `::: %s` to a page under docs/reference.",
+            "%s is public and has no entry in the API reference. "
+            "Add `::: %s` to a page under docs/reference.",
             name,
             name,
         )
 
 
 def public_names(source: Path = SOURCE) -> Iterator[str]:
-    """Yield every public name: what an `__all__` lists, and all of `WHOLE`."""
+    """Yield every public name: those in an `__all__`, and all names of `WHOLE`."""
     for file in sorted((source / PACKAGE).rglob("__init__.py*")):
         module = ".".join(file.parent.relative_to(source).parts)
         for name in _listed(file):

@@ -1,4 +1,4 @@
-"""A command in a terminal of its own, read as it is shown."""
+"""Run a command in a pseudo-terminal and read its output."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ def shown(
     environment: Mapping[str, str],
     columns: int,
 ) -> Iterator[bytes]:
-    """Type a command in a terminal, and yield what it shows, piece by piece.
+    """Run a command in a pseudo-terminal, and yield its output in pieces.
 
     Raises:
         CalledProcessError: if the command fails.
@@ -32,7 +32,7 @@ def shown(
     while True:
         try:
             yield os.read(leader, 4096)
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # Linux raises it when the other side is closed
             break
     os.close(leader)
     if process.wait():

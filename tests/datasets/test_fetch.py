@@ -82,7 +82,7 @@ def test_only_the_data_are_kept_and_they_are_fetched_once(origin):
     assert line.startswith("3 + 3 × 2, 2 classes, in .data/tiny (0.0 MB in ")
     assert names_fetched() == ["a.txt"]
     again = fetch_data.fetch(origin._replace(command=["no-such-program"]))
-    assert again == "3 + 3 × 2, 2 classes, in .data/tiny (there already)"
+    assert again == "3 + 3 × 2, 2 classes, in .data/tiny (exists)"
 
 
 def test_a_damaged_file_is_fetched_again(origin):
@@ -118,9 +118,9 @@ def test_packages_of_other_kinds_are_unpacked(origin, tmp_path, make, unpack):
         ({"command": ["no-such-program"]}, "no-such-program is not installed"),
         (
             {"command": [sys.executable, "-c", "raise SystemExit('no network')"]},
-            "failed, and said: no network",
+            "failed: no network",
         ),
-        ({"command": [sys.executable, "-c", ""]}, "left 0 files, not one"),
+        ({"command": [sys.executable, "-c", ""]}, "downloaded 0 files, expected one"),
         ({"inside": "elsewhere"}, "elsewhere/a.txt"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_set_that_cannot_be_fetched_gets_a_sentence_and_the_others_are_fetched
         fetch_data.main()
     assert caught.value.code == 1
     bad, good = capsys.readouterr().out.splitlines()
-    assert bad.startswith("bad: not fetched: ")
+    assert bad.startswith("bad: not downloaded: ")
     assert message in bad
     assert good.startswith("tiny: 3 + 3 × 2")
 
@@ -159,4 +159,4 @@ def test_an_unknown_name_is_refused_with_the_known_ones(origin, monkeypatch, cap
     with pytest.raises(SystemExit) as caught:
         fetch_data.main()
     assert caught.value.code == 2
-    assert "no set is called tinny; choose from tiny" in capsys.readouterr().err
+    assert "unknown data set tinny; choose from tiny" in capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""The code blocks of a page, and a program that carries them out in their order.
+"""The code blocks of a page, and a program that runs them in order.
 
-`python tests/docs/pages.py PAGE` runs a page in the directory it is started in, as its
-reader would: Python in one interpreter, commands in a shell, and blocks that begin with
-a comment naming a file (`# ridge.py`) are written to that file. Sessions (`>>>`) must
-print what they say; a piece of an experiment file must be one that can be read.
+`python tests/docs/pages.py PAGE` runs a page in the current directory, as a reader
+would: Python in one interpreter, commands in a shell; blocks that begin with a comment
+with a file name (`# ridge.py`) are written to that file. Sessions (`>>>`) must print
+their quoted output; a part of an experiment file must be valid.
 """
 
 import doctest
@@ -22,19 +22,19 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
 FILE = re.compile(r"# (\S+\.(?:py|toml|yml))")
 RUN = re.compile(r"(fedbilevel|pytest|nvflare|openssl|tar|umask) |python [\w/]+\.py\b")
-"""What a command must begin with to be run: files are the page's own, or examples."""
-LEFT_ALONE = ("pip install ", "make ", "git clone ", "cd ")
-"""Commands about installing, which the machine that runs the tests has done."""
+"""The beginning of commands that are run; their files are the page's or examples."""
+SKIPPED = ("pip install ", "make ", "git clone ", "cd ")
+"""Commands of the installation, which the tests do not repeat."""
 
 
 class Fate(Enum):
-    """What becomes of a block."""
+    """The treatment of a block."""
 
     EXECUTED = "executed by Python"
-    SESSION = "executed by Python, and what it prints compared"
+    SESSION = "executed by Python, and its output compared"
     COMMANDS = "run by a shell"
     WRITTEN = "written to a file"
-    READ = "read as a piece of an experiment"
+    READ = "read as a part of an experiment"
     MARKED = "marked as not for tests"
     OUTPUT = "no code"
     UNKNOWN = "neither run nor marked"
@@ -44,10 +44,10 @@ class Block(NamedTuple):
     """A fenced block.
 
     Attributes:
-        line: of the page, where the fence opens, from 1.
-        language: the first word after the fence.
-        marked: whether the second is `notest`.
-        text: what it holds.
+        line: line number of the opening fence, from 1.
+        language: first word after the fence.
+        marked: True if the second word is `notest`.
+        text: content of the block.
     """
 
     line: int
@@ -57,19 +57,19 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The file that its first line names, if it does."""
-        named = FILE.fullmatch(self.text.split("\n", 1)[0].strip())
-        return named[1] if named else None
+        """The file name in the first line, or None."""
+        match = FILE.fullmatch(self.text.split("\n", 1)[0].strip())
+        return match[1] if match else None
 
     @property
     def commands(self) -> str:
-        """What a shell is to run, without prompts, output and what is left alone."""
+        """The commands for a shell, without prompts, output and skipped commands."""
         lines = _commands(self.text, prompted=self.language == "console")
-        return "\n".join(line for line in lines if not line.startswith(LEFT_ALONE))
+        return "\n".join(line for line in lines if not line.startswith(SKIPPED))
 
     @property
     def fate(self) -> Fate:
-        """What becomes of it."""
+        """The treatment of the block."""
         if self.marked:
             return Fate.MARKED
         if self.language in ("", "text", "json"):
@@ -89,20 +89,21 @@ class Block(NamedTuple):
 def blocks(page: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page's text."""
     opening: re.Match[str] | None = None
-    began, inside = 0, list[str]()
+    start, lines = 0, list[str]()
     for number, line in enumerate(page.splitlines(), start=1):
         fence = FENCE.match(line)
         if opening is None:
             if fence:
-                opening, began, inside = fence, number, []
+                opening, start, lines = fence, number, []
         elif (
             fence and not fence["info"] and len(fence["marks"]) >= len(opening["marks"])
         ):
-            language, *words = opening["info"].split() or [""]
-            yield Block(began, language, words == ["notest"], "\n".join(inside) + "\n")
+            language, *options = opening["info"].split() or [""]
+            text = "\n".join(lines) + "\n"
+            yield Block(start, language, options == ["notest"], text)
             opening = None
         else:
-            inside.append(line.removeprefix(opening["indent"]))
+            lines.append(line.removeprefix(opening["indent"]))
 
 
 def _commands(text: str, prompted: bool) -> Iterator[str]:
@@ -119,8 +120,8 @@ def _commands(text: str, prompted: bool) -> Iterator[str]:
             yield line
 
 
-def run_experiment(page: Path) -> None:
-    """Do what the page says, in its order, in this directory and interpreter."""
+def run_page(page: Path) -> None:
+    """Run the blocks of a page in order, in this directory and interpreter."""
     namespace = sys.modules["__main__"].__dict__
     for block in blocks(page.read_text()):
         match block.fate:
@@ -130,21 +131,21 @@ def run_experiment(page: Path) -> None:
             case Fate.COMMANDS if block.commands:
                 sys.stdout.flush()
                 command = ["bash", "-euo", "pipefail", "-c", block.commands]
-                # nvflare notes at home which certificates were asked for.
+                # nvflare writes its certificate requests to the home directory.
                 home = {"HOME": os.getcwd()} if "nvflare" in block.commands else {}
                 subprocess.run(command, check=True, env=os.environ | home)
             case Fate.EXECUTED:
-                # Empty lines before it, so that a traceback names the page's line.
+                # Leading empty lines, so that a traceback has the page's line numbers.
                 program = "\n" * block.line + block.text
                 exec(compile(program, page, "exec", dont_inherit=True), namespace)
             case Fate.SESSION:
                 compare(block, page, namespace)
             case Fate.READ:
-                read_piece(block.text)
+                read_part(block.text)
 
 
 def compare(block: Block, page: Path, namespace: dict[str, Any]) -> None:
-    """Hold a session to what it prints."""
+    """Run a session, and compare its output."""
     test = doctest.DocTestParser().get_doctest(
         block.text, namespace, page.name, str(page), block.line
     )
@@ -155,21 +156,21 @@ def compare(block: Block, page: Path, namespace: dict[str, Any]) -> None:
     namespace.update(test.globs)
 
 
-def read_piece(text: str) -> None:
-    """Read a piece of an experiment file, completed by the simplest algorithm."""
-    # Here, so that finding the blocks of a page loads no JAX.
+def read_part(text: str) -> None:
+    """Read a part of an experiment file, completed by the simplest algorithm."""
+    # Imported here, so that parsing a page does not import JAX.
     import tomli_w
 
     from fedbilevel.experiments.files.read import read_experiment
 
-    asked = tomllib.loads(text)
+    experiment = tomllib.loads(text)
     simplest = {"name": "FedBiO", "learning_rate": 0.1}
-    asked["algorithm"] = simplest | asked.get("algorithm", {})
-    piece = Path("piece.toml")
-    piece.write_text(tomli_w.dumps(asked))
-    read_experiment(piece)
+    experiment["algorithm"] = simplest | experiment.get("algorithm", {})
+    file = Path("part.toml")
+    file.write_text(tomli_w.dumps(experiment))
+    read_experiment(file)
 
 
 if __name__ == "__main__":
     sys.path[0] = ""  # as for a program in this directory
-    run_experiment(Path(sys.argv[1]))
+    run_page(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Every code block of the documentation is run, or marked as one that is not."""
+"""Tests that every code block of the documentation is run or marked `notest`."""
 
 import ast
 import doctest
@@ -21,7 +21,7 @@ from tests.waiting import HANG
 
 NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
 BY_DAY = {"docs/how-to/data.md", "docs/extending/algorithm.md"}
-"""Pages that are run by day; a change of another runs that page by its name (-k)."""
+"""Pages that `make check` runs. After a change of another page, run it with -k."""
 
 
 def name(page: Path) -> str:
@@ -29,10 +29,10 @@ def name(page: Path) -> str:
 
 
 def readers_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of somebody who has installed the package.
+    """Return the environment of a user who has installed the package.
 
     It has `fedbilevel` and `python` of this interpreter and the data of this checkout.
-    Programs are compiled quickly, for one device as on most machines.
+    Programs are compiled without optimisation, for one device as on most machines.
     """
     shim = directory / "fedbilevel"
     directory.mkdir()
@@ -47,8 +47,8 @@ def readers_environment(directory: Path) -> dict[str, str]:
     }
 
 
-def read(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Do in an empty directory what a page says."""
+def run_page(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page in an empty directory."""
     environment = readers_environment(directory / "bin")
     desk = directory / "desk"
     desk.mkdir()
@@ -67,57 +67,59 @@ def read(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_code_block_is_run_or_marked(page):
-    stray = [
+    unknown = [
         f"{name(page)}:{block.line}"
         for block in pages.blocks(page.read_text())
         if block.fate == Fate.UNKNOWN
     ]
-    assert not stray, "run these, or write `notest` after the block's language"
+    assert not unknown, "run these, or write `notest` after the block's language"
 
 
 def modules_of(program: str) -> Iterator[str]:
-    """Yield what a program imports of the package, and what it takes from `fb`."""
+    """Yield the names that a program imports from the package or takes from `fb`."""
     for node in ast.walk(ast.parse(program)):
         match node:
             case ast.ImportFrom(module=str(module)) if module.startswith("fedbilevel"):
-                yield from (f"{module}.{one.name}" for one in node.names)
+                yield from (f"{module}.{alias.name}" for alias in node.names)
             case ast.Attribute(value=ast.Name(id="fb"), attr=attribute):
                 yield f"fedbilevel.{attribute}"
 
 
+def check_names(program: str) -> None:
+    for name in modules_of(program):
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_what_a_page_names_is_there(page):
-    # The small version of running the page, which most are left to the night for.
+def test_the_names_of_a_page_exist(page):
+    # The small version of running the page, which only `make nightly` does for most.
     for block in pages.blocks(page.read_text()):
         if block.marked:
             continue
         if block.language == "python":
             session = doctest.DocTestParser().get_examples(block.text)
-            program = "".join(one.source for one in session) or block.text
-            for found in modules_of(program):
-                module, _, attribute = found.rpartition(".")
-                assert hasattr(import_module(module), attribute), found
+            program = "".join(example.source for example in session) or block.text
+            check_names(program)
         elif block.language == "toml":
             tomllib.loads(block.text)
         elif block.language in ("bash", "console"):
             for line in block.commands.splitlines():
-                program, *words = line.split()
-                if program == "fedbilevel" and words[0] != "--help":
-                    assert words[0] in COMMANDS, line
+                program, *arguments = line.split()
+                if program == "fedbilevel" and arguments[0] != "--help":
+                    assert arguments[0] in COMMANDS, line
 
 
 @pytest.mark.parametrize("name", sorted(NIGHTLY_DOCTESTS))
-def test_what_an_example_that_is_left_to_the_night_names_is_there(name):
+def test_the_names_of_a_nightly_doctest_exist(name):
     module, _, attribute = f"fedbilevel.{name}".rpartition(".")
     text = getattr(import_module(module), attribute).__doc__
     examples = doctest.DocTestParser().get_examples(text)
     assert examples
-    for found in modules_of("".join(one.source for one in examples)):
-        module, _, attribute = found.rpartition(".")
-        assert hasattr(import_module(module), attribute), found
+    check_names("".join(example.source for example in examples))
 
 
-# The README's programs and what they print: tests/test_readme.py.
+# tests/test_readme.py runs the README's programs.
 @pytest.mark.process
 @pytest.mark.parametrize(
     "page",
@@ -129,8 +131,8 @@ def test_what_an_example_that_is_left_to_the_night_names_is_there(name):
     ids=lambda page: name(page),
 )
 def test_a_page_does_what_it_says(page, tmp_path):
-    done = read(page, tmp_path)
-    assert done.returncode == 0, done.stderr
+    process = run_page(page, tmp_path)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.process
@@ -140,7 +142,7 @@ def test_blocks_run_in_the_order_of_the_page(tmp_path):
 Text.
 
 ```python
-# own.py
+# custom.py
 NUMBER = 3
 print("number", NUMBER)
 ```
@@ -148,7 +150,7 @@ print("number", NUMBER)
 1. A step:
 
     ```python
-    from own import NUMBER
+    from custom import NUMBER
     ```
 
 ```toml
@@ -157,7 +159,7 @@ rounds = 2
 ```
 
 ```bash
-python own.py
+python custom.py
 ```
 
 ```console
@@ -188,9 +190,9 @@ from pathlib import Path
 print("sum", total + Path("first.toml").read_text().count("2"))
 ```
 """)
-    done = read(page, tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    process = run_page(page, tmp_path)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
     assert lines[:2] == ["number 3", "number 3"]  # imported, and run by itself
     assert any('"python"' in line for line in lines)  # the doctor's answer
     assert lines[-1] == "sum 5"
@@ -213,23 +215,23 @@ print("sum", total + Path("first.toml").read_text().count("2"))
 def test_a_block_that_fails_fails_its_page(block, reason, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(block)
-    done = read(page, tmp_path)
-    assert done.returncode != 0
-    assert reason in done.stderr
+    process = run_page(page, tmp_path)
+    assert process.returncode != 0
+    assert reason in process.stderr
 
 
 @pytest.mark.parametrize(
     ("language", "text", "fate"),
     [
         ("python", "print(1)\n", Fate.EXECUTED),
-        ("python", "# own.py\nprint(1)\n", Fate.WRITTEN),
-        ("python", "# own.py, later\nprint(1)\n", Fate.EXECUTED),
+        ("python", "# custom.py\nprint(1)\n", Fate.WRITTEN),
+        ("python", "# custom.py, later\nprint(1)\n", Fate.EXECUTED),
         ("python", ">>> print(1)\n1\n", Fate.SESSION),
         ("toml", "rounds = 2\n", Fate.READ),
-        ("toml", "# own.toml\nrounds = 2\n", Fate.WRITTEN),
+        ("toml", "# custom.toml\nrounds = 2\n", Fate.WRITTEN),
         ("bash", "fedbilevel doctor\n", Fate.COMMANDS),
         ("bash", "make setup   # all\npip install jax\n", Fate.COMMANDS),
-        ("bash", "python own.py\npython examples/first.py\n", Fate.COMMANDS),
+        ("bash", "python custom.py\npython examples/first.py\n", Fate.COMMANDS),
         ("bash", "python -m benchmarks.tasks\n", Fate.UNKNOWN),
         ("bash", "curl somewhere\n", Fate.UNKNOWN),
         ("bash", "fedbilevel doctor\nrm -r runs\n", Fate.UNKNOWN),
@@ -237,6 +239,8 @@ def test_a_block_that_fails_fails_its_page(block, reason, tmp_path):
         ("", "round 1\n", Fate.OUTPUT),
     ],
 )
-def test_what_becomes_of_a_block_follows_from_its_first_words(language, text, fate):
+def test_the_treatment_of_a_block_follows_from_its_language_and_text(
+    language, text, fate
+):
     assert Block(1, language, False, text).fate == fate
     assert Block(1, language, True, text).fate == Fate.MARKED

@@ -1,4 +1,4 @@
-"""The picture of the layers shows the layers, and imports that lead downwards."""
+"""Tests of the diagram of the layers, and that imports go downwards."""
 
 from tools.layers import PICTURE, imports, layers, picture
 
@@ -8,5 +8,5 @@ def test_the_picture_is_of_this_code():
 
 
 def test_no_import_leads_upwards():
-    place = {name: number for number, name in enumerate(layers())}
-    assert [ends for ends in imports() if place[ends[0]] > place[ends[1]]] == []
+    position = {name: number for number, name in enumerate(layers())}
+    assert [pair for pair in imports() if position[pair[0]] > position[pair[1]]] == []

@@ -1,4 +1,4 @@
-"""Wide content scrolls or wraps, and figures can be read in dark mode."""
+"""Tests of the stylesheet: wide content scrolls or wraps, and dark mode."""
 
 import re
 
@@ -11,21 +11,21 @@ DOCS = ROOT / "docs"
 STYLES = DOCS / "stylesheets" / "extra.css"
 IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)(\{ \.as-it-is \})?")
 FIGURES = [
-    (page, target, bool(kept))
+    (page, target, bool(as_it_is))
     for page in sorted(DOCS.rglob("*.md"))
-    for target, kept in IMAGE.findall(page.read_text())
+    for target, as_it_is in IMAGE.findall(page.read_text())
 ]
 
 
 def rule(selector: str) -> str:
-    """Return what the stylesheet declares for a selector."""
+    """Return the declarations of a selector in the stylesheet."""
     text = re.sub(r"/\*.*?\*/", "", STYLES.read_text(), flags=re.DOTALL)
-    found = [
+    matches = [
         declarations
         for selectors, declarations in re.findall(r"([^{}]+)\{([^{}]*)\}", text)
-        if selector in [one.strip() for one in selectors.split(",")]
+        if selector in [text.strip() for text in selectors.split(",")]
     ]
-    return "".join(found)
+    return "".join(matches)
 
 
 def test_the_site_has_the_stylesheet():
@@ -54,9 +54,9 @@ def test_every_figure_is_treated_in_dark_mode():
     assert "invert" in rule(f'{dark}img[src$=".svg"]:not(.as-it-is)')
     assert "brightness" in rule(f"{dark}img.as-it-is")
     assert len(FIGURES) > 15
-    for page, target, kept in FIGURES:
-        if kept:
+    for page, target, as_it_is in FIGURES:
+        if as_it_is:
             continue
-        # Inverting is for plots on white; other pictures are marked as they are.
+        # Only plots on white are inverted; other pictures have the class as-it-is.
         assert target.endswith(".svg"), f"{page}: {target}"
         assert "fill: #ffffff" in (page.parent / target).read_text(), target

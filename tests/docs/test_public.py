@@ -1,4 +1,4 @@
-"""What readers are told to import is public: named by a package's `__all__`."""
+"""Tests that the documentation imports only names in a package's `__all__`."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 from tools.public_names import public_names
 
 WHOLE = ("fedbilevel.picture", "fedbilevel.tracking")
-"""Packages whose modules are public as well."""
+"""Packages whose modules are public too."""
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -20,16 +20,16 @@ IMPORT = re.compile(r"from (fedbilevel[\w.]*) import (\([^)]*\)|[^\n]*)")
 
 
 def private_imports(text: str, public: set[str]) -> list[str]:
-    found = []
+    private = []
     for module, names in IMPORT.findall(text):
         if module.startswith(WHOLE):
             continue
         for name in re.findall(r"\w+", re.sub(r" as \w+", "", names)):
             full = f"{module}.{name}"
-            package = any(one.startswith(f"{full}.") for one in public)
+            package = any(other.startswith(f"{full}.") for other in public)
             if full not in public and not package:
-                found.append(full)
-    return found
+                private.append(full)
+    return private
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""Tables that results.md shows are those that `benchmarks.tasks` has written."""
+"""Tests that the tables of results.md are those that `benchmarks.tasks` wrote."""
 
 from pathlib import Path
 
@@ -17,5 +17,5 @@ def test_a_table_is_the_one_that_was_written(table):
     assert table.read_text("utf-8").strip() in (DOCS / "results.md").read_text("utf-8")
 
 
-def test_all_kinds_of_tables_are_shown():
+def test_all_tables_are_shown():
     assert len(TABLES) == 7

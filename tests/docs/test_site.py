@@ -1,4 +1,4 @@
-"""The site is built strictly: links, anchors, and every public name has its entry."""
+"""Tests of the strict build of the site: links, anchors, and the API reference."""
 
 import os
 import re
@@ -33,14 +33,14 @@ def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     directory = tmp_path_factory.mktemp("built") / "html"
-    done = build(ROOT, directory)
-    assert done.returncode == 0, done.stderr
+    process = build(ROOT, directory)
+    assert process.returncode == 0, process.stderr
     return directory
 
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a copy of all that the site is built from."""
+    """Return a copy of the sources of the site."""
     for part in PARTS:
         if (ROOT / part).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
@@ -66,7 +66,7 @@ def test_formulas_are_drawn_as_mathml(site):
     assert "arithmatex" not in page
 
 
-def test_an_entry_is_what_a_reader_wants_to_see(site):
+def test_an_entry_has_an_anchor_and_examples(site):
     page = (site / "reference" / "algorithms" / "index.html").read_text()
     assert 'id="fedbilevel.LocalBSGM"' in page
     assert '<span class="doc-section-title">Examples:</span>' in page
@@ -99,21 +99,21 @@ MISTAKES = {
     "missing",
     [
         pytest.param(["an entry", "a link"], id="an entry, a link"),
-        *(pytest.param([one], id=one) for one in MISTAKES),
+        *(pytest.param([mistake], id=mistake) for mistake in MISTAKES),
     ],
 )
-def test_the_build_fails_where_something_is_missing(project, tmp_path, missing):
+def test_the_build_fails_if_something_is_missing(project, tmp_path, missing):
     for file, old, new, _ in map(MISTAKES.__getitem__, missing):
         text = (project / file).read_text()
         assert old in text
         (project / file).write_text(text.replace(old, new))
-    done = build(project, tmp_path / "html")
-    assert done.returncode != 0
-    for warning in (words for one in missing for words in MISTAKES[one][-1]):
-        assert warning in done.stderr
+    process = build(project, tmp_path / "html")
+    assert process.returncode != 0
+    for warning in (text for mistake in missing for text in MISTAKES[mistake][-1]):
+        assert warning in process.stderr
 
 
-def test_public_names_are_those_that_the_package_says():
+def test_public_names_include_those_of_all_packages():
     import fedbilevel
     from fedbilevel import datasets, metrics, problems, theory
 
@@ -124,12 +124,12 @@ def test_public_names_are_those_that_the_package_says():
     assert "fedbilevel.experiments.schema.Experiment" in names
 
 
-def test_what_the_readme_links_to_is_there():
+def test_the_links_of_the_readme_exist():
     text = (ROOT / "README.md").read_text()
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", prose)
-    named = re.findall(r"`((?:docs|tests|benchmarks)/[\w./-]+)`", text)
+    paths = re.findall(r"`((?:docs|tests|benchmarks)/[\w./-]+)`", text)
     assert links
-    assert named
-    for path in links + named:
+    assert paths
+    for path in links + paths:
         assert (ROOT / path).exists(), path

@@ -133,7 +133,7 @@ def test_benchopt_runs_the_solver_with_one_device_and_with_several(benchmark):
         check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    assert "31 devices cannot each have a sample" in process.stdout
+    assert "devices=31 exceeds the number of samples" in process.stdout
     results = pd.read_parquet(benchmark / "outputs" / "found.parquet")
     assert results["solver_name"].str.startswith("LocalBSGVRM[").all()
     curves = results.groupby("p_solver_devices")["objective_value"]

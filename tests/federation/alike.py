@@ -93,7 +93,9 @@ class ByHand:
             pairs = zip(shares, leaves, strict=True)
             return jnp.asarray(sum(share * np.asarray(leaf) for share, leaf in pairs))
 
-        received = [phase.decode_upload(item.upload, downlink) for item in results.values()]
+        received = [
+            phase.decode_upload(item.upload, downlink) for item in results.values()
+        ]
         upload = jax.tree.map(mean, *received)
         self.server = jax.tree.map(
             lambda new, old: jnp.asarray(new, old.dtype),

@@ -355,7 +355,9 @@ def columns() -> list[Case]:
         "y": np.zeros((3, 1), np.float32),
     }
     return [
-        Case("y of shape [3, 1]", partial(runs, **arguments), "broadcast with labels of")
+        Case(
+            "y of shape [3, 1]", partial(runs, **arguments), "broadcast with labels of"
+        )
     ]
 
 

@@ -16,12 +16,13 @@ with safe_import_context() as import_ctx:
 def mean_over_samples(oracle):
     """Return a loss of (x, y, sample numbers) from the benchmark's oracle.
 
-    The benchmark's oracles read samples that lie side by side, from `start` on. One
-    sample at a time, any device can hold any of them, and draws them independently.
+    The oracles read contiguous samples from `start` on. This loss calls them
+    for one sample at a time, so that a device can hold any samples and draw them
+    independently.
     """
 
     def loss(x, y, samples):
-        values = jax.vmap(lambda one: oracle(y, x, start=one, batch_size=1))(samples)
+        values = jax.vmap(lambda i: oracle(y, x, start=i, batch_size=1))(samples)
         return jnp.mean(values)
 
     return loss
@@ -31,23 +32,24 @@ class Solver(BaseSolver):
     """Local bilevel stochastic gradient with momentum-based variance reduction.
 
     H. Gao, "On the Convergence of Momentum-Based Algorithms for Federated Bilevel
-    Optimization Problems", Algorithm 2, as fedbilevel has it. The benchmark is of one
-    machine: with `devices=1`, one device holds all samples and nothing is averaged.
-    With more, samples are dealt at random to devices that are simulated on the same
-    machine and average every `local_steps` steps.
+    Optimization Problems", Algorithm 2, in the implementation of fedbilevel. The
+    benchmark runs on one machine: with `devices=1`, one device holds all samples and
+    nothing is averaged. With more devices, samples are partitioned at random among
+    devices that are simulated on the same machine and average every `local_steps`
+    steps.
     """
 
     name = "LocalBSGVRM"
     requirements: ClassVar = ["pip::fedbilevel"]
 
-    # As patient as the benchmark's own solvers.
+    # The same patience as the benchmark's solvers.
     stopping_criterion = SufficientProgressCriterion(
         patience=12_800, strategy="callback"
     )
 
-    # step_size, outer_ratio, n_hia_steps, batch_size, eval_freq and random_state mean
-    # what they mean in the benchmark's own solvers. The share of the past that an
-    # estimate forgets is `forget`, αη² = βη² of the paper.
+    # step_size, outer_ratio, n_hia_steps, batch_size, eval_freq and random_state have
+    # the meaning of the benchmark's solvers. `forget` is the weight αη² = βη² that an
+    # estimate removes from its past.
     parameters: ClassVar = {
         "step_size": [0.1],
         "outer_ratio": [1.0],
@@ -62,13 +64,13 @@ class Solver(BaseSolver):
 
     @staticmethod
     def get_next(stop_val):
-        """Evaluate every `eval_freq` steps."""
+        """Return the next evaluation: one more block of `eval_freq` steps."""
         return stop_val + 1
 
     def skip(self, n_inner_samples, n_outer_samples, **_):
-        """Refuse more devices than there are samples to deal."""
+        """Return whether to skip a setting with more devices than samples."""
         if self.devices > min(n_inner_samples, n_outer_samples):
-            return True, f"{self.devices} devices cannot each have a sample"
+            return True, f"devices={self.devices} exceeds the number of samples"
         return False, None
 
     def set_objective(
@@ -80,18 +82,18 @@ class Solver(BaseSolver):
         inner_var0,
         outer_var0,
     ):
-        """Deal the samples and compile the rounds."""
+        """Partition the samples and compile the rounds."""
         generator = np.random.default_rng(self.random_state)
 
-        def deal(count):
-            dealt = np.array_split(generator.permutation(count), self.devices)
-            return [part.astype(np.int32) for part in dealt]
+        def partition(count):
+            parts = np.array_split(generator.permutation(count), self.devices)
+            return [part.astype(np.int32) for part in parts]
 
         self.problem = fb.BilevelProblem(
             mean_over_samples(f_outer), mean_over_samples(f_inner)
         )
-        held = map(fb.LocalExamples, deal(n_outer_samples), deal(n_inner_samples))
-        self.held = fb.InMemoryDevices(list(held))
+        upper, lower = partition(n_outer_samples), partition(n_inner_samples)
+        self.federation = fb.InMemoryDevices(list(map(fb.LocalExamples, upper, lower)))
         self.algorithm = fb.LocalBSGVRM(
             learning_rate=self.step_size,
             hypergradient=fb.NeumannSeries(self.n_hia_steps, self.step_size),
@@ -103,27 +105,27 @@ class Solver(BaseSolver):
             opening_batch_size=self.batch_size,
         )
         self.start = outer_var0, inner_var0
-        # The first and a later round are compiled before time is taken.
+        # Compile the first and a later round before the timing starts.
         self.run_once(2)
 
     def run(self, callback):
-        """Run rounds until the benchmark has seen enough."""
+        """Run rounds until the benchmark's stopping criterion is met."""
         self.outer_var, self.inner_var = self.start
         rounds = fb.run(
             self.problem,
             self.algorithm,
-            self.held,
+            self.federation,
             *self.start,
             rounds=2**31 - 1,
             seed=self.random_state,
         )
-        a_time = max(1, self.eval_freq // self.local_steps)
+        rounds_per_evaluation = max(1, self.eval_freq // self.local_steps)
         while callback():
-            for _ in range(a_time):
-                done = next(rounds)
-            self.outer_var, self.inner_var = done.x, done.y
+            for _ in range(rounds_per_evaluation):
+                last = next(rounds)
+            self.outer_var, self.inner_var = last.x, last.y
         rounds.close()
 
     def get_result(self):
-        """Return both variables, under the benchmark's names."""
+        """Return both variables by the benchmark's names."""
         return {"inner_var": self.inner_var, "outer_var": self.outer_var}

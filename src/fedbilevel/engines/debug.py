@@ -102,7 +102,9 @@ class DebugSimulation:
                 replies.append(_Reply(index, received, infos, after))
             if phase.is_compared and job.limits.distance is not None:
                 ways = [
-                    jax.vmap(phase.deviations, in_axes=(0, None))(reply.received, downlink)
+                    jax.vmap(phase.deviations, in_axes=(0, None))(
+                        reply.received, downlink
+                    )
                     for reply in replies
                 ]
                 indices = [reply.row for reply in replies]

@@ -203,7 +203,11 @@ def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
 
 
 def _of_field(
-    algorithm: Any, name: str, declaration: Declaration, curvature: float, largest: float
+    algorithm: Any,
+    name: str,
+    declaration: Declaration,
+    curvature: float,
+    largest: float,
 ) -> Sequence[Setting]:
     value = getattr(algorithm, name)
     if isinstance(value, NeumannSeries):

@@ -1,4 +1,4 @@
-"""Four problems such as users state themselves, each two losses and some data."""
+"""Four custom problems, each with two losses and some data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +15,10 @@ DEVICES = 4
 
 
 def ridge() -> Task:
-    """One penalty of a linear model of scikit-learn's diabetes data."""
+    """Return a task: one penalty of a linear model, scikit-learn's diabetes data."""
     data = load_diabetes()
-    features = _standard(data.data)
-    target = _standard(data.target)
+    features = _standardise(data.data)
+    target = _standardise(data.target)
 
     def error(y: Any, batch: Any) -> Any:
         rows, values = batch
@@ -29,11 +29,11 @@ def ridge() -> Task:
         lower_loss=lambda x, y, batch: error(y, batch) + jnp.exp(x) * jnp.sum(y**2),
     )
     start = jnp.zeros(()), jnp.zeros(features.shape[1])
-    return Task(problem, _dealt((features, target), upper=0.5), *start, {})
+    return Task(problem, _partition((features, target), upper=0.5), *start, {})
 
 
 def fairness() -> Task:
-    """A weight for each of three groups; a large validation loss counts more."""
+    """Return a task: weights of three groups, squared validation losses."""
     generator = np.random.default_rng(0)
     group = generator.choice(3, 2_000, p=[0.8, 0.15, 0.05])
     features = generator.normal(size=(len(group), 6))
@@ -55,11 +55,11 @@ def fairness() -> Task:
         lower_loss=lower_loss,
     )
     arrays = features.astype(np.float32), label, group.astype(np.int32)
-    return Task(problem, _dealt(arrays, upper=0.3), jnp.zeros(3), jnp.zeros(6), {})
+    return Task(problem, _partition(arrays, upper=0.3), jnp.zeros(3), jnp.zeros(6), {})
 
 
 def weight_decay() -> Task:
-    """A penalty for each layer of a network on digits; its loss is not convex."""
+    """Return a task: a penalty for each layer of a network, a non-convex loss."""
     data = load_digits()
     rows = np.random.default_rng(0).permutation(len(data.target))[:600]
     features = (data.data[rows] / 16).astype(np.float32)
@@ -73,8 +73,8 @@ def weight_decay() -> Task:
     def error(y: Any, batch: Any) -> Any:
         rows, labels = batch
         scores = jax.nn.log_softmax(jnp.tanh(rows @ y["hidden"]) @ y["output"])
-        right = jnp.take_along_axis(scores, labels[:, None], axis=1)
-        return -jnp.mean(right)
+        chosen = jnp.take_along_axis(scores, labels[:, None], axis=1)
+        return -jnp.mean(chosen)
 
     def lower_loss(x: Any, y: Any, batch: Any) -> Any:
         sizes = jax.tree.map(lambda leaf: jnp.sum(leaf**2), y)
@@ -85,17 +85,17 @@ def weight_decay() -> Task:
         upper_loss=lambda x, y, batch: error(y, batch), lower_loss=lower_loss
     )
     decay = {name: jnp.asarray(np.log(1e-2), jnp.float32) for name in start}
-    return Task(problem, _dealt((features, labels), upper=0.5), decay, start, {})
+    return Task(problem, _partition((features, labels), upper=0.5), decay, start, {})
 
 
 def instruments() -> Task:
-    """A weight for each of six instruments: docs/tutorials/own-problem.md."""
+    """Return the task of docs/tutorials/custom-problem.md: six instrument weights."""
     generator = np.random.default_rng(0)
-    truth = generator.normal(size=5)
+    coefficients = generator.normal(size=5)
     count = 4 * 360
     instrument = np.tile(np.repeat(np.arange(6), 60), 4)
     symptoms = generator.normal(size=(count, 5))
-    level = symptoms @ truth + 0.5 * generator.normal(size=count)
+    level = symptoms @ coefficients + 0.5 * generator.normal(size=count)
     checked = np.arange(count) % 4 == 0
     reading = np.where((instrument == 2) & ~checked, -level, level)
     noise = 4 * generator.normal(size=count)
@@ -117,14 +117,14 @@ def instruments() -> Task:
         lower_loss=lower_loss,
     )
     hospitals = np.arange(count) // 360
-    held = [
+    examples = [
         LocalExamples(
             upper=tuple(a[(hospitals == k) & checked] for a in arrays),
             lower=tuple(a[(hospitals == k) & ~checked] for a in arrays),
         )
         for k in range(DEVICES)
     ]
-    return Task(problem, InMemoryDevices(held), jnp.zeros(6), jnp.zeros(5), {})
+    return Task(problem, InMemoryDevices(examples), jnp.zeros(6), jnp.zeros(5), {})
 
 
 PROBLEMS: dict[str, Callable[[], Task]] = {
@@ -135,20 +135,20 @@ PROBLEMS: dict[str, Callable[[], Task]] = {
 }
 
 
-def _standard(values: Any) -> Any:
+def _standardise(values: Any) -> Any:
     return ((values - values.mean(axis=0)) / values.std(axis=0)).astype(np.float32)
 
 
-def _dealt(arrays: tuple[np.ndarray, ...], upper: float) -> InMemoryDevices:
-    """Return devices with rows dealt at random, a part of them for the upper loss."""
+def _partition(arrays: tuple[np.ndarray, ...], upper: float) -> InMemoryDevices:
+    """Return devices with a random partition of rows, `upper` for the upper loss."""
     rows = np.random.default_rng(2).permutation(len(arrays[0]))
     parts = np.array_split(rows, DEVICES)
 
-    def held(part: np.ndarray) -> LocalExamples:
+    def local_examples(part: np.ndarray) -> LocalExamples:
         cut = int(upper * len(part))
         return LocalExamples(
             upper=tuple(array[part[:cut]] for array in arrays),
             lower=tuple(array[part[cut:]] for array in arrays),
         )
 
-    return InMemoryDevices([held(part) for part in parts])
+    return InMemoryDevices([local_examples(part) for part in parts])

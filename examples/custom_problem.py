@@ -1,8 +1,8 @@
-"""A problem of your own: which of six instruments can be trusted?
+"""State a custom problem: tune a weight for each of six instruments.
 
-The tutorial is docs/tutorials/own-problem.md. Run this by
+The tutorial is docs/tutorials/custom-problem.md. Run this by
 
-    python examples/own_problem.py
+    python examples/custom_problem.py
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from fedbilevel.problems import Task
 INSTRUMENTS, SYMPTOMS = 6, 5
 
 Rows = tuple[Float[Array, "rows symptoms"], Float[Array, "rows"], Int[Array, "rows"]]
-"""Symptoms, what an instrument read, and which one it was."""
+"""Symptoms, readings, and the instrument of each reading."""
 
 
 def upper_loss(
@@ -33,7 +33,7 @@ def upper_loss(
 def lower_loss(
     x: Float[Array, "instruments"], y: Float[Array, "symptoms"], batch: Rows, /
 ) -> Float[Array, ""]:
-    """Return the error on the others, weighted by instrument, and a small penalty."""
+    """Return the error on other readings, weighted by instrument, plus a penalty."""
     symptoms, readings, instruments = batch
     weights = INSTRUMENTS * jax.nn.softmax(x)[instruments]
     errors = (symptoms @ y - readings) ** 2
@@ -41,15 +41,15 @@ def lower_loss(
 
 
 def hospitals() -> list[fb.LocalExamples]:
-    """Return readings of four hospitals; two of the instruments are no good."""
+    """Return readings of four hospitals; two of the instruments are faulty."""
     generator = np.random.default_rng(0)
-    truth = generator.normal(size=SYMPTOMS)
+    coefficients = generator.normal(size=SYMPTOMS)
 
     def hospital() -> fb.LocalExamples:
         instrument = np.repeat(np.arange(INSTRUMENTS, dtype=np.int32), 60)
         count = len(instrument)
         symptoms = generator.normal(size=(count, SYMPTOMS)).astype(np.float32)
-        level = symptoms @ truth + 0.5 * generator.normal(size=count)
+        level = symptoms @ coefficients + 0.5 * generator.normal(size=count)
         checked = np.arange(count) % 4 == 0
         noise = 4 * generator.normal(size=count)
         reading = np.where((instrument == 2) & ~checked, -level, level)
@@ -64,7 +64,7 @@ def hospitals() -> list[fb.LocalExamples]:
 
 
 def task() -> Task:
-    """Return all that a run needs besides an algorithm."""
+    """Return the problem, the data and the initial point."""
     return Task(
         problem=fb.BilevelProblem(upper_loss, lower_loss),
         devices=fb.InMemoryDevices(hospitals()),
@@ -75,31 +75,30 @@ def task() -> Task:
 
 
 def main() -> None:
-    """Learn the weights in a run that is left and resumed."""
+    """Tune the weights in a run that is stopped and resumed."""
     problem, devices, x, y, _ = task()
     algorithm = fb.FedBiO(0.1, local_steps=2, batch_size=10)
     with tempfile.TemporaryDirectory() as directory:
         checkpoints = fb.Checkpoints(directory, every=50)
-        for done in fb.run(
+        for r in fb.run(
             problem, algorithm, devices, x, y, rounds=200, checkpoints=checkpoints
         ):
-            if done.number + 1 == 120:  # as after Ctrl-C
+            if r.number + 1 == 120:  # as after Ctrl-C
                 break
-        print(f"left after {done.number + 1} rounds")
-        second = fb.resume(
+        print(f"stopped after {r.number + 1} rounds")
+        rounds = fb.resume(
             problem, algorithm, devices, x, y, rounds=200, checkpoints=checkpoints
         )
-        done = next(second)
-        print(f"went on with round {done.number + 1}")
-        *_, done = second
-    weights = np.asarray(jax.nn.softmax(done.x))
+        print(f"resumed with round {next(rounds).number + 1}")
+        *_, last = rounds
+    weights = np.asarray(jax.nn.softmax(last.x))
     print("weights:", " ".join(f"{weight:.2f}" for weight in weights))
     print("instruments with the smallest weights:", *sorted(np.argsort(weights)[:2]))
     reference = newton_reference(problem, devices)
-    for words, point in (("equal", x), ("learnt", done.x)):
+    for name, point in (("equal", x), ("tuned", last.x)):
         trained = reference.lower_solution(point, y)
         error = upper_loss(point, trained, devices.pooled.upper)
-        print(f"error on checked readings, {words} weights: {error:.3f}")
+        print(f"error on checked readings, {name} weights: {error:.3f}")
 
 
 if __name__ == "__main__":
