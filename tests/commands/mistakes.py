@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ALGORITHM = '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
-SMALL = "[data]\ntraining = 60\nvalidation = 40\n"
+SMALL = "[data]\ntrain_size = 60\nvalidation_size = 40\n"
 SERIES = (
     '[algorithm]\nname = "LocalBSGM"\nlearning_rate = 0.1\n[algorithm.hypergradient]\n'
 )
@@ -187,11 +187,22 @@ MISTAKES = (
     of_file(
         "data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "directory"
     ),
-    of_file("too many examples", ALGORITHM + "[data]\ntraining = 9999", "9999", "1437"),
-    of_file("no examples", ALGORITHM + "[data]\ntraining = 0", "training", "at least"),
-    of_file("all labels noisy", ALGORITHM + "[data]\nnoise = 1.5", "noise", "1.5"),
-    of_file("noise in words", ALGORITHM + '[data]\nnoise = "half"', "line 5", "'half'"),
-    of_file("a short tail", ALGORITHM + "[data]\ntail = 0.5", "tail", "0.5"),
+    of_file(
+        "too many examples", ALGORITHM + "[data]\ntrain_size = 9999", "9999", "1437"
+    ),
+    of_file(
+        "no examples", ALGORITHM + "[data]\ntrain_size = 0", "train_size", "at least"
+    ),
+    of_file(
+        "all labels noisy",
+        ALGORITHM + "[data]\nlabel_noise = 1.5",
+        "label_noise",
+        "1.5",
+    ),
+    of_file(
+        "noise in words", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", "'half'"
+    ),
+    of_file("a short tail", ALGORITHM + "[data]\nimbalance = 0.5", "imbalance", "0.5"),
     of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
     of_file(
         "more devices than examples",
@@ -207,7 +218,7 @@ MISTAKES = (
     of_file(
         "a class without examples",
         ALGORITHM
-        + '[problem]\nname = "LossTuning"\n[data]\ntraining = 8\nvalidation = 8',
+        + '[problem]\nname = "LossTuning"\n[data]\ntrain_size = 8\nvalidation_size = 8',
         "label",
         "every class needs one",
     ),
