@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
+def atomic_replace(file: Path) -> Iterator[Path]:
     """Give another file to write to, which takes the place of this one once written.
 
     A crash in between, of the program or of the machine, leaves the old file whole.
@@ -16,7 +16,7 @@ def replacing(file: Path) -> Iterator[Path]:
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "notes.txt"
-        >>> with replacing(file) as unfinished:
+        >>> with atomic_replace(file) as unfinished:
         ...     _ = unfinished.write_text("all of it")
         >>> file.read_text()
         'all of it'

@@ -14,7 +14,7 @@ class Picture(NamedTuple):
     Attributes:
         name: a word for file names.
         title: what it shows.
-        words: how to read it.
+        caption: how to read it.
         figure: the figure itself.
 
     Example:
@@ -24,7 +24,7 @@ class Picture(NamedTuple):
 
     name: str
     title: str
-    words: str
+    caption: str
     figure: "Figure"
 
 

@@ -13,14 +13,14 @@ LONGEST_REASON = 300
 """Characters of an exception's text in a message."""
 
 
-def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
+def load_plugins(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield the entry points of a group, loaded.
 
     One that cannot be loaded is warned about and left out: what goes wrong in somebody
     else's package must not end every run.
 
     Example:
-        >>> list(plugged_in("fedbilevel.no_such_group"))
+        >>> list(load_plugins("fedbilevel.no_such_group"))
         []
     """
     for point in entry_points(group=group):
@@ -28,39 +28,39 @@ def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
             yield point, point.load()
         # A plug-in may raise anything at import, even SystemExit.
         except (Exception, SystemExit) as error:
-            leave_out(point, _reason(error))
+            warn_excluded(point, _reason(error))
 
 
-def leave_out(point: EntryPoint, reason: str) -> None:
+def warn_excluded(point: EntryPoint, reason: str) -> None:
     """Warn that a plug-in is left out.
 
     Example:
-        >>> leave_out(EntryPoint("a", "b:c", "d"), "it is no dataclass.")
+        >>> warn_excluded(EntryPoint("a", "b:c", "d"), "it is no dataclass.")
     """
     logger.warning(
         "the plug-in %s = %s is left out: %s", point.name, point.value, reason
     )
 
 
-def leave_out_taken(point: EntryPoint, kind: str) -> None:
+def warn_name_taken(point: EntryPoint, kind: str) -> None:
     """Warn that a plug-in is left out, as another thing has its name.
 
     Example:
-        >>> leave_out_taken(EntryPoint("FedBiO", "b:c", "d"), "algorithm")
+        >>> warn_name_taken(EntryPoint("FedBiO", "b:c", "d"), "algorithm")
     """
     logger.warning(
         "the plug-in's %s %r has a name that is taken; it is left out", kind, point.name
     )
 
 
-def at_place(name: str) -> Any:
+def import_object(name: str) -> Any:
     """Return what a place such as `package.module:Class` names.
 
     Raises:
         ValueError: if there is nothing.
 
     Example:
-        >>> at_place("math:pi") > 3
+        >>> import_object("math:pi") > 3
         True
     """
     module, _, attribute = name.partition(":")

@@ -35,7 +35,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
         weight_by_size=True,
         evaluation=Evaluation(every=2, stationarity=True),
     )
-    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path, resume=False)
     task = build_task(experiment)
     sizes = task.devices.lower_sizes
     assert len(set(sizes.tolist())) > 1
@@ -83,12 +83,12 @@ def test_records_are_the_same_with_rounds_in_one_call_and_without(
         return together(self, job, first, state, participants)
 
     monkeypatch.setattr(Simulation, "rounds", watched)
-    steps = list(run_experiment(experiment, tmp_path / "together", goes_on=False))
+    steps = list(run_experiment(experiment, tmp_path / "together", resume=False))
     assert sum(lengths) == 11
     assert max(lengths) > 1
     assert [one.done.number for one in steps if one.record is not None] == [4, 9, 10]
     monkeypatch.setattr(Simulation, "rounds_at_once", lambda self, job: 0)
-    *_, last = run_experiment(experiment, tmp_path / "alone", goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path / "alone", resume=False)
     found = [
         [record._replace(seconds=0.0) for record in read_records(tmp_path / directory)]
         for directory in ("together", "alone")
@@ -108,7 +108,7 @@ def test_a_metric_that_is_no_number_is_named(tmp_path):
     )
     experiment = Experiment(FedBiO(0.1), problem=CustomProblem(own), rounds=2)
     with pytest.raises(ValueError, match="the metric both returned an array of shape"):
-        list(run_experiment(experiment, tmp_path / "run", goes_on=False))
+        list(run_experiment(experiment, tmp_path / "run", resume=False))
 
 
 @pytest.mark.single_precision
@@ -116,9 +116,9 @@ def test_a_run_that_was_killed_after_its_last_record_still_leaves_what_it_learnt
     tmp_path,
 ):
     experiment = Experiment(FedBiO(0.1), partition=Partition(devices=2), rounds=2)
-    *_, last = run_experiment(experiment, tmp_path, goes_on=False)
+    *_, last = run_experiment(experiment, tmp_path, resume=False)
     (tmp_path / SOLUTION).unlink()
-    *_, again = run_experiment(experiment, tmp_path, goes_on=True)
+    *_, again = run_experiment(experiment, tmp_path, resume=True)
     np.testing.assert_array_equal(again.done.x, last.done.x)
     with np.load(tmp_path / SOLUTION) as learnt:
         np.testing.assert_array_equal(learnt["x"], last.done.x)

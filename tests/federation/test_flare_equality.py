@@ -154,7 +154,7 @@ def processes_of(kits: Kits, algorithm: str) -> dict[str, int]:
 def test_every_round_of_a_job_is_that_of_the_simulation(done, algorithm, tmp_path):
     directory = done.directories[algorithm]
     experiment = read_experiment(directory / "experiment.toml")
-    with closing(run_experiment(experiment, tmp_path, goes_on=False)) as steps:
+    with closing(run_experiment(experiment, tmp_path, resume=False)) as steps:
         for _ in steps:
             pass
     for found, wanted in zip(measured(directory), measured(tmp_path), strict=True):

@@ -16,7 +16,7 @@ from fedbilevel import (
     sweep,
 )
 from fedbilevel.__main__ import main
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.custom_problem import custom_task
 from fedbilevel.experiments.run import run_experiment
 from fedbilevel.experiments.run_directory.layout import CHECKPOINTS
@@ -96,7 +96,7 @@ def test_a_link_that_awaits_a_file_is_not_followed(tmp_path):
     precious, file = tmp_path / "precious", tmp_path / "notes"
     precious.write_text("mine")
     (tmp_path / "unfinished-notes").symlink_to(precious)
-    with replacing(file) as unfinished:
+    with atomic_replace(file) as unfinished:
         unfinished.write_text("new")
     assert precious.read_text() == "mine"
     assert file.read_text() == "new"
@@ -111,9 +111,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
         rounds=4,
         checkpoints=CheckpointSettings(every=2),
     )
-    list(run_experiment(experiment, tmp_path, goes_on=False))
+    list(run_experiment(experiment, tmp_path, resume=False))
     records = (tmp_path / RECORDS).read_text()
     shutil.rmtree(tmp_path / CHECKPOINTS)
     with pytest.raises(ValueError, match="its checkpoints are gone"):
-        list(run_experiment(experiment, tmp_path, goes_on=True))
+        list(run_experiment(experiment, tmp_path, resume=True))
     assert (tmp_path / RECORDS).read_text() == records

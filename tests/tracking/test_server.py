@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from fedbilevel import Costs
-from fedbilevel.tracking import MLflow, Record, delivery, read_records, tracked
+from fedbilevel.tracking import MLflow, Record, delivery, read_records, track
 from fedbilevel.tracking.protocol import numbers
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import TIMEOUT, Server
@@ -175,7 +175,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     monkeypatch.setattr(MLflow, "record", send)
     losses = [0.5, float("nan"), 0.25]
     records = [Record(n, 0.1 * n, Costs(), {"loss": x}) for n, x in enumerate(losses)]
-    with tracked([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
+    with track([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
         record(records[0])
         server.signal(signal.SIGSTOP)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -200,7 +200,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
 
 def test_mlflow_keeps_once_what_it_got_twice(server, tmp_path):
     one = Record(0, 0.1, Costs(), {"loss": 0.5})
-    with tracked([MLflow(server.uri, tmp_path)], "twice", {}) as record:
+    with track([MLflow(server.uri, tmp_path)], "twice", {}) as record:
         record(one)
         record(one)
     name = (tmp_path / "mlflow_run").read_text()
@@ -215,7 +215,7 @@ def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
     try:
         began = time.monotonic()
         with pytest.raises(ConnectionError, match="no MLflow server answers"):
-            MLflow(server.uri, tmp_path).begin("stuck", {}, goes_on=False)
+            MLflow(server.uri, tmp_path).begin("stuck", {}, resume=False)
         # By itself MLflow tries for minutes. One request ends after a second, and on a
         # machine at load 10 not much later: it waits, it does not compute.
         assert time.monotonic() - began < 60
@@ -227,7 +227,7 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
     before = dict(os.environ)
     with (
         pytest.raises(ArithmeticError, match="diverged"),
-        tracked([MLflow(server.uri, tmp_path)], "failed", {"rate": 0.1}),
+        track([MLflow(server.uri, tmp_path)], "failed", {"rate": 0.1}),
     ):
         raise ArithmeticError("diverged")
     run = server.client().get_run((tmp_path / "mlflow_run").read_text())
@@ -238,7 +238,7 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
 
 def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tmp_path):
     (tmp_path / "mlflow_run").write_text("0" * 32)
-    with tracked([MLflow(server.uri, tmp_path)], "new", {}, goes_on=True):
+    with track([MLflow(server.uri, tmp_path)], "new", {}, resume=True):
         pass
     name = (tmp_path / "mlflow_run").read_text()
     assert server.client().get_run(name).info.run_name == "new"
@@ -247,7 +247,7 @@ def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tm
 def test_a_run_begun_anew_in_a_folder_is_another_run(server, tmp_path):
     names = []
     for rate in (0.1, 0.2):
-        with tracked([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):
+        with track([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):
             names.append((tmp_path / "mlflow_run").read_text())
     runs = [server.client().get_run(name) for name in names]
     assert [one.data.params["rate"] for one in runs] == ["0.1", "0.2"]
@@ -257,7 +257,7 @@ def test_trackers_that_have_begun_are_ended_where_another_cannot(server, tmp_pat
     trackers = [MLflow(server.uri, tmp_path), MLflow("http://127.0.0.1:1", tmp_path)]
     with (
         pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1;"),
-        tracked(trackers, "halfway", {}),
+        track(trackers, "halfway", {}),
     ):
         pass
     run = server.client().get_run((tmp_path / "mlflow_run").read_text())

@@ -36,13 +36,13 @@ def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys
 
 def test_what_is_no_address_of_a_server_is_told(tmp_path):
     with pytest.raises(ConnectionError, match="MLflow at gopher://old cannot be used"):
-        MLflow("gopher://old", tmp_path).begin("wrong", {}, goes_on=False)
+        MLflow("gopher://old", tmp_path).begin("wrong", {}, resume=False)
 
 
 def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
     program = (
         "from pathlib import Path; from fedbilevel.tracking import WeightsAndBiases;"
-        "WeightsAndBiases('federated', Path('run')).begin('first', {}, goes_on=False)"
+        "WeightsAndBiases('federated', Path('run')).begin('first', {}, resume=False)"
     )
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     ended = subprocess.run(
@@ -72,7 +72,7 @@ def test_a_missing_library_is_told_with_its_extra(
     monkeypatch.setitem(sys.modules, library, None)
     made = tracker(tmp_path) if tracker is TensorBoard else tracker("any", tmp_path)
     with pytest.raises(ImportError, match=rf"pip install 'fedbilevel\[{extra}\]'"):
-        made.begin("first", {}, goes_on=False)
+        made.begin("first", {}, resume=False)
 
 
 def test_no_library_of_a_tracker_is_imported_before_it_begins():

@@ -93,7 +93,7 @@ def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
     for job in jobs:
         try:
             job.begin()
-            end = follow(job.experiment, job.directory, goes_on=True, quiet=quiet)
+            end = follow(job.experiment, job.directory, resume=True, quiet=quiet)
         except Exception as error:
             if os.environ.get("FEDBILEVEL_DEBUG") and not job.has_result:
                 raise

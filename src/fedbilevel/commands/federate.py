@@ -34,7 +34,7 @@ from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import asked_of, finished, keep, placed
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, read_records
 
 if TYPE_CHECKING:
@@ -167,11 +167,11 @@ def _follow(
     sites = {"sites": "connecting …"}
     named: set[str] = set()
     shown = progress(headline(experiment, directory), experiment.rounds, as_json, sites)
-    tracking = tracked(
+    tracking = track(
         trackers_of(experiment.tracking, directory),
         directory.absolute().name,
         settings_of(experiment),
-        goes_on=known > 0,
+        resume=known > 0,
     )
     with (
         tracking as tell_trackers,

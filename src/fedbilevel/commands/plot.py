@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.build import build_task
@@ -65,11 +65,11 @@ def main(arguments: Sequence[str]) -> int:
     files = [out / f"{picture.name}.svg" for picture in pictures]
     for file, (_, svg) in zip(files, drawn, strict=True):
         # In place of what is there, which may be a link.
-        with replacing(file) as unfinished:
+        with atomic_replace(file) as unfinished:
             unfinished.write_text(svg, encoding="utf-8")
     page = out / REPORT
     text = report(given.directory, experiment, records, drawn, failure, baseline)
-    with replacing(page) as unfinished:
+    with atomic_replace(page) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     if given.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     named_here = experiment.problem != begun.problem
     consent(experiment, directory, trust=given.trust or named_here)
     try:
-        end = follow(experiment, directory, goes_on=True, as_json=given.as_json)
+        end = follow(experiment, directory, resume=True, as_json=given.as_json)
     except CheckpointError as error:
         if not problem_edited(experiment, directory):
             raise

@@ -30,5 +30,5 @@ def main(arguments: Sequence[str]) -> int:
     suffix = f"-{kind.__name__}" if rival else ""
     experiment, directory = placed(asked_for, file, suffix)
     remember_problem(experiment)
-    end = follow(experiment, directory, goes_on=False, as_json=given.as_json)
+    end = follow(experiment, directory, resume=False, as_json=given.as_json)
     return conclude(directory, as_json=given.as_json) if end.is_finished else end.code

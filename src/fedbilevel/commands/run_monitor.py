@@ -42,7 +42,7 @@ def follow(
     experiment: Experiment,
     directory: Path,
     *,
-    goes_on: bool,
+    resume: bool,
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunEnding:
@@ -51,7 +51,7 @@ def follow(
     Args:
         experiment: what is asked for.
         directory: of the run.
-        goes_on: whether a run that was begun in it is to go on.
+        resume: whether a run that was begun in it is to go on.
         as_json: whether to print records as JSON instead.
         quiet: whether to print nothing at all.
 
@@ -68,7 +68,7 @@ def follow(
         return works[0]
 
     with (
-        closing(run_experiment(experiment, directory, goes_on, prepare)) as steps,
+        closing(run_experiment(experiment, directory, resume, prepare)) as steps,
         interruption() as interrupted,
         progress(headline(experiment, directory), experiment.rounds, silent) as show,
     ):

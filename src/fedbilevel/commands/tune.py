@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
 from fedbilevel.experiments.consent import remember_problem
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return found
     keep_result(experiment, found, goal, directory)
-    with replacing(directory / PICTURE) as unfinished:
+    with atomic_replace(directory / PICTURE) as unfinished:
         unfinished.write_text(svg_of(tuning_picture(found, goal)), encoding="utf-8")
     print(
         _as_json(found, goal, directory)

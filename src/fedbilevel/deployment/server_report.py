@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
 from fedbilevel.experiments.run_directory.lock import LockedError
@@ -61,7 +61,7 @@ class ServerReport:
         file = self._home / EXCHANGES
         if self._latest is None and file.exists():
             lines = file.read_text().splitlines()
-            with replacing(file) as unfinished:
+            with atomic_replace(file) as unfinished:
                 kept = [line for line in lines if _before(line, exchange.round_number)]
                 unfinished.write_text("".join(f"{line}\n" for line in kept))
         self._latest = exchange

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 
 LEFT_OUT = "left_out.json"
 """The file of a run's directory that names them; a site without an entry is let back."""
@@ -86,7 +86,7 @@ class Suspensions:
             seconds = min(LONGEST, FIRST * 2.0 ** (times - 1))
             entries[site] = Suspension(times, seconds, reason)
             self._until[site] = self._now() + seconds
-        with replacing(self._file) as unfinished:
+        with atomic_replace(self._file) as unfinished:
             lines = {site: entry._asdict() for site, entry in entries.items()}
             unfinished.write_text(f"{json.dumps(lines, indent=2)}\n")
         return [

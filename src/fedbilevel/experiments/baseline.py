@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments.run import Step, Work, spec_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
@@ -55,7 +55,7 @@ def train_baseline(
                 seconds = time.monotonic() - began
                 metrics = work.measure(done.x, done.y)
                 record = Record(count, seconds, done.costs, metrics)
-                with replacing(directory / BASELINE) as unfinished:
+                with atomic_replace(directory / BASELINE) as unfinished:
                     unfinished.write_text(f"{record.line}\n")
             yield Step(done, record)
 

@@ -42,7 +42,7 @@ from fedbilevel.experiments.run_directory.solution import Solution, write_soluti
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
 
 logger = logging.getLogger("fedbilevel")
@@ -109,7 +109,7 @@ def prepare_run(experiment: Experiment) -> Work:
 def run_experiment(
     experiment: Experiment,
     directory: Path,
-    goes_on: bool,
+    resume: bool,
     prepare: Callable[[Experiment], Work] = prepare_run,
 ) -> Generator[Step]:
     """Run an experiment in a directory that no other process is running in.
@@ -121,7 +121,7 @@ def run_experiment(
     Args:
         experiment: what is asked for.
         directory: of the run.
-        goes_on: whether to go on from the newest checkpoint in it, if there is one.
+        resume: whether to go on from the newest checkpoint in it, if there is one.
         prepare: returns what the experiment comes to.
 
     If the run ends badly, which step was too large is written down in the directory.
@@ -139,7 +139,7 @@ def run_experiment(
     work = prepare(experiment)
     with run_lock(directory):
         begun = has_checkpoints(directory)
-        if begun and not goes_on:
+        if begun and not resume:
             raise ValueError(_occupied(directory))
         rounds = _rounds(experiment, work, directory)
         if begun and not has_checkpoints(directory):
@@ -157,7 +157,7 @@ def run_experiment(
         # Between two checkpoints, a run that was killed has done no more than this.
         most = 2 * experiment.checkpoints.every
         lost = (one.rounds >= most for one in read_records(directory))
-        if goes_on and not begun and any(lost):
+        if resume and not begun and any(lost):
             raise ValueError(
                 f"{directory} has records of a run, but its checkpoints are gone, so that "
                 "it would begin anew and replace them; put its directory "
@@ -171,11 +171,11 @@ def run_experiment(
             )
         start = None if begun else measured_start(work.measure, work.x, work.y)
         keep(experiment, directory)
-        tracking = tracked(
+        tracking = track(
             trackers_of(experiment.tracking, directory),
             directory.absolute().name,
             settings_of(experiment),
-            goes_on=begun,
+            resume=begun,
         )
         with failure_recorded(directory), tracking as tell_trackers, closing(rounds):
             yield from _recorded(
@@ -242,7 +242,7 @@ def _recorded(
             finally:
                 # Not into the directory of another run, which has taken its place.
                 with suppress(MovedError):
-                    journal.check_place()
+                    journal.check_location()
                     write_solution(directory, Solution(done.x, done.y))
 
 

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.costs import Costs
 from fedbilevel.experiments.differences import differences, in_words
 from fedbilevel.experiments.files.read import read_experiment
@@ -160,7 +160,7 @@ def keep_start(experiment: Experiment, directory: Path) -> None:
     file = directory / START
     if not file.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as unfinished:
+        with atomic_replace(file) as unfinished:
             write_experiment(experiment, unfinished)
         return
     different = differences(read_experiment(file), experiment)
@@ -186,9 +186,9 @@ def keep_result(
     best = with_algorithm(experiment, found.algorithm)
     # Its run goes beside it, and not into a directory `runs` of this directory.
     text = text_of(replace(best, directory=Path(Path(BEST).stem)))
-    with replacing(directory / BEST) as unfinished:
+    with atomic_replace(directory / BEST) as unfinished:
         unfinished.write_text(f"# {promise(found, goal)}\n{text}", encoding="utf-8")
-    with replacing(directory / TRIALS) as unfinished:
+    with atomic_replace(directory / TRIALS) as unfinished:
         write_trials(found, goal, unfinished)
     return best
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
@@ -117,7 +117,7 @@ def enrol(
     unknown = Enrolment.of(form)._replace(upper_size=1, lower_size=1)
     devices = EnrolledDevices({name: found.get(name, unknown) for name in names}, form)
     # Once they fit: a site whose data are put right may enrol again.
-    with replacing(file) as unfinished:
+    with atomic_replace(file) as unfinished:
         unfinished.write_text(json.dumps(known))
     absent = {
         name: reasons[name].words

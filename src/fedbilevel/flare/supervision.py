@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
 from fedbilevel.deployment.suspensions import LEFT_OUT, Suspensions
@@ -287,7 +287,7 @@ class Supervision:
                 return  # Lost with its job: the next one has them again.
             for name in (*LEFT, FAILURE):
                 for found in brought.glob(f"**/{RESULTS}/{name}"):
-                    with replacing(self._directory / name) as unfinished:
+                    with atomic_replace(self._directory / name) as unfinished:
                         unfinished.write_bytes(found.read_bytes())
             for found in brought.glob(f"**/{FAILURES}"):
                 yield from self._left_out(job, failures_in(found.parent))

@@ -131,5 +131,5 @@ def _section(picture: Picture, svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     return (
         f"<section><h2>{html.escape(picture.title)}</h2>"
-        f"<p>{html.escape(picture.words)}</p>{svg}</section>"
+        f"<p>{html.escape(picture.caption)}</p>{svg}</section>"
     )

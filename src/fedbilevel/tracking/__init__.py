@@ -3,7 +3,7 @@
 No tracker's library is imported before that tracker begins.
 """
 
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.mlflow import MLflow
 from fedbilevel.tracking.protocol import Outcome, Tracker
 from fedbilevel.tracking.records import Journal, Record, read_records
@@ -19,5 +19,5 @@ __all__ = [
     "Tracker",
     "WeightsAndBiases",
     "read_records",
-    "tracked",
+    "track",
 ]

@@ -17,11 +17,11 @@ PAUSE = 60.0
 
 
 @contextmanager
-def tracked(
+def track(
     trackers: Sequence[Tracker],
     name: str,
     settings: Mapping[str, Any],
-    goes_on: bool = False,
+    resume: bool = False,
 ) -> Iterator[Callable[[Record], None]]:
     """Begin a run with trackers, give what takes its records, and end it.
 
@@ -34,7 +34,7 @@ def tracked(
         trackers: of the run.
         name: of the run.
         settings: of the run, by dotted name.
-        goes_on: whether it was begun before.
+        resume: whether it was begun before.
 
     Example:
         >>> import tempfile
@@ -46,7 +46,7 @@ def tracked(
         >>> rounds = run(*task[:1], FedBiO(0.1), *task[1:4], rounds=2)
         >>> directory = Path(tempfile.mkdtemp())
         >>> began = time.monotonic()
-        >>> with tracked([TensorBoard(directory)], "first", {"rate": 0.1}) as record:
+        >>> with track([TensorBoard(directory)], "first", {"rate": 0.1}) as record:
         ...     for done in rounds:
         ...         distance = float(task.metrics["distance"](done.x, done.y))
         ...         figures, seconds = {"distance": distance}, time.monotonic() - began
@@ -58,7 +58,7 @@ def tracked(
     outcome = Outcome.FAILED
     try:
         for tracker in trackers:
-            tracker.begin(name, settings, goes_on)
+            tracker.begin(name, settings, resume)
             begun.append(_Patient(tracker))
 
         def record(one: Record) -> None:
@@ -68,7 +68,7 @@ def tracked(
         yield record
         outcome = Outcome.FINISHED
     except (GeneratorExit, KeyboardInterrupt):
-        outcome = Outcome.LEFT
+        outcome = Outcome.STOPPED
         raise
     finally:
         for patient in begun:

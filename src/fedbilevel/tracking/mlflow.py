@@ -19,7 +19,7 @@ RUN = "mlflow_run"
 
 STATUS = {
     Outcome.FINISHED: "FINISHED",
-    Outcome.LEFT: "KILLED",
+    Outcome.STOPPED: "KILLED",
     Outcome.FAILED: "FAILED",
 }
 
@@ -46,7 +46,7 @@ class MLflow:
         self._run = ""
         self._began: float | None = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """Find or make the MLflow run, and give a new one the settings."""
         try:
             from mlflow.exceptions import MlflowException
@@ -58,7 +58,7 @@ class MLflow:
         try:
             with _patience():
                 self._client = MlflowClient(self.uri)
-                if not (goes_on and self._found_again()):
+                if not (resume and self._found_again()):
                     self._make(name, settings)
         except MlflowException as error:
             # MLflow hides what the network said behind an exception of its own.

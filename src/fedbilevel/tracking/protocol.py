@@ -11,12 +11,12 @@ class Outcome(Enum):
     """How a run ended.
 
     Example:
-        >>> Outcome.LEFT.value
-        'left before its last round'
+        >>> Outcome.STOPPED.value
+        'stopped before its last round'
     """
 
     FINISHED = "finished"
-    LEFT = "left before its last round"
+    STOPPED = "stopped before its last round"
     FAILED = "failed"
 
 
@@ -24,10 +24,10 @@ class Outcome(Enum):
 class Tracker(Protocol):
     """Takes the records of one run, from any of its parts.
 
-    `tracked` drives trackers through a run.
+    `track` drives trackers through a run.
     """
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """A run with these settings, by dotted name, begins or goes on.
 
         Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.regular_files import read_regular
@@ -209,14 +209,14 @@ class Journal:
             MovedError: if the directory is no longer the one that the run began in.
             OSError: if it cannot be written; names the file.
         """
-        self.check_place()
+        self.check_location()
         try:
             self._file.write(f"{record.line}\n")
             self._file.flush()
         except OSError as error:
             raise type(error)(error.errno, error.strerror, self._file.name) from None
 
-    def check_place(self) -> None:
+    def check_location(self) -> None:
         """Refuse to go on if another file has taken the place of this one."""
         try:
             same = os.path.samestat(
@@ -234,6 +234,6 @@ class Journal:
 
     def _replace(self, records: Sequence[Record]) -> None:
         file = self._directory / RECORDS
-        with replacing(file) as unfinished:
+        with atomic_replace(file) as unfinished:
             unfinished.write_text("".join(f"{one.line}\n" for one in records))
         self._file = file.open("a")

@@ -24,7 +24,7 @@ class TensorBoard:
         self._settings = ""
         self._writer: Any = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """See that files can be written; the first record opens one."""
         try:
             import tensorboardX  # noqa: F401

@@ -12,7 +12,7 @@ from fedbilevel.tracking.records import Record
 RUN = "wandb_run"
 """The file in a run's directory that remembers W&B's name for it."""
 
-EXIT_CODE = {Outcome.FINISHED: 0, Outcome.LEFT: 255, Outcome.FAILED: 1}
+EXIT_CODE = {Outcome.FINISHED: 0, Outcome.STOPPED: 255, Outcome.FAILED: 1}
 """What W&B is told; 255 is its own code for Ctrl-C."""
 
 PATIENCE = {"init_timeout": 10.0, "finish_timeout": 60.0}
@@ -38,7 +38,7 @@ class WeightsAndBiases:
         self.directory = directory
         self._run: Any = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
         """Find or make the W&B run, and give it the settings."""
         try:
             import wandb
@@ -47,7 +47,7 @@ class WeightsAndBiases:
                 "wandb is not installed; run: pip install 'fedbilevel[wandb]'"
             ) from error
         remembered = self.directory / RUN
-        known = goes_on and remembered.exists()
+        known = resume and remembered.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
         ours = {
             one: seconds

@@ -25,7 +25,12 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
 from fedbilevel.experiments.schema.problems import CustomProblem
-from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
+from fedbilevel.plugins import (
+    import_object,
+    load_plugins,
+    warn_excluded,
+    warn_name_taken,
+)
 
 AUTO = "auto"
 """The name of `Auto`."""
@@ -75,12 +80,12 @@ def kinds(table: str) -> Mapping[str, type]:
     else:
         own = [Auto, *_public(table, fedbilevel, _algorithms())]
     found = {AUTO if one is Auto else one.__name__: one for one in own}
-    for point, kind in plugged_in(f"fedbilevel.{table}s") if table in NEEDED else ():
+    for point, kind in load_plugins(f"fedbilevel.{table}s") if table in NEEDED else ():
         wrong = lacks(table, kind)
         if wrong is not None:
-            leave_out(point, wrong)
+            warn_excluded(point, wrong)
         elif point.name in found:
-            leave_out_taken(point, table)
+            warn_name_taken(point, table)
         else:
             found[point.name] = kind
     return found
@@ -139,7 +144,7 @@ def kind_of(table: str, name: str) -> type:
         return known[name]
     if ":" not in name or table not in NEEDED:
         raise UnknownNameError(name, list(known))
-    kind = at_place(name)
+    kind = import_object(name)
     wrong = lacks(table, kind)
     if wrong is not None:
         raise ValueError(f"name is {name!r}, which is no {table}: {wrong}")
