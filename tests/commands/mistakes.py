@@ -332,7 +332,7 @@ MISTAKES = (
         "a file that is there",
         "new first",
         {"first.py": ""},
-        ("first.py", "exists already"),
+        ("first.py", "already exists"),
     ),
     # A run that was made.
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),

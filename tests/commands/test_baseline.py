@@ -111,7 +111,7 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     assert "(without tuning 0.1)" in shown.out
     assert main(["plot", "runs/scale"]) == 0
     page = Path("runs/scale/report.html").read_text()
-    heads = "<td>at the start</td><td>trained without tuning</td><td>at the end</td>"
+    heads = "<td>at the start</td><td>without tuning</td><td>at the end</td>"
     assert heads in page
     losses = (f"{one.figures['loss']:.4g}" for one in (first, kept, last))
     row = "<td>{}</td><td>{}</td><td><strong>{}</strong></td>".format(*losses)
@@ -183,7 +183,7 @@ def test_an_interruption_of_a_baseline_ends_a_comparison(desk, capsys, monkeypat
     words = ["compare", "scale.toml", "--seeds", "2", "--jobs", "1"]
     assert main(words) == 128 + signal.SIGINT
     shown = capsys.readouterr().err
-    assert "stopped; 1 of 2 runs are done, the same command resumes" in shown
+    assert "Stopped with 1 of 2 runs finished. The same command resumes" in shown
     assert "with seed 1" not in shown
 
 
@@ -195,7 +195,9 @@ def test_a_baseline_that_diverges_takes_nothing_from_the_run(desk, capsys, monke
     monkeypatch.setattr(follow_baseline_module, "train_baseline", diverging)
     assert main(["run", "scale.toml"]) == 0
     shown = capsys.readouterr()
-    assert "not its baseline without tuning: round 1: no upload is finite." in shown.err
+    assert (
+        "its baseline without tuning failed: round 1: no upload is finite." in shown.err
+    )
     assert "after 6 rounds:" in shown.out
 
 
@@ -207,7 +209,7 @@ def test_without_a_wish_or_a_need_there_is_no_baseline(desk, capsys, option):
     assert "without tuning" not in capsys.readouterr().out
     assert not Path("runs/scale/baseline.json").exists()
     assert main(["plot", "runs/scale"]) == 0
-    assert "trained without tuning" not in Path("runs/scale/report.html").read_text()
+    assert "<td>without tuning</td>" not in Path("runs/scale/report.html").read_text()
 
 
 def test_an_upper_rate_of_0_is_read_from_a_file_and_keeps_x(desk):

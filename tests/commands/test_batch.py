@@ -89,7 +89,8 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
     assert {directory.name: reason for directory, reason in errors.items()} == {
-        "killed": "its process ended: SIGKILL; if memory ran out, give fewer --jobs",
+        "killed": "Its worker process ended with SIGKILL (if memory ran out, reduce "
+        "--jobs).",
         "refused": "no data\nput them there",
     }
     assert [one.directory.name for one in jobs if one.has_result] == [
@@ -99,7 +100,7 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
         "fine-3",
     ]
     said = capsys.readouterr().err
-    assert "running fine-2.toml with seed 0" in said
+    assert "Running fine-2.toml with seed 0" in said
     # Warnings of a run come with its name.
     assert f"{tmp_path}/fine-1: device 1 was left out" in said
     assert "outcome" not in said
@@ -109,10 +110,10 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
 def test_workers_begin_with_different_files(tmp_path):
     names = ["endless-a0", "endless-a1", "endless-b0", "endless-b1"]
     jobs = [job(tmp_path, name, file=name[:-1]) for name in names]
-    with closing(WorkerPool(jobs, 2, BatchProgress(4))) as crew:
-        crew.fill()
-        begun = [one.directory.name for one in jobs if one.directory.exists()]
-        assert begun == ["endless-a0", "endless-b0"]  # two programs to be compiled
+    with closing(WorkerPool(jobs, 2, BatchProgress(4))) as pool:
+        pool.start_jobs()
+        started = [one.directory.name for one in jobs if one.directory.exists()]
+        assert started == ["endless-a0", "endless-b0"]  # two programs to be compiled
 
 
 def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, capsys):
@@ -125,8 +126,8 @@ def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, caps
     assert errors == {}
     assert not jobs[2].directory.exists()
     said = capsys.readouterr().err
-    assert "stopping after this round" in said
-    assert "stopped; 0 of 3 runs are done, the same command resumes the others" in said
+    assert "Stopping after this round" in said
+    assert "Stopped with 0 of 3 runs finished. The same command resumes" in said
     assert not any(alive(process_of(one)) for one in jobs[:2])
 
 
@@ -157,7 +158,7 @@ def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
     keep(Experiment(FedBiO(0.7)), old.directory)
     write_failure(old.directory, Failure(2, "no uploads"))
     run_batch([old, job(tmp_path, "fine-2")], 2, quiet=True)
-    assert f"the run in {old.directory} is replaced" in capsys.readouterr().err
+    assert f"Replacing the run in {old.directory}" in capsys.readouterr().err
     assert read_failure(old.directory) is None
     assert asked_of(old.directory) == old.experiment
 

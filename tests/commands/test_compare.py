@@ -98,14 +98,14 @@ def test_failed_seeds_are_counted_and_named_in_the_table(answer):
     assert found["validation loss"] == f"{values.mean():.4g} ± {deviation:.1g}"
     assert found["rounds"] == "10"
     assert "sample standard deviation over seeds" in note
-    assert "Failed seeds are left out" in note
+    assert "Failed seeds are excluded" in note
 
 
 def test_failed_seeds_are_named_on_stderr_with_the_reason(seeds, answer):
     first, second = answer.err.splitlines()
-    assert first.startswith(f"{seeds[2]} (seed 2) failed")
+    assert first.startswith(f"The run in {seeds[2]} (seed 2) failed")
     assert first.endswith("after 5 rounds: no uploads")
-    assert second.startswith(f"{seeds[3]} (seed 3) failed")
+    assert second.startswith(f"The run in {seeds[3]} (seed 3) failed")
     assert second.endswith("the validation loss is inf after 10 rounds")
 
 
@@ -123,7 +123,7 @@ def test_failed_seeds_are_in_the_json(seeds, tmp_path):
 
 def test_the_figure_counts_failed_seeds_and_says_what_the_band_is(answer):
     assert "2 of 5 seeds failed" in answer.drawn
-    assert "band: from the smallest to the largest seed" in answer.drawn
+    assert "band: minimum to maximum over seeds" in answer.drawn
 
 
 def test_all_seeds_of_one_algorithm_may_fail(seeds, tmp_path):
@@ -162,8 +162,8 @@ def test_a_comparison_without_failures_has_no_column_for_them(seeds, tmp_path):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--against", "byte"], ["'byte' is not known", "did you mean bytes?"]),
-        (["--metric", "loss", "--metric", "los"], ["no figure 'los'", "accuracy"]),
+        (["--against", "byte"], ["'byte' is not a cost", "did you mean bytes?"]),
+        (["--metric", "loss", "--metric", "los"], ["--metric 'los'", "accuracy"]),
         (["--jobs", "0"], ["--jobs", "at least 1"]),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_run_counts_once_whatever_it_is_called(tmp_path):
     assert dict(zip(cells(header), cells(row), strict=True))["seeds"] == "1"
     copy = shutil.copytree(directory, tmp_path / "copy")
     warned = compare(tmp_path, directory, str(copy)).err
-    assert "several runs with seed 0: the same run counts more than once" in warned
+    assert "several runs with seed 0, which bias its mean" in warned
 
 
 @pytest.mark.parametrize("damage", [b"[1,2]\n", b"\xff\xfe\n", b"3\n", b'{"rounds": 1'])
@@ -232,7 +232,7 @@ def test_seeds_without_a_common_round_are_named(tmp_path):
     file.write_text(file.read_text().replace('"rounds": ', '"rounds": 2'))
     answer = compare(tmp_path, *directories)
     assert answer.code == 0
-    assert "have no measured round in common" in answer.err
+    assert "were never evaluated at the same round" in answer.err
 
 
 @pytest.mark.nightly
@@ -255,8 +255,8 @@ def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     # Unless it is forced: then it begins anew, and the finished ones stay.
     forced = compare(tmp_path, *words, "--force")
     assert forced.err.splitlines()[:2] == [
-        f"running {file} with seed {FAILING}",
-        f"the run in {tmp_path / 'runs' / f'seeds-seed-{FAILING}'} is replaced",
+        f"Running {file} with seed {FAILING}",
+        f"Replacing the run in {tmp_path / 'runs' / f'seeds-seed-{FAILING}'}",
     ]
     assert forced.out == printed.out
     # What is missing runs side by side, with the same numbers.

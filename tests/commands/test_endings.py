@@ -100,7 +100,7 @@ def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(here, capsys):
     options = "--algorithm.local-steps 30 --norm-limit 1e3"
     assert run.main(["scalar.toml", *options.split()]) == 3
     said = capsys.readouterr().out
-    assert "after 20 rounds: validation loss 2.25 → " in said
+    assert "After 20 rounds: validation loss 2.25 → " in said
     assert (
         "device 3 was excluded in 20 of its 20 rounds: the result is that of the other "
         "3 devices.\n"

@@ -35,7 +35,7 @@ def test_the_reason_is_kept_with_the_run(failed):
 def test_resume_does_not_repeat_a_failure(failed, capsys):
     assert main(["resume", str(failed)]) == 2
     said = capsys.readouterr().err
-    assert f"the run in {failed} failed, last measured after" in said
+    assert f"The run in {failed} failed, last measured after" in said
     assert "the uploads of all 1 devices were left out: upload is not finite" in said
     assert "engine:DebugSimulation" in said
 
@@ -48,5 +48,5 @@ def test_plot_draws_what_there_is_and_names_the_reason(failed, tmp_path, capsys)
     assert failure.reason in said.err
     assert Path(json.loads(said.out)["pictures"][0]).exists()
     page = (tmp_path / "report.html").read_text()
-    assert "failed, last measured after" in page
-    assert "finished after" not in page
+    assert "Failed, last measured after" in page
+    assert "Finished after" not in page

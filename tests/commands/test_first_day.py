@@ -66,7 +66,7 @@ def test_the_doctor_looks_for_nvflare(monkeypatch, capsys):
     monkeypatch.setattr("fedbilevel.commands.doctor._version", lambda name: None)
     main(["doctor"])
     words = capsys.readouterr().out
-    assert "missing, for federations of real sites: pip install 'fedbilevel" in words
+    assert "not installed, needed for federations of real sites: pip" in words
 
 
 def test_a_scaffold_says_that_a_loss_is_a_mean(tmp_path):

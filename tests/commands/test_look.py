@@ -86,7 +86,7 @@ def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
         "quick (FedBiO)": 2,
         "rival (FedBiO)": 2,
     }
-    assert "running quick.toml with seed 1" in first.stderr
+    assert "Running quick.toml with seed 1" in first.stderr
     assert (tmp_path / "comparison.svg").exists()
     second = fedbilevel(tmp_path, words)
     assert second.stderr == ""
@@ -239,5 +239,5 @@ def test_a_planned_experiment_has_the_plans_devices(participants):
     assert (made.participants or made.partition.devices) == 2 * devices
     assert made.partition.devices >= 2 * devices
     own = replace(asked, problem=CustomProblem(Path("own.py")), participants=None)
-    with pytest.raises(ValueError, match="brings 3; change that first"):
+    with pytest.raises(ValueError, match=r"the problem has 3\. Change the number"):
         planned_experiment(own, algorithm, plan, enrolled=3)

@@ -77,7 +77,7 @@ def test_an_edited_problem_is_noticed(tmp_path):
     make(file, 1)
     assert missing(file, 1) == []
     own.write_text("rate = 0.2")
-    with pytest.raises(ValueError, match="the file of its problem was edited"):
+    with pytest.raises(ValueError, match="the problem file was edited"):
         missing(file, 1)
     assert missing(file, 1, force=True) == [("a", True)]
 

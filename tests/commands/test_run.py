@@ -93,7 +93,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
             begun.stdout.readline()
         begun.send_signal(signal.SIGINT)
         _, errors = begun.communicate(timeout=HANG)
-        assert "go on with: fedbilevel resume runs/long" in errors
+        assert "To resume: fedbilevel resume runs/long" in errors
     assert begun.returncode == 130
     fedbilevel(tmp_path, "resume runs/long")
     fedbilevel(tmp_path, "run long.toml --directory runs/whole")
@@ -196,7 +196,7 @@ def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):
         env=ENVIRONMENT,
     )
     assert json.loads(done.stdout)["rounds"] == 4
-    assert "go on with: fedbilevel resume runs/long" in done.stderr
+    assert "To resume: fedbilevel resume runs/long" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -213,7 +213,7 @@ def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
         assert "by FedBiO" in begun.stderr.readline()  # now it loads and compiles
         begun.send_signal(signal.SIGINT)
         assert begun.stderr.readline() == "\n"
-        assert "once more to stop now" in begun.stderr.readline()
+        assert "press Ctrl-C again to stop now" in begun.stderr.readline()
         begun.send_signal(signal.SIGINT)
         said = begun.stderr.read()
     assert begun.returncode == 130

@@ -45,7 +45,7 @@ LOGARITHM = "jnp.mean((y - batch) ** 2 - jnp.log(batch))"
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     # It lets the library's warnings past the handlers of tests.
-    monkeypatch.setattr(command_line, "_say_warnings", lambda: None)
+    monkeypatch.setattr(command_line, "_show_warnings", lambda: None)
     Path("start.toml").write_text(EXPERIMENT)
     return tmp_path
 
@@ -92,7 +92,7 @@ def test_resume_names_the_file_that_was_edited(here, capsys):
     capsys.readouterr()
     assert command_line.main(more) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "own.py was edited since the run in runs/start began; the file" in said
+    assert "own.py was edited since the run in runs/start began; the original" in said
     assert "as it was run is runs/start/problem.py." in said
     assert "loss.code was" in said
     # A comment changes no number of a run.

@@ -114,7 +114,7 @@ def test_progress_and_summary_say_what_was_found(searched):
     assert "9 settings cost as many rounds as 20 full runs" in said
     assert "1 of 3, 3 settings for 10 rounds" in said
     assert "the median of 2 seeds" in said
-    assert "run the best with: fedbilevel run runs/quick-tuned/best.toml" in said
+    assert "To run the best settings: fedbilevel run runs/quick-tuned/best.toml" in said
     with (searched / "runs" / "quick-tuned" / "trials.csv").open() as table:
         rows = list(csv.DictReader(table))
     assert [row["trial"] for row in rows] == [str(n) for n in range(9)]
@@ -131,7 +131,7 @@ def test_progress_and_summary_say_what_was_found(searched):
         ("--rounds 14", "holds a search of another experiment: rounds 12 → 14"),
         ("--metric accuracy --maximise", "holds another search: metric was loss"),
         ("--metric accuraci", "did you mean accuracy?"),
-        ("--trials 0", "--trials: give at least 1, not 0"),
+        ("--trials 0", "--trials is 0. Give at least 1"),
     ],
 )
 def test_another_search_in_its_place_is_refused(searched, words, message):

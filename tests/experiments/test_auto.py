@@ -130,5 +130,7 @@ def test_federate_goes_on_with_more_rounds_at_the_rates_of_the_run(
         federate_command.main([str(file), *options])
     assert [one.rounds for one in followed] == [12, 16, 20]
     assert {one.federated_algorithm for one in followed} == {AutoFedBiO(12)}
-    with pytest.raises(ValueError, match=r"was begun with another algorithm\.rounds"):
+    with pytest.raises(
+        ValueError, match=r"started with other values of algorithm\.rounds"
+    ):
         federate_command.main([str(file), "--algorithm.rounds", "16"])

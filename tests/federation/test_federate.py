@@ -14,7 +14,7 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
-from fedbilevel.commands.federate import _as_begun, _first_left_out, _say_absences
+from fedbilevel.commands.federate import _continued, _new_exclusions, _print_absences
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
@@ -142,9 +142,11 @@ def last_of(directory: Path) -> Record:
 @pytest.mark.nightly
 def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(told):
     assert told.code == 130
-    assert "stopping after this round; once more to stop now" in told.interrupted
-    assert f"stopped after {len(told.before)} of {ROUNDS} rounds" in told.interrupted
-    assert "the same command goes on" in told.interrupted
+    assert (
+        "Stopping after this round; press Ctrl-C again to stop now" in told.interrupted
+    )
+    assert f"Stopped after {len(told.before)} of {ROUNDS} rounds" in told.interrupted
+    assert "The same command resumes the run in" in told.interrupted
     assert told.left == []
 
 
@@ -164,7 +166,7 @@ def test_it_tells_how_far_it_is(told):
     assert begun in told.interrupted
     assert f"round {ROUNDS} of {ROUNDS} | " in told.said
     for words in (told.interrupted, told.said):
-        assert words.startswith("starting a server and sites on this machine …\n")
+        assert words.startswith("Starting a server and sites on this machine …\n")
         assert "Cleaning by LocalBSGM, in runs/clean-federated\n" in words
         assert "a job with site-1, site-2, site-3, site-4 begins\n" in words
 
@@ -197,13 +199,13 @@ EXCHANGES_SEEN = [
 
 def test_a_site_that_is_left_out_is_named_once_and_counted_at_the_end(tmp_path, capsys):
     named: set[str] = set()
-    said = [one for seen in EXCHANGES_SEEN for one in _first_left_out(seen, named)]
-    assert said == ["round 1: without east: refused: no more"]
+    said = [one for seen in EXCHANGES_SEEN for one in _new_exclusions(seen, named)]
+    assert said == ["Round 1: east is excluded: refused: no more"]
     lines = [f"{seen.line}\n" for seen in EXCHANGES_SEEN]
     (tmp_path / EXCHANGES).write_text("".join(lines))
-    _say_absences(tmp_path)
+    _print_absences(tmp_path)
     assert capsys.readouterr().err == (
-        "east did not count in 2 of 3 exchanges; the last reason: refused: no more\n"
+        "east was excluded from 2 of 3 exchanges; last reason: refused: no more\n"
     )
 
 
@@ -212,7 +214,7 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
     keep(asked, tmp_path)
     (tmp_path / RUN).write_text("first")
     other = replace(asked, seed=7)
-    assert _as_begun(other, tmp_path) == other
+    assert _continued(other, tmp_path) == other
     assert not (tmp_path / RUN).exists()
 
 
@@ -220,20 +222,20 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
 def test_a_finished_run_is_not_begun_again(told, capsys):
     file = told.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
-    assert "clean-federated is finished; --rounds" in capsys.readouterr().err
+    assert "clean-federated is finished after" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
 def test_other_settings_are_another_run(told, capsys):
     file = told.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
-    assert "was begun with another seed; give" in capsys.readouterr().err
+    assert "was started with other values of seed. Restore" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
 def test_a_federated_run_is_not_resumed_as_a_simulation(told, capsys):
     assert main(["resume", str(told.directory)]) == 2
-    assert "is one across sites; go on with it" in capsys.readouterr().err
+    assert "is the run directory of a federation. Resume it" in capsys.readouterr().err
 
 
 def test_a_quorum_of_more_sites_than_there_are_is_told_at_once(tmp_path, capsys):

@@ -74,7 +74,7 @@ def test_a_new_experiment_is_written_where_it_was_asked_for(name, tmp_path, caps
     inside = tmp_path / "inside"
     code = main(["new", name, "--ready", "cleaning", "--directory", str(inside)])
     assert code == 2
-    assert "is no name of a file; give a word" in capsys.readouterr().err
+    assert "is not a file name. Give a name" in capsys.readouterr().err
     assert not [*tmp_path.rglob("*.toml")]
 
 

@@ -85,9 +85,9 @@ def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def run_of(directory: Path, *options: str) -> str:
     done = python(directory, "-m", "fedbilevel", "run", "asked.toml", *options)
     assert done.returncode == 0, done.stderr
-    assert "is left out: AttributeError" in done.stderr
-    assert "'FedBiO' has a name that is taken" in done.stderr
-    assert "server optimiser 'sgd' has a name that is taken" in done.stderr
+    assert "is ignored: AttributeError" in done.stderr
+    assert "another algorithm has this name" in done.stderr
+    assert "another server optimiser has this name" in done.stderr
     (asked,) = directory.glob("runs/*/experiment.toml")
     return asked.read_text("utf-8")
 
@@ -104,16 +104,16 @@ def test_a_file_names_them_and_options_change_their_settings(directory):
 @pytest.mark.parametrize(
     ("name", "module", "words"),
     [
-        ("ends", "import sys; sys.exit(3)", "SystemExit: 3; install its package"),
+        ("ends", "import sys; sys.exit(3)", "SystemExit: 3. Install its package"),
         (
             "lines",
             "raise RuntimeError('a\\nb')",
-            "RuntimeError: a; install its package",
+            "RuntimeError: a. Install its package",
         ),
         (
             "mute",
             "class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute",
-            "nothing of the kind: Mute; install",
+            "cannot be imported: Mute. Install",
         ),
         (
             "local",

@@ -29,8 +29,9 @@ def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys
         words = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
         assert main(words) == 2
     assert capsys.readouterr().err.endswith(
-        "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
-        "there (mlflow server), or leave MLflow out.\n"
+        "fedbilevel run: tracking.mlflow: no MLflow server responds at "
+        "http://127.0.0.1:1. Start one there (mlflow server), or omit "
+        "tracking.mlflow.\n"
     )
 
 

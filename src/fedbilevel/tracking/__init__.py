@@ -1,6 +1,6 @@
-"""What is written down of a run, and where else it goes.
+"""Records of a run, and trackers that receive them.
 
-No tracker's library is imported before that tracker begins.
+The library of a tracker is imported only when that tracker begins.
 """
 
 from fedbilevel.tracking.delivery import track
