@@ -146,9 +146,13 @@ def _message(error: Exception) -> str:
         path = error.filename or "A file or the output of this command"
         cure = CURES.get(error.errno, "Give another file or directory.")
         return f"{path} cannot be used: {error.strerror}. {cure}"
-    if "DebugSimulation" in str(error):
-        return f"{error} (On the command line: engine:DebugSimulation.)"
-    return str(error)
+    text = str(error)
+    # Messages of the library advise DebugSimulation(); those that list all engines, or
+    # name the option already, need no hint.
+    known = "engine:DebugSimulation", "there are DebugSimulation"
+    if "DebugSimulation" in text and not any(part in text for part in known):
+        return f"{text} (On the command line: engine:DebugSimulation.)"
+    return text
 
 
 def _show_warnings() -> None:

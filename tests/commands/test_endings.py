@@ -51,7 +51,7 @@ every = 10
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     # It lets the library's warnings past the handlers of tests.
-    monkeypatch.setattr(command_line, "_say_warnings", lambda: None)
+    monkeypatch.setattr(command_line, "_show_warnings", lambda: None)
     # What is found must not depend on how busy the machine is.
     monkeypatch.setattr(causes, "SECONDS", 600.0)
     Path("problem.py").write_text(PROBLEM.replace("LAST", "2.0"))

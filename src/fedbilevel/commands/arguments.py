@@ -22,11 +22,16 @@ COMMON = {
     f"(default: {Evaluation.every})",
     "--checkpoints.every INT": "rounds between two checkpoints "
     f"(default: {CheckpointSettings.every})",
+    "--directory DIRECTORY": "run directory (default: named after FILE)",
 }
 """Help of options that every experiment file has, whatever types it names."""
 
-DIRECTORY = {"--directory DIRECTORY": "run directory (default: named after FILE)"}
-"""Help of the option that a resumed run lacks."""
+CHANGEABLE = {
+    "--rounds INT": "total number of rounds",
+    "--evaluation.every INT": "rounds between two evaluations",
+    "--checkpoints.every INT": "rounds between two checkpoints",
+}
+"""Help of options that can differ when any run is resumed."""
 
 
 class Arguments(NamedTuple):
@@ -73,8 +78,8 @@ def parse_arguments(
         add_help=False,
         description=description,
         epilog=f"fedbilevel {command} {subject} --help shows all options of {subject}. "
-        "algorithm:NAME, problem:NAME or engine:NAME selects another type; its options "
-        "follow it.",
+        "Another algorithm, problem or engine is selected by algorithm:NAME, "
+        "problem:NAME or engine:NAME, followed by its options.",
     )
     is_file = subject == "FILE"
     parser.add_argument(
@@ -86,7 +91,7 @@ def parse_arguments(
     if trusting:
         add_trust(parser)
     if not arguments or arguments[0] in ("-h", "--help"):
-        _print_help(parser, subject, {**COMMON, **(DIRECTORY if is_file else {})})
+        _print_help(parser, is_file)
         parser.exit(0 if arguments else 2)
     if arguments[0].startswith("-"):
         parser.error(
@@ -96,18 +101,18 @@ def parse_arguments(
     return Arguments(parsed.subject, parsed.json, options, trusting and parsed.trust)
 
 
-def _print_help(
-    parser: argparse.ArgumentParser, subject: str, common: dict[str, str]
-) -> None:
-    """Print help with options that `with_overrides` parses later, from FILE's types."""
+def _print_help(parser: argparse.ArgumentParser, is_file: bool) -> None:
+    """Print help, with options that `with_overrides` parses later."""
     parser.add_argument(
         "-h", "--help", action="store_true", help="show this help message and exit"
     )
     group = parser.add_argument_group(
         "options of every experiment",
-        f"They override {subject}; defaults apply where {subject} has no value.",
+        "They override FILE; defaults apply where FILE has no value."
+        if is_file
+        else "They override the settings of the run, which are the defaults.",
     )
-    for option, text in common.items():
+    for option, text in (COMMON if is_file else CHANGEABLE).items():
         name, _, metavar = option.partition(" ")
         if metavar:
             group.add_argument(name, metavar=metavar, help=text)

@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare runs in a table and in curves. Give run directories, or "
         "experiment files, whose missing runs are run first. Runs that differ only in "
         "their seed share one row and one line with a band.",
-        epilog=f"In the table, {DEVIATION} {EXCLUDED} In the plot, {BAND} {FAILED} "
+        epilog=f"Table: {DEVIATION} {EXCLUDED} Curves: {BAND} {FAILED} "
         "A diverged run is a failed seed: this is a result, so the exit code is 0, and "
         "the run is repeated only with --force.",
     )
