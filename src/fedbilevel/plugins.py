@@ -46,18 +46,18 @@ def warn_excluded(point: EntryPoint, reason: str) -> None:
     )
 
 
-def warn_name_taken(point: EntryPoint, kind: str) -> None:
+def warn_name_taken(point: EntryPoint, plugin_type: str) -> None:
     """Warn that a plug-in is ignored because its name is taken.
 
     Args:
         point: entry point of the plug-in.
-        kind: type of the plug-in, such as "algorithm".
+        plugin_type: type of the plug-in, such as "algorithm".
     """
     logger.warning(
         "Plug-in %s = %s is ignored: another %s has this name. Rename the entry point.",
         point.name,
         point.value,
-        kind,
+        plugin_type,
     )
 
 

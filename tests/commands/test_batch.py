@@ -1,4 +1,4 @@
-"""Runs side by side: one's error is nobody else's, and Ctrl-C ends all of them.
+"""Parallel runs: an error ends only its run, and Ctrl-C stops all of them.
 
 Processes are real, and what they carry out is not: a program that needs no JAX takes a
 tenth of a second to start.
@@ -30,7 +30,7 @@ from fedbilevel.experiments.schema import Experiment, Sharded
 
 pytestmark = pytest.mark.process
 
-# A run is what its directory is called: fine, killed, refused, failed or endless.
+# The directory name selects the behaviour: fine, killed, refused, failed or endless.
 PROGRAM = r"""
 import json, os, signal, sys, time
 RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
@@ -99,11 +99,11 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
         "fine-2",
         "fine-3",
     ]
-    said = capsys.readouterr().err
-    assert "Running fine-2.toml with seed 0" in said
-    # Warnings of a run come with its name.
-    assert f"{tmp_path}/fine-1: device 1 was left out" in said
-    assert "outcome" not in said
+    output = capsys.readouterr().err
+    assert "Running fine-2.toml with seed 0" in output
+    # Warnings of a run are prefixed by its name.
+    assert f"{tmp_path}/fine-1: device 1 was left out" in output
+    assert "outcome" not in output
     assert asked_of(tmp_path / "fine-1") == jobs[0].experiment
 
 
@@ -113,7 +113,7 @@ def test_workers_begin_with_different_files(tmp_path):
     with closing(WorkerPool(jobs, 2, BatchProgress(4))) as pool:
         pool.start_jobs()
         started = [one.directory.name for one in jobs if one.directory.exists()]
-        assert started == ["endless-a0", "endless-b0"]  # two programs to be compiled
+        assert started == ["endless-a0", "endless-b0"]  # two programs to compile
 
 
 def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, capsys):
@@ -125,9 +125,9 @@ def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, caps
     assert code == 130
     assert errors == {}
     assert not jobs[2].directory.exists()
-    said = capsys.readouterr().err
-    assert "Stopping after this round" in said
-    assert "Stopped with 0 of 3 runs finished. The same command resumes" in said
+    output = capsys.readouterr().err
+    assert "Stopping after this round" in output
+    assert "Stopped with 0 of 3 runs finished. The same command resumes" in output
     assert not any(alive(process_of(one)) for one in jobs[:2])
 
 

@@ -1,4 +1,4 @@
-"""A real MLflow server: a run left by Ctrl-C and resumed, and a server in trouble.
+"""A real MLflow server: a stopped and resumed run, and a failing server.
 
 What each tracker has of that run is here too. All that needs the server is in this
 file, so that there is one.
@@ -49,8 +49,10 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     client = server.client()
     status = client.get_run((directory / "mlflow_run").read_text()).info.status
     # As if the machine had died soon after its first checkpoint: rounds are run again.
-    kept = (directory / "checkpoints").glob("round_*")
-    _, *later = sorted(kept, key=lambda one: int(one.name.removeprefix("round_")))
+    checkpoints = (directory / "checkpoints").glob("round_*")
+    _, *later = sorted(
+        checkpoints, key=lambda one: int(one.name.removeprefix("round_"))
+    )
     for checkpoint in later:
         shutil.rmtree(checkpoint)
     end = before[-1].rounds + 3
@@ -82,18 +84,18 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
     params = named[0].data.params
     assert params["algorithm.name"] == "FedBiO"
     assert params["algorithm.learning_rate"] == "0.1"
-    # MLflow keeps the parameters that a run began with; its directory knows the newest.
+    # MLflow stores the first parameters of a run; the run directory has the newest.
     assert params["rounds"] == "2000"
     assert written["rounds"] == left.after[-1].rounds
     assert not [name for name in params if name.startswith("tracking")]
     for name in numbers(left.after[0]):
         history = client.get_metric_history(named[0].info.run_id, name)
-        found = {one.step: one.value for one in history}
+        content = {one.step: one.value for one in history}
         wanted = {one.rounds: numbers(one)[name] for one in left.after}
         if name == "spent/seconds":
-            assert found.keys() == wanted.keys()
+            assert content.keys() == wanted.keys()
         else:
-            assert found == wanted
+            assert content == wanted
 
 
 def test_tensorboard_shows_every_round_once(left):
@@ -106,11 +108,11 @@ def test_tensorboard_shows_every_round_once(left):
     )
     events.Reload()
     for name in numbers(left.after[0]):
-        found = [(one.step, one.value) for one in events.Scalars(name)]
+        content = [(one.step, one.value) for one in events.Scalars(name)]
         wanted = [(one.rounds, numbers(one)[name]) for one in left.after]
-        assert [step for step, _ in found] == [step for step, _ in wanted]
+        assert [step for step, _ in content] == [step for step, _ in wanted]
         if name != "spent/seconds":
-            assert [one for _, one in found] == pytest.approx(
+            assert [one for _, one in content] == pytest.approx(
                 [one for _, one in wanted], rel=1e-6
             )
     (text,) = events.Tensors("settings/text_summary")[-1:]
@@ -147,8 +149,8 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     mortal = Server(tmp_path, like=server)
-    words = ["--tracking.mlflow", mortal.uri, "--rounds", "100"]
-    running = start("run", str(file), "--json", *words)
+    options = ["--tracking.mlflow", mortal.uri, "--rounds", "100"]
+    running = start("run", str(file), "--json", *options)
     assert running.stdout is not None
     for line in running.stdout:
         if Record.parse(line).rounds == 5:
@@ -184,7 +186,7 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
             assert "MLflow failed: " in caplog.text
             tried = len(sent)
             record(records[2])
-            # While the server is stuck later records only wait.
+            # While the server does not respond, later records wait.
             assert len(sent) == tried
         finally:
             server.signal(signal.SIGCONT)
@@ -193,8 +195,8 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     name = (tmp_path / "mlflow_run").read_text()
     history = client.get_metric_history(name, "loss")
     assert sorted(one.step for one in history) == [0, 1, 2]
-    found = {one.step: one.value for one in history}
-    assert [found[n] for n in range(3)] == pytest.approx(losses, nan_ok=True)
+    content = {one.step: one.value for one in history}
+    assert [content[n] for n in range(3)] == pytest.approx(losses, nan_ok=True)
     assert client.get_run(name).info.status == "FINISHED"
 
 

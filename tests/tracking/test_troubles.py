@@ -1,4 +1,4 @@
-"""Servers that are away, and libraries that are not there.
+"""Trackers without their server or library.
 
 Servers that are in trouble: `test_server`.
 """
@@ -26,8 +26,8 @@ def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     with as_for_users():
-        words = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
-        assert main(words) == 2
+        arguments = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
+        assert main(arguments) == 2
     assert capsys.readouterr().err.endswith(
         "fedbilevel run: tracking.mlflow: no MLflow server responds at "
         "http://127.0.0.1:1. Start one there (mlflow server), or omit "
@@ -45,10 +45,10 @@ def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
         "from pathlib import Path; from fedbilevel.tracking import WeightsAndBiases;"
         "WeightsAndBiases('federated', Path('run')).begin('first', {}, resume=False)"
     )
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env={**kept, "HOME": str(tmp_path)},
+        env={**environment, "HOME": str(tmp_path)},
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -71,9 +71,9 @@ def test_a_missing_library_is_told_with_its_extra(
     tracker, library, extra, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, library, None)
-    made = tracker(tmp_path) if tracker is TensorBoard else tracker("any", tmp_path)
+    created = tracker(tmp_path) if tracker is TensorBoard else tracker("any", tmp_path)
     with pytest.raises(ImportError, match=rf"pip install 'fedbilevel\[{extra}\]'"):
-        made.begin("first", {}, resume=False)
+        created.begin("first", {}, resume=False)
 
 
 def test_no_library_of_a_tracker_is_imported_before_it_begins():

@@ -67,8 +67,8 @@ def parse_arguments(
         trusting: whether the command has the option --trust.
 
     Example:
-        >>> given = ["first.toml", "--json", "--rounds", "3"]
-        >>> parse_arguments("run", "FILE", given, "Run an experiment file.")
+        >>> argv = ["first.toml", "--json", "--rounds", "3"]
+        >>> parse_arguments("run", "FILE", argv, "Run an experiment file.")
         Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False)
     """

@@ -112,8 +112,8 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
             )
     experiments = [group.runs[0].experiment for group in groups]
     tasks = {
-        repr((one.problem, one.data, one.partition, one.weight_by_size))
-        for one in experiments
+        repr((each.problem, each.data, each.partition, each.weight_by_size))
+        for each in experiments
     }
     if len(tasks) > 1:
         yield (
@@ -129,7 +129,9 @@ def last_common(group: Group) -> list[Record]:
         >>> last_common(Group("FedBiO", ()))
         []
     """
-    by_rounds = [{one.rounds: one for one in run.records} for run in group.successful]
+    by_rounds = [
+        {record.rounds: record for record in run.records} for run in group.successful
+    ]
     if not by_rounds:
         return []
     common = set.intersection(*map(set, by_rounds))
@@ -162,7 +164,7 @@ def _costs(last: Sequence[Record]) -> list[str]:
         str(first.rounds),
         format_number(first.costs.samples),
         f"{format_number(first.costs.bytes)}B",
-        f"{mean(one.seconds for one in last):.0f} s",
+        f"{mean(record.seconds for record in last):.0f} s",
     ]
 
 

@@ -39,7 +39,7 @@ class Job(NamedTuple):
 
     @property
     def has_result(self) -> bool:
-        """Whether the run is finished or failed."""
+        """True if the run is finished or failed."""
         failure = read_failure(self.directory)
         return failure is not None or finished(self.experiment, self.directory)
 

@@ -146,7 +146,7 @@ def _summary(result: TuningResult, goal: Goal, directory: Path) -> str:
 def _as_json(result: TuningResult, goal: Goal, directory: Path) -> str:
     def values(scores: Sequence[float]) -> list[float | None]:
         # JSON has no infinity.
-        return [None if one == float("inf") else goal.score(one) for one in scores]
+        return [None if s == float("inf") else goal.score(s) for s in scores]
 
     best, start = result.best, result.start
     return json.dumps(

@@ -44,7 +44,7 @@ class WorkerPool:
 
     @property
     def busy(self) -> bool:
-        """Whether a worker has a job."""
+        """True if a worker has a job."""
         return bool(self._jobs)
 
     def start_jobs(self) -> None:

@@ -198,7 +198,7 @@ def _fit(panel: "Axes", groups: Sequence[Group], metric: str) -> tuple[float, fl
         return -np.inf, np.inf
     starts = [record for run in failed for record in _finite(run, metric)[:1]]
     records = [record for run in runs for record in run.records] + starts
-    values = np.array([one.figures[metric] for one in records if metric in one.figures])
+    values = np.array([r.figures[metric] for r in records if metric in r.figures])
     values = values[np.isfinite(values)]
     if not len(values):
         return -np.inf, np.inf
