@@ -149,7 +149,7 @@ def test_more_rounds_make_another_baseline_and_a_missing_one_is_made(desk, capsy
     assert "is finished" in capsys.readouterr().err
 
 
-def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
+def test_an_interruption_leaves_the_run_and_names_the_command_for_its_baseline(
     desk, capsys, monkeypatch
 ):
     def interrupted(*arguments):

@@ -153,7 +153,7 @@ def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
     assert jobs[1].has_result
 
 
-def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
+def test_a_replaced_run_is_announced_and_repeated(tmp_path, capsys):
     old = job(tmp_path, "fine", replaces=True)
     keep(Experiment(FedBiO(0.7)), old.directory)
     write_failure(old.directory, Failure(2, "no uploads"))
@@ -183,7 +183,7 @@ def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monke
     assert processes_for(jobs) == 4
 
 
-def test_a_process_is_told_the_cores_to_use_only_once(tmp_path):
+def test_a_process_sets_its_number_of_cores_only_once(tmp_path):
     jobs = [job(tmp_path, f"fine-{n}") for n in range(4)]
     jobs[1:3] = [
         one._replace(experiment=replace(one.experiment, engine=Sharded(cores=2)))

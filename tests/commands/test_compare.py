@@ -121,7 +121,7 @@ def test_failed_seeds_are_in_the_json(seeds, tmp_path):
     assert content[2]["directory"] == seeds[2]
 
 
-def test_the_figure_counts_failed_seeds_and_says_what_the_band_is(answer):
+def test_the_curves_count_failed_seeds_and_explain_the_band(answer):
     assert "2 of 5 seeds failed" in answer.drawn
     assert "band: minimum to maximum over seeds" in answer.drawn
 
@@ -217,7 +217,7 @@ def test_a_run_counts_once_whatever_it_is_called(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"[1,2]\n", b"\xff\xfe\n", b"3\n", b'{"rounds": 1'])
-def test_damaged_lines_of_a_run_are_left_out(tmp_path, damage):
+def test_damaged_lines_of_a_run_are_ignored(tmp_path, damage):
     directory = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
     with (tmp_path / "a" / "metrics.jsonl").open("ab") as file:
         file.write(damage)

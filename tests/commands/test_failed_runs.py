@@ -24,7 +24,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_reason_is_kept_with_the_run(failed):
+def test_the_reason_is_stored_with_the_run(failed):
     failure = read_failure(failed)
     assert failure is not None
     assert "round 1, exchange 0: the uploads of all 1 devices" in failure.reason

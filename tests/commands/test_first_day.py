@@ -69,7 +69,7 @@ def test_the_doctor_looks_for_nvflare(monkeypatch, capsys):
     assert "not installed, needed for federations of real sites: pip" in text
 
 
-def test_a_scaffold_says_that_a_loss_is_a_mean(tmp_path):
+def test_a_scaffold_explains_that_a_loss_is_a_mean(tmp_path):
     main(["new", "ridge", "--directory", str(tmp_path)])
     text = "A loss must be the mean over the examples of its batch"
     assert text in (tmp_path / "ridge.py").read_text()

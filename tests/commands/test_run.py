@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
+def test_a_run_without_a_terminal_prints_little_and_writes_all_files(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     result = fedbilevel(tmp_path, "run quick.toml")
     assert "round 12 of 12" in result.stderr
@@ -67,14 +67,14 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     ]
 
 
-def test_a_terminal_shows_rounds_costs_figures_and_time_left(tmp_path):
+def test_a_terminal_shows_rounds_costs_metrics_and_time_left(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     shown = in_terminal(tmp_path, "run quick.toml --rounds 100 --evaluation.every 1")
     for part in ("of 100", "━", "samples drawn", "B sent", "validation loss", "left"):
         assert part in shown
 
 
-def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
+def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
     (tmp_path / "long.toml").write_text(
         QUICK.replace("12", "120").replace("every = 4", "every = 1")
     )
@@ -115,7 +115,7 @@ def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
     assert [json.loads(row)["rounds"] for row in rows] == [0, 4, 8, 12, 14]
 
 
-def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):
+def test_an_algorithm_of_another_type_runs_beside_the_first(finished):
     fedbilevel(finished, "run quick.toml algorithm:SimFBO --algorithm.learning-rate 1")
     result = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
     content = json.loads(result.stdout)
@@ -150,7 +150,7 @@ def test_help_comes_at_once_and_without_jax():
     assert sorted(times)[3] < 0.5
 
 
-def test_what_a_resumption_asks_for_is_kept_with_the_run(finished, tmp_path):
+def test_the_settings_of_a_resumption_are_stored_with_the_run(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
     fedbilevel(tmp_path, "resume runs/quick --rounds 14 --evaluation.stationarity")
     experiment = read_experiment(tmp_path / "runs" / "quick" / "experiment.toml")
@@ -165,7 +165,7 @@ def test_what_a_resumption_asks_for_is_kept_with_the_run(finished, tmp_path):
     assert fedbilevel(tmp_path, arguments).stdout
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+def test_a_run_directory_is_locked_by_one_run(tmp_path):
     (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
     command = [sys.executable, "-m", "fedbilevel", "run", "long.toml", "--json"]
     with subprocess.Popen(
@@ -185,7 +185,7 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     assert (directory / "checkpoints" / f"round_{left}").is_dir()
 
 
-def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):
+def test_output_that_nobody_reads_stops_a_run_with_a_message(tmp_path):
     (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
     result = subprocess.run(
         f"{sys.executable} -m fedbilevel run long.toml --json | head -1",

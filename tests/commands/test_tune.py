@@ -70,7 +70,7 @@ def test_a_search_that_was_killed_ends_as_one_that_was_not(times, searched, tmp_
         assert (tuned / file).read_text() == whole.read_text(), file
 
 
-def test_the_first_ctrl_c_ends_a_batch_and_says_how_to_resume(tmp_path):
+def test_the_first_ctrl_c_ends_a_batch_and_prints_how_to_resume(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     with subprocess.Popen(
         [sys.executable, "-m", "fedbilevel", *SEARCH.split()],

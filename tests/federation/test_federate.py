@@ -14,7 +14,7 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
-from fedbilevel.commands.federate import _continued, _new_exclusions, _print_absences
+from fedbilevel.commands.federate import _match_run, _new_exclusions, _print_absences
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
@@ -214,7 +214,7 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
     keep(asked, tmp_path)
     (tmp_path / RUN).write_text("first")
     other = replace(asked, seed=7)
-    assert _continued(other, tmp_path) == other
+    assert _match_run(other, tmp_path) == other
     assert not (tmp_path / RUN).exists()
 
 

@@ -209,7 +209,7 @@ def test_mlflow_keeps_once_what_it_got_twice(server, tmp_path):
     assert len(server.client().get_metric_history(name, "loss")) == 1
 
 
-def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
+def test_a_server_that_is_stuck_at_the_start_is_reported_in_seconds(
     server, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -238,7 +238,7 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
     assert dict(os.environ) == before
 
 
-def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tmp_path):
+def test_a_run_unknown_to_the_server_is_resumed_as_a_new_one(server, tmp_path):
     (tmp_path / "mlflow_run").write_text("0" * 32)
     with track([MLflow(server.uri, tmp_path)], "new", {}, resume=True):
         pass
@@ -246,7 +246,7 @@ def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tm
     assert server.client().get_run(name).info.run_name == "new"
 
 
-def test_a_run_begun_anew_in_a_folder_is_another_run(server, tmp_path):
+def test_a_new_run_in_the_same_directory_is_another_run(server, tmp_path):
     names = []
     for rate in (0.1, 0.2):
         with track([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):

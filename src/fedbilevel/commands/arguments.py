@@ -55,7 +55,7 @@ def parse_arguments(
     subject: str,
     arguments: Sequence[str],
     description: str,
-    trusting: bool = False,
+    has_trust: bool = False,
 ) -> Arguments:
     """Return the parsed arguments of a command.
 
@@ -64,7 +64,7 @@ def parse_arguments(
         subject: metavar of its positional argument, FILE or RUN_DIRECTORY.
         arguments: command-line arguments after the command.
         description: first sentences of the help text.
-        trusting: whether the command has the option --trust.
+        has_trust: whether the command has the option --trust.
 
     Example:
         >>> argv = ["first.toml", "--json", "--rounds", "3"]
@@ -88,7 +88,7 @@ def parse_arguments(
         help="experiment file (.toml)" if is_file else "run directory",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    if trusting:
+    if has_trust:
         add_trust(parser)
     if not arguments or arguments[0] in ("-h", "--help"):
         _print_help(parser, is_file)
@@ -98,7 +98,7 @@ def parse_arguments(
             f"{arguments[0]} comes before {subject}. Give {subject} before options."
         )
     parsed, options = parser.parse_known_args(arguments)
-    return Arguments(parsed.subject, parsed.json, options, trusting and parsed.trust)
+    return Arguments(parsed.subject, parsed.json, options, has_trust and parsed.trust)
 
 
 def _print_help(parser: argparse.ArgumentParser, is_file: bool) -> None:

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     import_module("fedbilevel.flare")
     changed = located(changed, Path.cwd())
     experiment, directory = placed(changed, file, "-federated")
-    experiment = _continued(experiment, directory)
+    experiment = _match_run(experiment, directory)
     if finished(experiment, directory) and (directory / SOLUTION).exists():
         print(
             f"The run in {directory} is finished after {experiment.rounds} rounds. "
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     return code or conclude(directory, as_json=options.as_json, devices=sites)
 
 
-def _continued(experiment: Experiment, directory: Path) -> Experiment:
+def _match_run(experiment: Experiment, directory: Path) -> Experiment:
     """Return an experiment with the rates of the run in its directory, if there is one.
 
     Raises:

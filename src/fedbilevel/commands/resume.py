@@ -26,7 +26,7 @@ DESCRIPTION = (
 def main(arguments: Sequence[str]) -> int:
     """Resume a run."""
     options = parse_arguments(
-        "resume", "RUN_DIRECTORY", arguments, DESCRIPTION, trusting=True
+        "resume", "RUN_DIRECTORY", arguments, DESCRIPTION, has_trust=True
     )
     directory = Path(options.subject)
     if (directory / RUN).exists():

@@ -22,7 +22,7 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
-def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys):
+def test_a_server_that_is_away_at_the_start_is_reported_at_once(tmp_path, capsys):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     with as_for_users():
@@ -35,12 +35,12 @@ def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys
     )
 
 
-def test_what_is_no_address_of_a_server_is_told(tmp_path):
+def test_an_invalid_address_of_a_server_is_reported(tmp_path):
     with pytest.raises(ConnectionError, match="MLflow at gopher://old cannot be used"):
         MLflow("gopher://old", tmp_path).begin("wrong", {}, resume=False)
 
 
-def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
+def test_a_missing_login_to_wandb_is_reported_with_its_cure(tmp_path):
     program = (
         "from pathlib import Path; from fedbilevel.tracking import WeightsAndBiases;"
         "WeightsAndBiases('federated', Path('run')).begin('first', {}, resume=False)"
@@ -67,7 +67,7 @@ def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
         (WeightsAndBiases, "wandb", "wandb"),
     ],
 )
-def test_a_missing_library_is_told_with_its_extra(
+def test_a_missing_library_is_reported_with_its_extra(
     tracker, library, extra, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, library, None)
