@@ -45,7 +45,7 @@ from fedbilevel import (
     UniformSample,
     run,
 )
-from fedbilevel.commands.formatting import short
+from fedbilevel.commands.formatting import format_number
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.costs import device_costs
 
@@ -219,11 +219,11 @@ def print_extrapolation() -> None:
                 (
                     name,
                     f"{parameters:.0e}",
-                    short(up),
-                    short(formula.state(size)),
+                    format_number(up),
+                    format_number(formula.state(size)),
                     f"{up * 8 / 10e6:,.0f}",
                     f"{work / 10e9:,.1f}",
-                    *map(short, ingress),
+                    *map(format_number, ingress),
                 )
             )
     head = ("algorithm", "n", "up B", "state B", "upload s", "compute s")

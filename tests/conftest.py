@@ -65,7 +65,7 @@ NIGHTLY_DOCTESTS = {
     "metrics.instability.find_instabilities",
     "metrics.suggestion.batch_curvature",
     "problems.task.Task",
-    "tracking.delivery.tracked",
+    "tracking.delivery.track",
     "tuning.tuner.tune",
 }
 """Doctests that take more than 1.5 s of CPU time.

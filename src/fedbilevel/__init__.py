@@ -1,7 +1,7 @@
 """Federated bilevel optimization: two losses in, a tuned model out.
 
-See `run` for the way in. Names are imported when first asked for (`__init__.pyi` lists
-them), so that the command line answers before JAX is loaded.
+Start with `run`. Names are imported on first use (`__init__.pyi` lists them), so that
+the command line can print help before JAX is loaded.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The command line: one module a command, imported when it is asked for."""
+"""The command line: one module for each command, imported on first use."""
 
 import argparse
 import errno
@@ -15,20 +15,20 @@ from fedbilevel.terminal import printable, printable_streams
 
 COMMANDS = {
     "run": "run an experiment file",
-    "resume": "go on with a run that was stopped or has crashed",
-    "federate": "run an experiment file across sites that keep their data",
-    "compare": "several runs in a table and in curves",
-    "tune": "search the settings of an experiment file",
-    "plan": "the paper's schedules for K devices and an accuracy, from a run",
-    "diagnose": "are the devices of an experiment homogeneous enough?",
-    "plot": "pictures of a run and of what it has learnt, and a page with all of it",
-    "new": "scaffold a problem of your own: two losses, a test, an experiment file",
-    "doctor": "what is installed, what it runs on, which data can be found",
+    "resume": "resume a stopped or crashed run",
+    "federate": "run an experiment file across sites, with NVIDIA FLARE",
+    "compare": "compare runs in a table and in curves",
+    "tune": "tune the learning rates of an experiment file",
+    "plan": "derive settings for K devices and an accuracy from a run",
+    "diagnose": "measure how heterogeneous the devices are",
+    "plot": "plot a run and write its HTML report",
+    "new": "create a custom problem: losses, tests, experiment file",
+    "doctor": "check the installation, the hardware and the data sets",
 }
-"""What each command is for; each is a module of `fedbilevel.commands`."""
+"""One line of help for each command, a module of `fedbilevel.commands`."""
 
 EXTRA = ("cattrs", "filelock", "matplotlib", "optuna", "rich", "tomli_w", "tyro")
-"""Modules that the command line needs and the library does not."""
+"""Modules that only the command line needs."""
 
 
 SYSTEM = (
@@ -39,30 +39,29 @@ SYSTEM = (
     NotADirectoryError,
     PermissionError,
 )
-"""Errors of the system, which name a file; others of their kind have words."""
+"""Exceptions of the operating system; their other subclasses have a full message."""
 
 
 CURES = {
-    errno.EACCES: "get the right to it, or give another file or directory",
-    errno.EDQUOT: "free some of the room that is yours",
-    errno.EFBIG: "raise the limit for the size of files",
-    errno.EIO: "look after the disk",
-    errno.EISDIR: "move that directory out of the way, or give another file",
-    errno.EMFILE: "raise the limit for open files (ulimit -n)",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ENOSPC: "free some room on that disk",
-    errno.EPERM: "get the right to it, or give another file or directory",
-    errno.EROFS: "give a directory on a disk that can be written",
+    errno.EACCES: "Change its permissions, or give another file or directory.",
+    errno.EDQUOT: "Free some space within your disk quota.",
+    errno.EFBIG: "Raise the limit for file sizes (ulimit -f).",
+    errno.EIO: "Check the disk.",
+    errno.EISDIR: "Move or rename that directory, or give another file.",
+    errno.EMFILE: "Raise the limit for open files (ulimit -n).",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ENOSPC: "Free some space on that disk.",
+    errno.EPERM: "Change its permissions, or give another file or directory.",
+    errno.EROFS: "Give a directory on a writable disk.",
 }
-"""What to do about errors of the system, by their number."""
+"""The cure for an error of the operating system, by error number."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command; return the exit code.
+    """Run a command; return the exit code.
 
-    Mistakes of the person at the keyboard end with one message and code 2, a run that
-    has got worse with code 3.
-    `FEDBILEVEL_DEBUG=1` shows where they arose.
+    A user's mistake ends with one message and code 2, a run whose loss increased with
+    code 3. With `FEDBILEVEL_DEBUG=1` the traceback is printed.
 
     Example:
         >>> main(["run", "missing.toml"])
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="fedbilevel",
         description="Federated bilevel optimization: two losses in, a tuned model out.",
-        epilog="Each command has a --help of its own.",
+        epilog="fedbilevel COMMAND --help shows the options of a command.",
     )
     parser.add_argument(
         "--version", action="version", version=f"fedbilevel {version('fedbilevel')}"
@@ -81,41 +80,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, add_help=False)
         command.set_defaults(command=name)
-    asked = parser.parse_args(arguments[:1])
+    command_name: str = parser.parse_args(arguments[:1]).command
     try:
         with printable_streams():
-            module = import_module(f"fedbilevel.commands.{asked.command}")
-            _say_warnings()
+            module = import_module(f"fedbilevel.commands.{command_name}")
+            _show_warnings()
             code: int = module.main(arguments[1:])
-            # Here, where it can be told what went wrong.
+            # Flush inside the try statement, so that a full disk is reported.
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read along has closed the book; what is left goes nowhere.
+        # The reader has closed the pipe; the interpreter must not flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
-        _end_interrupted(asked.command)
+        _end_interrupted(command_name)
     except Exception as error:
         if _came_of_interruption(error):
-            _end_interrupted(asked.command)
-        if os.environ.get("FEDBILEVEL_DEBUG") or not _is_answer(error):
+            _end_interrupted(command_name)
+        if os.environ.get("FEDBILEVEL_DEBUG") or not _is_user_error(error):
             raise
-        words = f"fedbilevel {asked.command}: {_words(error)}"
-        print(printable(words), file=sys.stderr)
+        message = f"fedbilevel {command_name}: {_message(error)}"
+        print(printable(message), file=sys.stderr)
         return 3 if type(error).__name__ == "NoUploadsError" else 2
     return code
 
 
 def _end_interrupted(command: str) -> NoReturn:
-    # Another Ctrl-C has nothing left to end.
+    # Another Ctrl-C would only print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print(f"fedbilevel {command}: interrupted", file=sys.stderr, flush=True)
-    # JAX may be in the middle of anything; nothing of it is waited for.
+    # JAX may be computing in other threads; do not wait for them.
     os._exit(130)
 
 
 def _came_of_interruption(error: BaseException | None) -> bool:
-    """Whether an error arose while an interruption was being cleaned up after."""
+    """Return whether an error was raised while an interruption was handled."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -123,33 +122,41 @@ def _came_of_interruption(error: BaseException | None) -> bool:
     return False
 
 
-def _is_answer(error: Exception) -> bool:
-    """Whether an error is to be read by the person at the keyboard."""
-    kinds = ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError
-    # JAX raises the first where memory is short, the debug engine the second, a
-    # federation the third.
-    named = "JaxRuntimeError", "DeviceError", "FederationError"
-    return isinstance(error, kinds) or type(error).__name__ in named
+def _is_user_error(error: Exception) -> bool:
+    """Return whether the message of an error suffices, without a traceback."""
+    types = ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError
+    # JAX raises the first if memory is short, the debug engine the second, a
+    # federation the third. They are compared by name, so that JAX is not imported.
+    names = "JaxRuntimeError", "DeviceError", "FederationError"
+    return isinstance(error, types) or type(error).__name__ in names
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
-        return f"{error.name} is missing; run: pip install 'fedbilevel[commands]'"
+        return (
+            f"The Python package {error.name} is not installed. Run: pip install "
+            "'fedbilevel[commands]'"
+        )
     if isinstance(error, MemoryError):
         return (
-            f"this asks for more memory than there is: {error or 'no more was said'}."
+            f"Out of memory{f': {error}' if str(error) else ''}. Reduce batch_size, "
+            "the number of devices or the model."
         )
     if isinstance(error, OSError) and type(error) in SYSTEM and error.errno:
-        what = error.filename or "a file or the output of this command"
-        cure = CURES.get(error.errno, "give another file or directory")
-        return f"{what} cannot be used: {error.strerror}; {cure}."
-    if "DebugSimulation" in str(error):
-        return f"{error} (Here: engine:DebugSimulation.)"
-    return str(error)
+        path = error.filename or "A file or the output of this command"
+        cure = CURES.get(error.errno, "Give another file or directory.")
+        return f"{path} cannot be used: {error.strerror}. {cure}"
+    text = str(error)
+    # Messages of the library advise DebugSimulation(); those that list all engines, or
+    # name the option already, need no hint.
+    known = "engine:DebugSimulation", "there are DebugSimulation"
+    if "DebugSimulation" in text and not any(part in text for part in known):
+        return f"{text} (On the command line: engine:DebugSimulation.)"
+    return text
 
 
-def _say_warnings() -> None:
-    """Let the library's warnings be read, once and without the trimmings of others."""
+def _show_warnings() -> None:
+    """Print the library's warnings once, as plain lines on standard error."""
     logger = logging.getLogger("fedbilevel")
     logger.propagate = False
     if not logger.handlers and logging.lastResort is not None:

@@ -1,4 +1,4 @@
-"""Files that are whole whenever somebody reads them."""
+"""Atomic writes: readers see the whole file, old or new, also after a crash."""
 
 import errno
 import os
@@ -8,26 +8,26 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """Give another file to write to, which takes the place of this one once written.
+def atomic_replace(file: Path) -> Iterator[Path]:
+    """Yield a temporary path, and rename it to `file` when the block ends.
 
-    A crash in between, of the program or of the machine, leaves the old file whole.
+    A crash in between, of the program or of the machine, leaves the old file unchanged.
 
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "notes.txt"
-        >>> with replacing(file) as unfinished:
+        >>> with atomic_replace(file) as unfinished:
         ...     _ = unfinished.write_text("all of it")
         >>> file.read_text()
         'all of it'
     """
     unfinished = file.with_name(f"unfinished-{file.name}")
-    # What an earlier crash left; or a link, which would have another file overwritten.
+    # It may be left over from a crash, or be a link that would overwrite another file.
     unfinished.unlink(missing_ok=True)
     try:
         yield unfinished
     except OSError as error:
-        # Writing, unlike opening, does not say which file was meant.
+        # An error of write(), unlike one of open(), has no file name.
         if error.filename is None and error.errno is not None:
             error.filename = str(unfinished)
         raise
@@ -37,10 +37,10 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def append(file: Path, line: bytes) -> None:
-    """Write a line at the end of a file, for good: all of it, or nothing.
+    """Append a line to a file and sync it to disk: the whole line, or nothing.
 
     Raises:
-        OSError: it could not be written.
+        OSError: if the line could not be written.
 
     Example:
         >>> import tempfile
@@ -60,22 +60,17 @@ def append(file: Path, line: bytes) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
             os.fsync(lines.fileno())
         except OSError:
-            # Or else the next line would stand behind half of this one.
+            # Otherwise the next line would be appended to half of this one.
             lines.truncate(before)
             raise
     if is_new:
-        # Its name, too, must outlive a power cut.
+        # The directory entry must survive a power cut, too.
         synchronise(file.parent)
         synchronise(file.parent.parent)
 
 
 def synchronise(path: Path) -> None:
-    """Have the disk keep a file's content, or the names in a directory, for good.
-
-    Example:
-        >>> import tempfile
-        >>> synchronise(Path(tempfile.mkdtemp()))
-    """
+    """Sync a file's content, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

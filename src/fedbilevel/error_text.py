@@ -5,8 +5,8 @@ def first_line(error: BaseException, longest: int | None = None) -> str:
     r"""Return the first line of an exception's text; empty if it has none.
 
     Args:
-        error: of any package; even its `__str__` may raise.
-        longest: number of characters to return at most; any number by default.
+        error: exception of any package; even its `__str__` may raise.
+        longest: maximum number of characters; no limit by default.
 
     Example:
         >>> first_line(ValueError("no such file\nsee the log"))

@@ -1,4 +1,4 @@
-"""The memory that this process may use: the machine's, or a container's share."""
+"""The memory limit of this process: of the machine or of its container."""
 
 import os
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may use at most.
+    """Return the memory limit of this process in bytes.
 
-    The machine's memory, or the smallest limit of the control groups that hold this
-    process: a container or a batch system ends a process that exceeds it.
+    It is the machine's memory, or the smallest limit of the control groups of this
+    process: a container or a batch system kills a process that exceeds it.
 
     Args:
-        root: the directory that holds `proc` and `sys`; another one in tests.
+        root: directory that contains `proc` and `sys`; tests use another one.
 
     Example:
         >>> 0 < memory_limit() <= os.sysconf("SC_PHYS_PAGES") * 2**16
@@ -36,17 +36,17 @@ def _group_limits(root: Path) -> Iterator[int]:
             base, name = groups / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # A limit holds for all groups below. Within a container the path may be that of
-        # the host, of which only the mounted top exists.
+        # A limit applies to all groups below. Within a container the path may be that
+        # of the host, of which only the mounted top exists.
         group = Path(path.lstrip("/"))
-        for one in (group, *group.parents):
-            limit = _number(base / one / name)
+        for ancestor in (group, *group.parents):
+            limit = _number(base / ancestor / name)
             if limit is not None:
                 yield limit
 
 
 def _number(file: Path) -> int | None:
-    """Return the number in a file; None without a file, or if it holds "max"."""
+    """Return the number in a file; None without a file, or if it contains "max"."""
     try:
         text = file.read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,11 +1,11 @@
-"""The cure for a misspelt name: the nearest one that there is."""
+"""Suggestions for a misspelt name."""
 
 import difflib
 from collections.abc import Iterable
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
-    """Return a question about the nearest name, or all names if none is near.
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question with the nearest known name, or all names if none is near.
 
     Example:
         >>> nearest("learning_rat", ["learning_rate", "local_steps"])
@@ -14,15 +14,15 @@ def nearest(given: str, known: Iterable[str]) -> str:
         'there are rate, steps.'
     """
     known = sorted(known)
-    near = nearest_name(given, known)
+    near = nearest_name(name, known)
     return f"did you mean {near}?" if near else f"there are {', '.join(known)}."
 
 
-def nearest_name(given: str, known: Iterable[str]) -> str | None:
-    """Return the name that was probably meant, if one is near.
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the nearest known name; None if none is near.
 
     Example:
         >>> nearest_name("learning_rat", ["learning_rate", "local_steps"])
         'learning_rate'
     """
-    return next(iter(difflib.get_close_matches(given, sorted(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)

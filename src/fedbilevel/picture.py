@@ -1,4 +1,4 @@
-"""What a picture is: a figure with words that say how to read it."""
+"""A picture: a matplotlib figure with a title and a caption."""
 
 import io
 from collections.abc import Sequence
@@ -12,68 +12,60 @@ class Picture(NamedTuple):
     """A figure and its caption.
 
     Attributes:
-        name: a word for file names.
-        title: what it shows.
-        words: how to read it.
-        figure: the figure itself.
-
-    Example:
-        >>> Picture("curves", "Losses", "Lower is better.", blank(2, 1)).name
-        'curves'
+        name: file name without its ending.
+        title: one line above the figure.
+        caption: explanation of how to read the figure.
+        figure: matplotlib figure.
     """
 
     name: str
     title: str
-    words: str
+    caption: str
     figure: "Figure"
 
 
 POINTS = 500
-"""The most points of a curve: more than a page is wide."""
+"""Maximum number of points of a curve: more than the pixels of a page's width."""
 
 Point = TypeVar("Point")
 
 
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Return points spread evenly over all of them, no more than a person can see.
+def thin(points: Sequence[Point]) -> Sequence[Point]:
+    """Return at most `POINTS` points, spread evenly over all of them.
 
     Example:
-        >>> len(thinned(range(10_000))), thinned(range(10_000))[-1]
+        >>> len(thin(range(10_000))), thin(range(10_000))[-1]
         (500, 9999)
     """
     if len(points) <= POINTS:
         return points
-    places = (round(n * (len(points) - 1) / (POINTS - 1)) for n in range(POINTS))
-    return [points[place] for place in places]
+    indices = (round(n * (len(points) - 1) / (POINTS - 1)) for n in range(POINTS))
+    return [points[index] for index in indices]
 
 
 BARS = 60
-"""The most numbers that have a bar each."""
+"""Maximum number of values that are drawn as bars."""
 
 
 def blank(width: float | int, height: float | int) -> "Figure":
-    """Return an empty figure of a size in inches, the same in all pictures.
-
-    Example:
-        >>> float(blank(4, 3).get_figwidth())
-        4.0
-    """
+    """Return an empty figure of a size in inches, with the layout of all pictures."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "pictures need matplotlib; run: pip install 'fedbilevel[commands]'"
+            "Pictures need matplotlib, which is not installed. Run: pip install "
+            "'fedbilevel[commands]'"
         ) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def svg_of(picture: Picture) -> str:
-    """Return a picture as the text of an SVG file, the same for the same picture.
+    """Return a picture as the text of an SVG file, without the current date.
 
     Example:
         >>> "<svg" in svg_of(Picture("curves", "Losses", "", blank(2, 1)))
         True
     """
-    drawn = io.StringIO()
-    picture.figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return drawn.getvalue()
+    svg = io.StringIO()
+    picture.figure.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()

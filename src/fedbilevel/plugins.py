@@ -1,4 +1,4 @@
-"""What other packages add: by entry points, or by the place of what a file names."""
+"""Plug-ins of other packages, found by entry points or by import paths."""
 
 import importlib
 import logging
@@ -10,17 +10,17 @@ from fedbilevel.error_text import first_line
 
 logger = logging.getLogger("fedbilevel")
 LONGEST_REASON = 300
-"""Characters of an exception's text in a message."""
+"""Maximum number of characters of an exception's text in a message."""
 
 
-def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield the entry points of a group, loaded.
+def load_plugins(group: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield the entry points of a group with the objects that they load.
 
-    One that cannot be loaded is warned about and left out: what goes wrong in somebody
-    else's package must not end every run.
+    An entry point that fails to load is excluded with a warning: an error in another
+    package must not end every run.
 
     Example:
-        >>> list(plugged_in("fedbilevel.no_such_group"))
+        >>> list(load_plugins("fedbilevel.no_such_group"))
         []
     """
     for point in entry_points(group=group):
@@ -28,39 +28,47 @@ def plugged_in(group: str) -> Iterator[tuple[EntryPoint, Any]]:
             yield point, point.load()
         # A plug-in may raise anything at import, even SystemExit.
         except (Exception, SystemExit) as error:
-            leave_out(point, _reason(error))
+            warn_excluded(point, _reason(error))
 
 
-def leave_out(point: EntryPoint, reason: str) -> None:
-    """Warn that a plug-in is left out.
+def warn_excluded(point: EntryPoint, reason: str) -> None:
+    """Warn that a plug-in is ignored.
 
-    Example:
-        >>> leave_out(EntryPoint("a", "b:c", "d"), "it is no dataclass.")
+    Args:
+        point: entry point of the plug-in.
+        reason: full sentence.
     """
     logger.warning(
-        "the plug-in %s = %s is left out: %s", point.name, point.value, reason
+        "Plug-in %s = %s is ignored: %s Update or uninstall its package.",
+        point.name,
+        point.value,
+        reason,
     )
 
 
-def leave_out_taken(point: EntryPoint, kind: str) -> None:
-    """Warn that a plug-in is left out, as another thing has its name.
+def warn_name_taken(point: EntryPoint, plugin_type: str) -> None:
+    """Warn that a plug-in is ignored because its name is taken.
 
-    Example:
-        >>> leave_out_taken(EntryPoint("FedBiO", "b:c", "d"), "algorithm")
+    Args:
+        point: entry point of the plug-in.
+        plugin_type: type of the plug-in, such as "algorithm".
     """
     logger.warning(
-        "the plug-in's %s %r has a name that is taken; it is left out", kind, point.name
+        "Plug-in %s = %s is ignored: another %s has this name. Rename the entry point.",
+        point.name,
+        point.value,
+        plugin_type,
     )
 
 
-def at_place(name: str) -> Any:
-    """Return what a place such as `package.module:Class` names.
+def import_object(name: str) -> Any:
+    """Return the object at an import path such as `package.module:Class`.
 
     Raises:
-        ValueError: if there is nothing.
+        ValueError: if it cannot be imported.
 
     Example:
-        >>> at_place("math:pi") > 3
+        >>> import_object("math:pi") > 3
         True
     """
     module, _, attribute = name.partition(":")
@@ -68,12 +76,13 @@ def at_place(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"name is {name!r}, but there is nothing of the kind: {_reason(error)}; "
-            "install its package, or correct the name."
+            f"name = {name!r} cannot be imported: {_reason(error)} Install its "
+            "package, or correct the name."
         ) from error
 
 
 def _reason(error: BaseException) -> str:
-    """Return an exception's type and the first line of its text."""
+    """Return an exception's type and the first line of its text, as a sentence."""
     text = first_line(error, LONGEST_REASON)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{reason.rstrip('.')}."

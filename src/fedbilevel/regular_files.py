@@ -1,38 +1,33 @@
-"""Regular files, read whole; whatever else stands in their place is refused."""
+"""Reading of regular files; directories, pipes and devices are refused."""
 
 import os
 import stat
 from pathlib import Path
 
-KINDS = {
+FILE_TYPES = {
     stat.S_ISDIR: "a directory",
     stat.S_ISFIFO: "a pipe",
     stat.S_ISSOCK: "a socket",
     stat.S_ISCHR: "a device",
     stat.S_ISBLK: "a device",
 }
-"""What may have the name of a file, by the test for it."""
+"""Types of files that are refused, by the test for the type."""
 
 
 class UnreadableError(ValueError):
-    """What has the name of a file and is none that can be read.
-
-    Example:
-        >>> str(UnreadableError("notes is a directory and no file; remove it."))
-        'notes is a directory and no file; remove it.'
-    """
+    """Raised if a path is not a regular file, or cannot be read."""
 
 
 def read_regular(file: Path, cure: str) -> bytes:
-    """Return the content of a file, without waiting for a pipe's other end.
+    """Return the content of a file; a pipe is refused without waiting for its writer.
 
     Args:
-        file: to be read; links are followed.
-        cure: what to do if it cannot be, for the message.
+        file: path; links are followed.
+        cure: last part of an error message, an imperative.
 
     Raises:
-        FileNotFoundError: if nothing has that name.
-        UnreadableError: if it is no regular file, or cannot be read.
+        FileNotFoundError: if the path does not exist.
+        UnreadableError: if it is not a regular file, or cannot be read.
 
     Example:
         >>> import tempfile
@@ -41,14 +36,14 @@ def read_regular(file: Path, cure: str) -> bytes:
         ...     read_regular(directory, "remove it.")
         ... except ValueError as error:
         ...     print(str(error).replace(str(directory), "…"))
-        … is a directory and no file; remove it.
+        … is a directory, not a file; remove it.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         if file.is_symlink():
             raise UnreadableError(
-                f"{file} is a link that leads nowhere; {cure}"
+                f"{file} is a link to a missing file; {cure}"
             ) from None
         raise
     except OSError as error:
@@ -57,9 +52,9 @@ def read_regular(file: Path, cure: str) -> bytes:
         ) from None
     try:
         mode = os.fstat(descriptor).st_mode
-        for is_kind, words in KINDS.items():
-            if is_kind(mode):
-                raise UnreadableError(f"{file} is {words} and no file; {cure}")
+        for has_type, name in FILE_TYPES.items():
+            if has_type(mode):
+                raise UnreadableError(f"{file} is {name}, not a file; {cure}")
         with open(descriptor, "rb", closefd=False) as opened:
             return opened.read()
     except OSError as error:

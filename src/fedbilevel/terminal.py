@@ -1,43 +1,46 @@
-"""Text from elsewhere in a terminal: control characters are shown, not obeyed."""
+"""Safe printing of foreign text: control characters are escaped, not executed."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-KEPT = "\n\t"
-"""Control characters that do no harm."""
-TURNING = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Marks of direction, by which a line can be made to read as another."""
+HARMLESS = "\n\t"
+"""Control characters that are printed as they are."""
+DIRECTION_MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Marks of text direction, which can make a line look like another one."""
 BYTES = range(0xDC80, 0xDD00)
-"""What Python makes of bytes in names of files that are no text."""
-_SHOWN = {
-    **{code: f"\\u{code:04x}" for code in (*range(0xD800, 0xE000), *map(ord, TURNING))},
+"""Surrogates by which Python represents undecodable bytes of file names."""
+_ESCAPES = {
+    **{
+        code: f"\\u{code:04x}"
+        for code in (*range(0xD800, 0xE000), *map(ord, DIRECTION_MARKS))
+    },
     **{code: f"\\x{code - 0xDC00:02x}" for code in BYTES},
     **{
         code: f"\\x{code:02x}"
         for code in (*range(32), *range(127, 160))
-        if chr(code) not in KEPT
+        if chr(code) not in HARMLESS
     },
 }
 
 
 def printable(text: str) -> str:
-    r"""Return a text with its control characters written out.
+    r"""Return a text with its control characters escaped.
 
-    A name of a file, an error of somebody's problem and a message of a site may have
-    escapes, with which a terminal can be made to show what was never printed.
+    A file name, an error message of a custom problem or a message of a site may contain
+    escape sequences, which can make a terminal display misleading text.
 
     Example:
         >>> print(printable("site-1: \x1b[2J\x1b[1;1Hall is well"))
         site-1: \x1b[2J\x1b[1;1Hall is well
     """
-    return text.translate(_SHOWN)
+    return text.translate(_ESCAPES)
 
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    r"""Have all that is printed inside pass `printable`, errors and warnings too.
+    r"""Pass all text that is printed inside through `printable`, also on stderr.
 
     Example:
         >>> with printable_streams():
@@ -50,14 +53,8 @@ def printable_streams() -> Iterator[None]:
 
 @contextmanager
 def original_streams() -> Iterator[None]:
-    """Leave alone what is printed inside: help, in colours of its own.
-
-    Example:
-        >>> with printable_streams(), original_streams():
-        ...     print("all of it")
-        all of it
-    """
-    with _streams(unwrapped(sys.stdout), unwrapped(sys.stderr)):
+    """Print without `printable` inside, for help texts with colours."""
+    with _streams(unwrap(sys.stdout), unwrap(sys.stderr)):
         yield
 
 
@@ -72,12 +69,12 @@ def _streams(out: Any, err: Any) -> Iterator[None]:
         streams.stdout, streams.stderr = before
 
 
-def unwrapped(stream: Any) -> Any:
-    """Return the stream itself, for what is made of escapes on purpose.
+def unwrap(stream: Any) -> Any:
+    """Return the stream below `printable_streams`, for intended escape sequences.
 
     Example:
         >>> with printable_streams():
-        ...     unwrapped(sys.stdout) is sys.stdout
+        ...     unwrap(sys.stdout) is sys.stdout
         False
     """
     while isinstance(stream, _Printable):
@@ -86,7 +83,7 @@ def unwrapped(stream: Any) -> Any:
 
 
 class _Printable:
-    """A stream to which text is written by way of `printable`."""
+    """A stream that passes text through `printable`."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

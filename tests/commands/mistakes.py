@@ -1,7 +1,7 @@
-"""Mistakes that a person makes at the keyboard, and what they should be told.
+"""Mistakes of users of the command line, with expected parts of the messages.
 
-As a program, `python -m tests.commands.mistakes`, it makes them all in one process, as
-the command line would, and prints what was answered as JSON.
+`python -m tests.commands.mistakes` makes all of them in one process, and prints the
+messages as JSON.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ALGORITHM = '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
-SMALL = "[data]\ntraining = 60\nvalidation = 40\n"
+SMALL = "[data]\ntrain_size = 60\nvalidation_size = 40\n"
 SERIES = (
     '[algorithm]\nname = "LocalBSGM"\nlearning_rate = 0.1\n[algorithm.hypergradient]\n'
 )
@@ -38,33 +38,33 @@ def task(upper=loss, lower=loss, x=jnp.zeros(3), y=jnp.zeros(3), rows=None):
 
 
 class Mistake(NamedTuple):
-    """What is typed, with which files at hand, and words of the answer."""
+    """A command line with its files, and expected parts of its message."""
 
     name: str
     arguments: str
     files: dict[str, str]
-    words: tuple[str, ...]
+    parts: tuple[str, ...]
     before: Callable[[], None] = lambda: None
 
 
-def of_file(name: str, text: str, *words: str) -> Mistake:
-    return Mistake(name, "run a.toml", {"a.toml": text}, words)
+def of_file(name: str, text: str, *parts: str) -> Mistake:
+    return Mistake(name, "run a.toml", {"a.toml": text}, parts)
 
 
-def of_problem(name: str, code: str, *words: str) -> Mistake:
-    return Mistake(name, "run a.toml", {"a.toml": OWN, "own.py": code}, words)
+def of_problem(name: str, code: str, *parts: str) -> Mistake:
+    return Mistake(name, "run a.toml", {"a.toml": OWN, "own.py": code}, parts)
 
 
-def typed(name: str, arguments: str, *words: str, text: str = ALGORITHM) -> Mistake:
-    return Mistake(name, arguments, {"a.toml": text}, words)
+def typed(name: str, arguments: str, *parts: str, text: str = ALGORITHM) -> Mistake:
+    return Mistake(name, arguments, {"a.toml": text}, parts)
 
 
 def after_run(
-    name: str, arguments: str, *words: str, before: Callable[[], None] = lambda: None
+    name: str, arguments: str, *parts: str, before: Callable[[], None] = lambda: None
 ) -> Mistake:
-    """What is typed when runs/done has a run of FedBiO, with 4 checkpoints."""
+    """Return a mistake after a run of FedBiO in runs/done with 4 checkpoints."""
 
-    return Mistake(name, arguments, {"done.toml": DONE}, words, before)
+    return Mistake(name, arguments, {"done.toml": DONE}, parts, before)
 
 
 DONE = "rounds = 4\n" + SMALL + ALGORITHM + "[checkpoints]\nevery = 1\n"
@@ -187,11 +187,22 @@ MISTAKES = (
     of_file(
         "data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "directory"
     ),
-    of_file("too many examples", ALGORITHM + "[data]\ntraining = 9999", "9999", "1437"),
-    of_file("no examples", ALGORITHM + "[data]\ntraining = 0", "training", "at least"),
-    of_file("all labels noisy", ALGORITHM + "[data]\nnoise = 1.5", "noise", "1.5"),
-    of_file("noise in words", ALGORITHM + '[data]\nnoise = "half"', "line 5", '"half"'),
-    of_file("a short tail", ALGORITHM + "[data]\ntail = 0.5", "tail", "0.5"),
+    of_file(
+        "too many examples", ALGORITHM + "[data]\ntrain_size = 9999", "9999", "1437"
+    ),
+    of_file(
+        "no examples", ALGORITHM + "[data]\ntrain_size = 0", "train_size", "at least"
+    ),
+    of_file(
+        "all labels noisy",
+        ALGORITHM + "[data]\nlabel_noise = 1.5",
+        "label_noise",
+        "1.5",
+    ),
+    of_file(
+        "noise in words", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", "'half'"
+    ),
+    of_file("a short tail", ALGORITHM + "[data]\nimbalance = 0.5", "imbalance", "0.5"),
     of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
     of_file(
         "more devices than examples",
@@ -207,11 +218,11 @@ MISTAKES = (
     of_file(
         "a class without examples",
         ALGORITHM
-        + '[problem]\nname = "LossTuning"\n[data]\ntraining = 8\nvalidation = 8',
+        + '[problem]\nname = "LossTuning"\n[data]\ntrain_size = 8\nvalidation_size = 8',
         "label",
         "every class needs one",
     ),
-    # A problem of one's own.
+    # A custom problem.
     Mistake(
         "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "does not exist")
     ),
@@ -302,13 +313,13 @@ MISTAKES = (
         "devices",
         "InMemoryDevices",
     ),
-    # What is typed.
+    # Arguments.
     Mistake("an unknown command", "rum a.toml", {}, ("rum", "run")),
     Mistake("no command", "", {}, ("COMMAND",)),
     typed("an unknown option", "run a.toml --round 3", "--round"),
     typed("an option in words", "run a.toml --rounds many", "many", "--rounds"),
-    typed("a kind as an option", "run a.toml --algorithm.name FedBiO", "algorithm:"),
-    typed("an unknown kind", "run a.toml algorithm:FedBO", "did you mean FedBiO?"),
+    typed("a type as an option", "run a.toml --algorithm.name FedBiO", "algorithm:"),
+    typed("an unknown type", "run a.toml algorithm:FedBO", "did you mean FedBiO?"),
     typed("no such run", "resume nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to plot", "plot nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to compare", "compare nowhere", "nowhere"),
@@ -321,9 +332,9 @@ MISTAKES = (
         "a file that is there",
         "new first",
         {"first.py": ""},
-        ("first.py", "exists already"),
+        ("first.py", "already exists"),
     ),
-    # A run that was made.
+    # A finished run.
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
     after_run(
         "fewer rounds", "resume runs/done --rounds 2", "rounds is 2", "rounds=4 or more"
@@ -340,9 +351,9 @@ MISTAKES = (
         before=damage_checkpoints,
     ),
     after_run(
-        "a spoilt experiment",
+        "a damaged experiment file",
         "plot runs/done",
-        "not valid TOML",
+        "no TOML",
         before=damage_experiment,
     ),
     after_run(
@@ -352,25 +363,25 @@ MISTAKES = (
         "fedbilevel resume",
         before=forget_measurements,
     ),
-    after_run("no such figure", "compare runs/done --metric los", "los", "accuracy"),
+    after_run("no such metric", "compare runs/done --metric los", "los", "accuracy"),
     after_run("a plan for FedBiO", "plan runs/done", "FedBiO", "LocalBSGVRM"),
 )
 
 
-def answer(mistake: Mistake, done: Path) -> dict[str, object]:
-    """Make a mistake in a directory of its own; return exit code and answer."""
+def answer(mistake: Mistake, finished_run: Path) -> dict[str, object]:
+    """Make a mistake in a temporary directory; return exit code and message."""
     import shutil
 
     from fedbilevel.__main__ import main
 
     out, err = io.StringIO(), io.StringIO()
-    here = Path.cwd()
+    origin = Path.cwd()
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
         for name, text in mistake.files.items():
             Path(name).write_text(text)
         if "done.toml" in mistake.files:
-            shutil.copytree(done, "runs/done")
+            shutil.copytree(finished_run, "runs/done")
         mistake.before()
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -380,8 +391,12 @@ def answer(mistake: Mistake, done: Path) -> dict[str, object]:
         except BaseException as error:
             code = f"{type(error).__name__}: {error}"
         finally:
-            os.chdir(here)
-    return {"name": mistake.name, "code": code, "said": err.getvalue() + out.getvalue()}
+            os.chdir(origin)
+    return {
+        "name": mistake.name,
+        "code": code,
+        "message": err.getvalue() + out.getvalue(),
+    }
 
 
 def program() -> None:
@@ -392,9 +407,9 @@ def program() -> None:
         file.write_text(DONE)
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["run", str(file), "--json"]) == 0
-        done = Path(directory) / "runs" / "done"
+        finished_run = Path(directory) / "runs" / "done"
         for mistake in MISTAKES:
-            print(json.dumps(answer(mistake, done)), flush=True)
+            print(json.dumps(answer(mistake, finished_run)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A custom problem of which one seed of three fails: it draws a certain example."""
+"""A custom problem that fails for one seed of three, which draws a certain example."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The untuned baseline of a run: what it is, when it is trained, where it is shown."""
+"""The untuned baseline of a run: its values, its training and its display."""
 
 import json
 import re
@@ -92,28 +92,28 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     )
     assert float(step.round.x) == float(work.x) != float(last.round.x)
     np.testing.assert_array_equal(step.round.y, by_hand.y)
-    kept = read_baseline(desk / "run")
-    assert kept is not None
-    assert kept.costs == by_hand.costs == last.round.costs
-    assert kept.figures == work.measure(by_hand.x, by_hand.y)
+    record = read_baseline(desk / "run")
+    assert record is not None
+    assert record.costs == by_hand.costs == last.round.costs
+    assert record.figures == work.measure(by_hand.x, by_hand.y)
 
 
 def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     assert main(["run", "scale.toml"]) == 0
     first, *_, last = read_records(Path("runs/scale"))
-    kept = read_baseline(Path("runs/scale"))
-    assert kept is not None
-    assert kept.figures["scale"] == first.figures["scale"] < last.figures["scale"]
-    assert last.figures["loss"] < kept.figures["loss"] < first.figures["loss"]
+    record = read_baseline(Path("runs/scale"))
+    assert record is not None
+    assert record.figures["scale"] == first.figures["scale"] < last.figures["scale"]
+    assert last.figures["loss"] < record.figures["loss"] < first.figures["loss"]
     shown = capsys.readouterr()
     assert shown.err.count("round 6 of 6") == 2
     assert "scale 0.1 → " in shown.out
     assert "(without tuning 0.1)" in shown.out
     assert main(["plot", "runs/scale"]) == 0
     page = Path("runs/scale/report.html").read_text()
-    heads = "<td>at the start</td><td>trained without tuning</td><td>at the end</td>"
+    heads = "<td>at the start</td><td>without tuning</td><td>at the end</td>"
     assert heads in page
-    losses = (f"{one.figures['loss']:.4g}" for one in (first, kept, last))
+    losses = (f"{one.figures['loss']:.4g}" for one in (first, record, last))
     row = "<td>{}</td><td>{}</td><td><strong>{}</strong></td>".format(*losses)
     assert row in page
     assert "The dashed lines" in page
@@ -133,7 +133,7 @@ def test_more_rounds_make_another_baseline_and_a_missing_one_is_made(desk, capsy
     assert [row["rounds"] for row in rows] == [3, 6]
     file = Path("runs/scale/baseline.json")
     assert baseline == {"baseline": json.loads(file.read_text())}
-    # What is damaged, or of another number of rounds, is not the run's.
+    # A damaged baseline, or one of another number of rounds, is ignored.
     whole = file.read_text()
     for other in (whole[:9], whole.replace('"rounds": 6', '"rounds": 5')):
         file.write_text(other)
@@ -149,7 +149,7 @@ def test_more_rounds_make_another_baseline_and_a_missing_one_is_made(desk, capsy
     assert "is finished" in capsys.readouterr().err
 
 
-def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
+def test_an_interruption_leaves_the_run_and_names_the_command_for_its_baseline(
     desk, capsys, monkeypatch
 ):
     def interrupted(*arguments):
@@ -162,7 +162,7 @@ def test_an_interruption_leaves_the_run_and_says_how_to_have_its_baseline(
         patched.setattr(follow_baseline_module, "train_baseline", interrupted)
         assert main(["run", "scale.toml"]) == 0
     shown = capsys.readouterr()
-    # The call that was under way ends first: one or two rounds, as machines are fast.
+    # The current call ends first: one or two rounds, depending on the machine.
     assert re.search("stopped after [23] of 6 rounds", shown.err)
     assert "fedbilevel resume runs/scale" in shown.err
     assert "after 6 rounds:" in shown.out
@@ -180,10 +180,10 @@ def test_an_interruption_of_a_baseline_ends_a_comparison(desk, capsys, monkeypat
             yield from steps
 
     monkeypatch.setattr(follow_baseline_module, "train_baseline", interrupted)
-    words = ["compare", "scale.toml", "--seeds", "2", "--jobs", "1"]
-    assert main(words) == 128 + signal.SIGINT
+    arguments = ["compare", "scale.toml", "--seeds", "2", "--jobs", "1"]
+    assert main(arguments) == 128 + signal.SIGINT
     shown = capsys.readouterr().err
-    assert "stopped; 1 of 2 runs are done, the same command resumes" in shown
+    assert "Stopped with 1 of 2 runs finished. The same command resumes" in shown
     assert "with seed 1" not in shown
 
 
@@ -195,7 +195,9 @@ def test_a_baseline_that_diverges_takes_nothing_from_the_run(desk, capsys, monke
     monkeypatch.setattr(follow_baseline_module, "train_baseline", diverging)
     assert main(["run", "scale.toml"]) == 0
     shown = capsys.readouterr()
-    assert "not its baseline without tuning: round 1: no upload is finite." in shown.err
+    assert (
+        "its baseline without tuning failed: round 1: no upload is finite." in shown.err
+    )
     assert "after 6 rounds:" in shown.out
 
 
@@ -207,7 +209,7 @@ def test_without_a_wish_or_a_need_there_is_no_baseline(desk, capsys, option):
     assert "without tuning" not in capsys.readouterr().out
     assert not Path("runs/scale/baseline.json").exists()
     assert main(["plot", "runs/scale"]) == 0
-    assert "trained without tuning" not in Path("runs/scale/report.html").read_text()
+    assert "<td>without tuning</td>" not in Path("runs/scale/report.html").read_text()
 
 
 def test_an_upper_rate_of_0_is_read_from_a_file_and_keeps_x(desk):

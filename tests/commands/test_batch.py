@@ -1,4 +1,4 @@
-"""Runs side by side: one's error is nobody else's, and Ctrl-C ends all of them.
+"""Parallel runs: an error ends only its run, and Ctrl-C stops all of them.
 
 Processes are real, and what they carry out is not: a program that needs no JAX takes a
 tenth of a second to start.
@@ -30,7 +30,7 @@ from fedbilevel.experiments.schema import Experiment, Sharded
 
 pytestmark = pytest.mark.process
 
-# A run is what its directory is called: fine, killed, refused, failed or endless.
+# The directory name selects the behaviour: fine, killed, refused, failed or endless.
 PROGRAM = r"""
 import json, os, signal, sys, time
 RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
@@ -89,7 +89,8 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
     assert {directory.name: reason for directory, reason in errors.items()} == {
-        "killed": "its process ended: SIGKILL; if memory ran out, give fewer --jobs",
+        "killed": "Its worker process ended with SIGKILL (if memory ran out, reduce "
+        "--jobs).",
         "refused": "no data\nput them there",
     }
     assert [one.directory.name for one in jobs if one.has_result] == [
@@ -98,21 +99,21 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
         "fine-2",
         "fine-3",
     ]
-    said = capsys.readouterr().err
-    assert "running fine-2.toml with seed 0" in said
-    # Warnings of a run come with its name.
-    assert f"{tmp_path}/fine-1: device 1 was left out" in said
-    assert "outcome" not in said
+    output = capsys.readouterr().err
+    assert "Running fine-2.toml with seed 0" in output
+    # Warnings of a run are prefixed by its name.
+    assert f"{tmp_path}/fine-1: device 1 was left out" in output
+    assert "outcome" not in output
     assert read_run_experiment(tmp_path / "fine-1") == jobs[0].experiment
 
 
 def test_workers_begin_with_different_files(tmp_path):
     names = ["endless-a0", "endless-a1", "endless-b0", "endless-b1"]
     jobs = [job(tmp_path, name, file=name[:-1]) for name in names]
-    with closing(WorkerPool(jobs, 2, BatchProgress(4))) as crew:
-        crew.fill()
-        begun = [one.directory.name for one in jobs if one.directory.exists()]
-        assert begun == ["endless-a0", "endless-b0"]  # two programs to be compiled
+    with closing(WorkerPool(jobs, 2, BatchProgress(4))) as pool:
+        pool.start_jobs()
+        started = [one.directory.name for one in jobs if one.directory.exists()]
+        assert started == ["endless-a0", "endless-b0"]  # two programs to compile
 
 
 def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, capsys):
@@ -124,9 +125,9 @@ def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, caps
     assert code == 130
     assert errors == {}
     assert not jobs[2].directory.exists()
-    said = capsys.readouterr().err
-    assert "stopping after this round" in said
-    assert "stopped; 0 of 3 runs are done, the same command resumes the others" in said
+    output = capsys.readouterr().err
+    assert "Stopping after this round" in output
+    assert "Stopped with 0 of 3 runs finished. The same command resumes" in output
     assert not any(alive(process_of(one)) for one in jobs[:2])
 
 
@@ -152,12 +153,12 @@ def test_a_run_that_another_process_has_is_an_error_of_that_run(tmp_path):
     assert jobs[1].has_result
 
 
-def test_a_replaced_run_is_announced_and_made_anew(tmp_path, capsys):
+def test_a_replaced_run_is_announced_and_repeated(tmp_path, capsys):
     old = job(tmp_path, "fine", replaces=True)
     keep(Experiment(FedBiO(0.7)), old.directory)
     write_failure(old.directory, Failure(2, "no uploads"))
     run_batch([old, job(tmp_path, "fine-2")], 2, quiet=True)
-    assert f"the run in {old.directory} is replaced" in capsys.readouterr().err
+    assert f"Replacing the run in {old.directory}" in capsys.readouterr().err
     assert read_failure(old.directory) is None
     assert read_run_experiment(old.directory) == old.experiment
 
@@ -182,7 +183,7 @@ def test_one_process_a_core_at_most_one_a_run_and_one_a_gigabyte(tmp_path, monke
     assert processes_for(jobs) == 4
 
 
-def test_a_process_is_told_the_cores_to_use_only_once(tmp_path):
+def test_a_process_sets_its_number_of_cores_only_once(tmp_path):
     jobs = [job(tmp_path, f"fine-{n}") for n in range(4)]
     jobs[1:3] = [
         one._replace(experiment=replace(one.experiment, engine=Sharded(cores=2)))

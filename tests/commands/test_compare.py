@@ -1,4 +1,4 @@
-"""Comparisons with failed seeds: the table, the JSON, the figure, the exit code."""
+"""Comparisons with failed seeds: the table, the JSON, the curves, the exit code."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def run_in(
     failure: Failure | None = None,
     algorithm: FedBiO | SimFBO = FedBiO(0.1),
 ) -> str:
-    """Write what a run leaves in its directory; return the directory."""
+    """Write the files of a run directory; return the directory."""
     keep(Experiment(algorithm, rounds=ROUNDS[-1], seed=seed), directory)
     with Journal(directory, first=0) as journal:
         for rounds, loss in zip(ROUNDS, losses, strict=False):
@@ -43,7 +43,7 @@ def run_in(
 
 
 class Answer(NamedTuple):
-    """What a comparison printed, drew and returned."""
+    """Output, curves and exit code of a comparison."""
 
     code: int
     out: str
@@ -59,8 +59,8 @@ def compare(directory: Path, *arguments: str) -> Answer:
         redirect_stderr(err),
         matplotlib.rc_context({"svg.fonttype": "none"}),
     ):
-        words = [*arguments, "--against", "rounds", "--out", str(picture)]
-        code = main(["compare", *words])
+        options = [*arguments, "--against", "rounds", "--out", str(picture)]
+        code = main(["compare", *options])
     drawn = picture.read_text() if picture.exists() else ""
     return Answer(code, out.getvalue(), err.getvalue(), drawn)
 
@@ -90,47 +90,47 @@ def cells(line: str) -> list[str]:
 def test_failed_seeds_are_counted_and_named_in_the_table(answer):
     assert answer.code == 0
     header, row, note, _ = answer.out.splitlines()
-    found = dict(zip(cells(header), cells(row), strict=True))
-    assert found["seeds"] == "5"
-    assert found["failed"] == "2 (seeds 2, 3)"
+    content = dict(zip(cells(header), cells(row), strict=True))
+    assert content["seeds"] == "5"
+    assert content["failed"] == "2 (seeds 2, 3)"
     values = np.array([0.31, 0.42, 0.56])
     deviation = np.sqrt(((values - values.mean()) ** 2).sum() / 2)
-    assert found["validation loss"] == f"{values.mean():.4g} ± {deviation:.1g}"
-    assert found["rounds"] == "10"
+    assert content["validation loss"] == f"{values.mean():.4g} ± {deviation:.1g}"
+    assert content["rounds"] == "10"
     assert "sample standard deviation over seeds" in note
-    assert "Failed seeds are left out" in note
+    assert "Failed seeds are excluded" in note
 
 
 def test_failed_seeds_are_named_on_stderr_with_the_reason(seeds, answer):
     first, second = answer.err.splitlines()
-    assert first.startswith(f"{seeds[2]} (seed 2) failed")
+    assert first.startswith(f"The run in {seeds[2]} (seed 2) failed")
     assert first.endswith("after 5 rounds: no uploads")
-    assert second.startswith(f"{seeds[3]} (seed 3) failed")
+    assert second.startswith(f"The run in {seeds[3]} (seed 3) failed")
     assert second.endswith("the validation loss is inf after 10 rounds")
 
 
 def test_failed_seeds_are_in_the_json(seeds, tmp_path):
     printed = compare(tmp_path, *seeds, "--json")
     assert printed.code == 0
-    (found,) = json.loads(printed.out).values()
-    assert [one["seed"] for one in found] == [0, 1, 2, 3, 4]
-    assert [one["failure"] is None for one in found] == [1, 1, 0, 0, 1]
-    assert found[2]["failure"] == {"rounds": 5, "reason": "no uploads"}
-    assert "figures" not in found[2]
-    assert [found[n]["figures"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
-    assert found[2]["directory"] == seeds[2]
+    (content,) = json.loads(printed.out).values()
+    assert [one["seed"] for one in content] == [0, 1, 2, 3, 4]
+    assert [one["failure"] is None for one in content] == [1, 1, 0, 0, 1]
+    assert content[2]["failure"] == {"rounds": 5, "reason": "no uploads"}
+    assert "figures" not in content[2]
+    assert [content[n]["figures"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
+    assert content[2]["directory"] == seeds[2]
 
 
-def test_the_figure_counts_failed_seeds_and_says_what_the_band_is(answer):
+def test_the_curves_count_failed_seeds_and_explain_the_band(answer):
     assert "2 of 5 seeds failed" in answer.drawn
-    assert "band: from the smallest to the largest seed" in answer.drawn
+    assert "band: minimum to maximum over seeds" in answer.drawn
 
 
 def test_all_seeds_of_one_algorithm_may_fail(seeds, tmp_path):
     rival = SimFBO(0.1)
     others = [
         run_in(tmp_path / "runs/b", [1.0, nan, nan], 0, None, rival),
-        # It failed before it was measured.
+        # It failed before its first record.
         run_in(tmp_path / "runs/b-1", [], 1, Failure(0, "no uploads"), rival),
     ]
     printed = compare(tmp_path, seeds[0], *others)
@@ -149,7 +149,7 @@ def test_a_comparison_of_failed_runs_alone_is_made(tmp_path):
 
 
 def test_a_comparison_without_failures_has_no_column_for_them(seeds, tmp_path):
-    # A directory that is named twice is one run.
+    # The same directory may be given twice.
     printed = compare(tmp_path, seeds[0], seeds[1], seeds[0])
     assert printed.code == 0
     header, row, note, _ = printed.out.splitlines()
@@ -162,17 +162,17 @@ def test_a_comparison_without_failures_has_no_column_for_them(seeds, tmp_path):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--against", "byte"], ["'byte' is not known", "did you mean bytes?"]),
-        (["--metric", "loss", "--metric", "los"], ["no figure 'los'", "accuracy"]),
+        (["--against", "byte"], ["'byte' is not a cost", "did you mean bytes?"]),
+        (["--metric", "loss", "--metric", "los"], ["--metric 'los'", "accuracy"]),
         (["--jobs", "0"], ["--jobs", "at least 1"]),
     ],
 )
 def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
-    # What argparse refuses ends the program, what we refuse ends `main`.
+    # argparse raises SystemExit; `main` returns a code for other errors.
     with suppress(SystemExit):
         assert main(["compare", seeds[0], *options]) == 2
-    said = capsys.readouterr().err
-    assert all(part in said for part in parts)
+    output = capsys.readouterr().err
+    assert all(part in output for part in parts)
 
 
 def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path):
@@ -188,8 +188,8 @@ def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path)
     assert cells(tuned)[at].startswith("0.3 ±")
     assert cells(untuned)[0] == "without tuning"
     assert cells(untuned)[at] == "0.7 ± 0.1"
-    (found,) = json.loads(compare(tmp_path, *directories, "--json").out).values()
-    assert [one["baseline"]["figures"]["loss"] for one in found] == losses
+    (content,) = json.loads(compare(tmp_path, *directories, "--json").out).values()
+    assert [one["baseline"]["figures"]["loss"] for one in content] == losses
     (Path(directories[0]) / "baseline.json").unlink()
     assert "without tuning" not in compare(tmp_path, *directories).out
 
@@ -213,11 +213,11 @@ def test_a_run_counts_once_whatever_it_is_called(tmp_path):
     assert dict(zip(cells(header), cells(row), strict=True))["seeds"] == "1"
     copy = shutil.copytree(directory, tmp_path / "copy")
     warned = compare(tmp_path, directory, str(copy)).err
-    assert "several runs with seed 0: the same run counts more than once" in warned
+    assert "several runs with seed 0, which bias its mean" in warned
 
 
 @pytest.mark.parametrize("damage", [b"[1,2]\n", b"\xff\xfe\n", b"3\n", b'{"rounds": 1'])
-def test_damaged_lines_of_a_run_are_left_out(tmp_path, damage):
+def test_damaged_lines_of_a_run_are_ignored(tmp_path, damage):
     directory = run_in(tmp_path / "a", [1.0, 0.7, 0.31])
     with (tmp_path / "a" / "metrics.jsonl").open("ab") as file:
         file.write(damage)
@@ -232,7 +232,7 @@ def test_seeds_without_a_common_round_are_named(tmp_path):
     file.write_text(file.read_text().replace('"rounds": ', '"rounds": 2'))
     answer = compare(tmp_path, *directories)
     assert answer.code == 0
-    assert "have no measured round in common" in answer.err
+    assert "were never evaluated at the same round" in answer.err
 
 
 @pytest.mark.nightly
@@ -240,37 +240,37 @@ def test_seeds_without_a_common_round_are_named(tmp_path):
 @pytest.mark.single_precision
 def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     file = written(tmp_path)
-    words = [str(file), "--seeds", str(len(SEEDS)), "--jobs", "1", "--json"]
-    printed = compare(tmp_path, *words)
+    options = [str(file), "--seeds", str(len(SEEDS)), "--jobs", "1", "--json"]
+    printed = compare(tmp_path, *options)
     assert printed.code == 0
-    (found,) = json.loads(printed.out).values()
-    assert [one["seed"] for one in found if one["failure"]] == [FAILING]
-    failure = found[SEEDS.index(FAILING)]["failure"]
+    (content,) = json.loads(printed.out).values()
+    assert [one["seed"] for one in content if one["failure"]] == [FAILING]
+    failure = content[SEEDS.index(FAILING)]["failure"]
     assert "not finite" in failure["reason"]
-    assert all(one["rounds"] == 3 for one in found if not one["failure"])
-    # A failed run is remembered: nothing is run again.
-    again = compare(tmp_path, *words)
+    assert all(one["rounds"] == 3 for one in content if not one["failure"])
+    # A failed run is stored: no run is repeated.
+    again = compare(tmp_path, *options)
     assert "running" not in again.err
     assert again.out == printed.out
-    # Unless it is forced: then it begins anew, and the finished ones stay.
-    forced = compare(tmp_path, *words, "--force")
+    # With --force the failed run is repeated, and the finished ones stay.
+    forced = compare(tmp_path, *options, "--force")
     assert forced.err.splitlines()[:2] == [
-        f"running {file} with seed {FAILING}",
-        f"the run in {tmp_path / 'runs' / f'seeds-seed-{FAILING}'} is replaced",
+        f"Running {file} with seed {FAILING}",
+        f"Replacing the run in {tmp_path / 'runs' / f'seeds-seed-{FAILING}'}",
     ]
     assert forced.out == printed.out
-    # What is missing runs side by side, with the same numbers.
+    # Missing runs in parallel have the same values.
     for seed in SEEDS[1:]:
         shutil.rmtree(tmp_path / "runs" / f"seeds-seed-{seed}")
-    parallel = compare(tmp_path, *words[:3], "--jobs", "2", "--json")
+    parallel = compare(tmp_path, *options[:3], "--jobs", "2", "--json")
     assert parallel.code == 0
     (those,) = json.loads(parallel.out).values()
     assert those[SEEDS.index(FAILING)]["failure"] == failure
-    for one, other in zip(found, those, strict=True):
+    for one, other in zip(content, those, strict=True):
         assert one.get("figures") == other.get("figures")
-    # An edited file is not run into directories of its former runs.
+    # An edited file cannot use the directories of its earlier runs.
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
-    refused = compare(tmp_path, *words)
+    refused = compare(tmp_path, *options)
     assert refused.code == 2
     assert f"differs from {file} (run → file): rounds 3 → 5" in refused.err
     assert "--force" in refused.err

@@ -1,4 +1,4 @@
-"""A run that got worse does not end like a success: summary, report and exit code."""
+"""A run whose loss increased is reported: summary, report and exit code."""
 
 import json
 from pathlib import Path
@@ -48,25 +48,25 @@ every = 10
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    # It lets the library's warnings past the handlers of tests.
-    monkeypatch.setattr(command_line, "_say_warnings", lambda: None)
-    # What is found must not depend on how busy the machine is.
+    # It would print the library's warnings past the handlers of tests.
+    monkeypatch.setattr(command_line, "_show_warnings", lambda: None)
+    # The cause must not depend on the load of the machine.
     monkeypatch.setattr(causes, "SECONDS", 600.0)
     Path("problem.py").write_text(PROBLEM.replace("LAST", "2.0"))
     Path("scalar.toml").write_text(EXPERIMENT)
     return tmp_path
 
 
-def test_a_run_that_diverges_names_its_step_and_exits_3(here, capsys):
+def test_a_run_that_diverges_names_its_step_and_exits_3(workdir, capsys):
     command = ["scalar.toml", "--algorithm.lower-rate", "12", "--rounds", "30"]
     assert run.main(command) == 3
-    said = capsys.readouterr().out
-    assert "diverged: the validation loss was 2.25 and is " in said
-    assert "the lower step was too large: learning_rate · lower_rate = 1.2 " in said
-    assert "exceeds 2 / L = 1" in said
-    # It ends like that however it is looked at.
+    output = capsys.readouterr().out
+    assert "diverged: the validation loss was 2.25 and is " in output
+    assert "the lower step was too large: learning_rate · lower_rate = 1.2 " in output
+    assert "exceeds 2 / L = 1" in output
+    # All other commands report the same.
     assert resume.main(["runs/scalar"]) == 3
     assert resume.main(["runs/scalar", "--json"]) == 3
     outcome = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -76,7 +76,7 @@ def test_a_run_that_diverges_names_its_step_and_exits_3(here, capsys):
     assert (
         "diverged: the validation loss" in Path("runs/scalar/report.html").read_text()
     )
-    # Another run in its place has nothing of it.
+    # A new run in the same directory does not show the old cause.
     command = ["scalar.toml", "--directory", "runs/good", "--json"]
     assert run.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -84,28 +84,28 @@ def test_a_run_that_diverges_names_its_step_and_exits_3(here, capsys):
     assert not any("outcome" in json.loads(line) for line in lines if line[0] == "{")
 
 
-def test_a_run_that_overflows_names_its_step_and_exits_3(here, capsys):
+def test_a_run_that_overflows_names_its_step_and_exits_3(workdir, capsys):
     assert (
         command_line.main(["run", "scalar.toml", "--algorithm.lower-rate", "1e90"]) == 3
     )
-    said = capsys.readouterr().err
-    assert "0 of 4 uploads were accepted: upload is not finite" in said
-    assert "the lower step was too large" in said
+    output = capsys.readouterr().err
+    assert "the uploads of all 4 devices were left out: upload is not finite" in output
+    assert "the lower step was too large" in output
     assert "the lower step was too large" in Path("runs/scalar/cause.txt").read_text()
 
 
-def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(here, capsys):
+def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(workdir, capsys):
     # With a curvature of 40, its 30 local steps of 0.1 multiply y − x by 3³⁰.
     Path("problem.py").write_text(PROBLEM.replace("LAST", "40.0"))
     options = "--algorithm.local-steps 30 --norm-limit 1e3"
     assert run.main(["scalar.toml", *options.split()]) == 3
-    said = capsys.readouterr().out
-    assert "after 20 rounds: validation loss 2.25 → " in said
+    output = capsys.readouterr().out
+    assert "After 20 rounds: validation loss 2.25 → " in output
     assert (
         "device 3 was excluded in 20 of its 20 rounds: the result uses only the other "
         "3 devices.\n"
-    ) in said
-    assert "device 3 diverges: learning_rate · lower_rate = 0.1 " in said
-    assert "exceeds 2 / L = 0.05" in said
+    ) in output
+    assert "device 3 diverges by itself: learning_rate · lower_rate = 0.1 " in output
+    assert "exceeds 2 / L = 0.05" in output
     last = Path("runs/scalar/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["exclusions"]["devices"] == [[3, 20, 20]]

@@ -1,4 +1,4 @@
-"""Failed runs: remembered in their directory, and named by every command."""
+"""Failed runs: stored in their directory, and reported by every command."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_reason_is_kept_with_the_run(failed):
+def test_the_reason_is_stored_with_the_run(failed):
     failure = read_failure(failed)
     assert failure is not None
     assert "Round 1, exchange 0: 0 of 1 uploads" in failure.reason
@@ -34,19 +34,19 @@ def test_the_reason_is_kept_with_the_run(failed):
 
 def test_resume_does_not_repeat_a_failure(failed, capsys):
     assert main(["resume", str(failed)]) == 2
-    said = capsys.readouterr().err
-    assert f"the run in {failed} failed, last measured after" in said
-    assert "0 of 1 uploads were accepted: upload is not finite" in said
-    assert "engine:DebugSimulation" in said
+    output = capsys.readouterr().err
+    assert f"The run in {failed} failed, last measured after" in output
+    assert "the uploads of all 1 devices were left out: upload is not finite" in output
+    assert "engine:DebugSimulation" in output
 
 
 def test_plot_draws_what_there_is_and_names_the_reason(failed, tmp_path, capsys):
     failure = read_failure(failed)
     assert failure is not None
     assert main(["plot", str(failed), "--out", str(tmp_path), "--json"]) == 0
-    said = capsys.readouterr()
-    assert failure.reason in said.err
-    assert Path(json.loads(said.out)["pictures"][0]).exists()
+    output = capsys.readouterr()
+    assert failure.reason in output.err
+    assert Path(json.loads(output.out)["pictures"][0]).exists()
     page = (tmp_path / "report.html").read_text()
-    assert "failed, last measured after" in page
-    assert "finished after" not in page
+    assert "Failed, last measured after" in page
+    assert "Finished after" not in page

@@ -1,4 +1,4 @@
-"""What a newcomer meets on the first day: help, messages, titles."""
+"""First use of the command line: help, messages, titles."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def same_logging(monkeypatch):
-    """Undo what the command line changes of the library's logger."""
+    """Restore the library's logger after the command line has changed it."""
     logger = logging.getLogger("fedbilevel")
     monkeypatch.setattr(logger, "propagate", logger.propagate)
     monkeypatch.setattr(logger, "handlers", list(logger.handlers))
@@ -28,7 +28,7 @@ def same_logging(monkeypatch):
 
 @pytest.fixture
 def without_nvflare(monkeypatch):
-    """Let nvflare be missing, and forget what was imported with it."""
+    """Make nvflare fail to import, and remove modules that import it."""
     monkeypatch.setitem(sys.modules, "nvflare", None)
     for name in list(sys.modules):
         if name.startswith(("fedbilevel.flare", "fedbilevel.commands.federate")):
@@ -65,14 +65,14 @@ def test_the_doctor_looks_for_nvflare(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["packages"]["nvflare"]
     monkeypatch.setattr("fedbilevel.commands.doctor._version", lambda name: None)
     main(["doctor"])
-    words = capsys.readouterr().out
-    assert "missing, for federations of real sites: pip install 'fedbilevel" in words
+    text = capsys.readouterr().out
+    assert "not installed, needed for federations of real sites: pip" in text
 
 
-def test_a_scaffold_says_that_a_loss_is_a_mean(tmp_path):
+def test_a_scaffold_explains_that_a_loss_is_a_mean(tmp_path):
     main(["new", "ridge", "--directory", str(tmp_path)])
-    words = "A loss must be the mean over the examples of its batch"
-    assert words in (tmp_path / "ridge.py").read_text()
+    text = "A loss must be the mean over the examples of its batch"
+    assert text in (tmp_path / "ridge.py").read_text()
 
 
 @pytest.mark.single_precision

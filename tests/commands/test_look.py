@@ -1,4 +1,4 @@
-"""Looking at runs: pictures, the page, comparisons, plans, diagnoses."""
+"""Pictures, the report, comparisons, plans and diagnoses of runs."""
 
 import json
 import re
@@ -33,7 +33,7 @@ PROBLEMS = {
 
 
 class Page(HTMLParser):
-    """What a page has, and what it would fetch."""
+    """Elements of a page, and addresses that it would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         for name, value in attributes:
-            # Within a page, and in itself, a link fetches nothing.
+            # Links within the page fetch nothing.
             if name in ("src", "href", "xlink:href") and not value.startswith(
                 ("#", "data:")
             ):
@@ -58,17 +58,17 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
         small += " --data.train-size 200 --data.validation-size 100"
     if problem == "regularisation":
         small += " --algorithm.hypergradient.terms 1"  # quicker to compile
-    # In these the loss rises at first, from that of y = 0: code 3 says so.
+    # In these problems the loss first rises from that of y = 0: the code is 3.
     code = 3 if problem in ("loss_tuning", "quadratic_task") else 0
     fedbilevel(tmp_path, f"run first.toml {small}", code=code)
-    done = fedbilevel(tmp_path, "plot runs/first --json")
-    found = json.loads(done.stdout)
-    names = [Path(file).stem for file in found["pictures"]]
+    result = fedbilevel(tmp_path, "plot runs/first --json")
+    content = json.loads(result.stdout)
+    names = [Path(file).stem for file in content["pictures"]]
     assert names == ["course", *PROBLEMS[problem]]
-    for file in found["pictures"]:
+    for file in content["pictures"]:
         assert (tmp_path / file).read_text().startswith("<?xml")
     page = Page()
-    text = (tmp_path / found["report"]).read_text()
+    text = (tmp_path / content["report"]).read_text()
     page.feed(text)
     assert page.tags.count("svg") == len(names)
     assert page.fetched == []
@@ -79,18 +79,20 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
 def test_experiments_are_compared_over_seeds_and_run_only_once(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     (tmp_path / "rival.toml").write_text(QUICK.replace("0.1", "0.3"))
-    words = "compare quick.toml rival.toml --seeds 2 --jobs 1 --metric accuracy --json"
-    first = fedbilevel(tmp_path, words)
-    found = json.loads(first.stdout)
-    assert {label: len(seeds) for label, seeds in found.items()} == {
+    arguments = (
+        "compare quick.toml rival.toml --seeds 2 --jobs 1 --metric accuracy --json"
+    )
+    first = fedbilevel(tmp_path, arguments)
+    content = json.loads(first.stdout)
+    assert {label: len(seeds) for label, seeds in content.items()} == {
         "quick (FedBiO)": 2,
         "rival (FedBiO)": 2,
     }
-    assert "running quick.toml with seed 1" in first.stderr
+    assert "Running quick.toml with seed 1" in first.stderr
     assert (tmp_path / "comparison.svg").exists()
-    second = fedbilevel(tmp_path, words)
+    second = fedbilevel(tmp_path, arguments)
     assert second.stderr == ""
-    assert json.loads(second.stdout) == found
+    assert json.loads(second.stdout) == content
     table = fedbilevel(tmp_path, "compare quick.toml rival.toml --seeds 2").stdout
     assert "±" in table
     assert table.splitlines()[0].split()[:3] == ["run", "seeds", "rounds"]
@@ -105,16 +107,16 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
         + '[algorithm.hypergradient]\nname = "NeumannSeries"\nterms = 3\nscale = 0.2\n'
     )
     fedbilevel(tmp_path, "run anchor.toml --evaluation.stationarity")
-    # ε is the mean over what was measured, of both distances from stationarity.
+    # ε is the mean over records of both distances from stationarity.
     rows = (tmp_path / "runs/anchor/metrics.jsonl").read_text().splitlines()
     figures = [json.loads(row)["figures"] for row in rows]
     reached = sum(f["hypergradient"] + f["lower_error"] for f in figures) / len(rows)
     accuracy = reached / 2
-    done = fedbilevel(
+    result = fedbilevel(
         tmp_path,
         f"plan runs/anchor --devices 8 --accuracy {accuracy!r} --out more.toml --json",
     )
-    said = json.loads(done.stdout)
+    output = json.loads(result.stdout)
     algorithm = LocalBSGM(
         learning_rate=0.1,
         hypergradient=NeumannSeries(terms=3, scale=0.2),
@@ -123,16 +125,16 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     )
     anchor = plan_from(algorithm, devices=4, steps=16, accuracy=reached)
     plan = plan_for_accuracy(anchor, devices=8, accuracy=accuracy, contraction=0.9)
-    assert said["predicted"]["rounds"] == plan.rounds
+    assert output["predicted"]["rounds"] == plan.rounds
     planned = read_experiment(tmp_path / "more.toml")
     assert planned.partition.devices == 8
     assert planned.rounds == plan.rounds
     *_, last, _ = fedbilevel(tmp_path, "run more.toml --json").stdout.splitlines()
     spent = json.loads(last)
-    # What is counted in the run is what was predicted for it.
-    assert spent["bytes_up"] + spent["bytes_down"] == said["predicted"]["bytes"]
+    # The costs of the run equal the predicted costs.
+    assert spent["bytes_up"] + spent["bytes_down"] == output["predicted"]["bytes"]
     samples = spent["upper_samples"] + spent["lower_samples"]
-    assert samples == said["predicted"]["samples"] == plan.samples
+    assert samples == output["predicted"]["samples"] == plan.samples
 
 
 @pytest.mark.nightly
@@ -140,18 +142,18 @@ def test_devices_that_differ_are_found_out(tmp_path):
     alike = QUICK.replace("train_size = 64", "train_size = 400")
     (tmp_path / "alike.toml").write_text(alike)
     # With 100 examples a device the distance is 0.27, as dense solves confirm.
-    done = fedbilevel(tmp_path, "diagnose alike.toml --tolerance 0.5 --json")
-    assert json.loads(done.stdout)["verdict"] == "HOMOGENEOUS"
+    result = fedbilevel(tmp_path, "diagnose alike.toml --tolerance 0.5 --json")
+    assert json.loads(result.stdout)["verdict"] == "HOMOGENEOUS"
     apart = alike.replace("devices = 4", "devices = 4\nconcentration = 0.05")
     (tmp_path / "apart.toml").write_text(apart)
-    done = fedbilevel(tmp_path, "diagnose apart.toml --tolerance 0.5 --json")
-    assert json.loads(done.stdout)["verdict"] == "HETEROGENEOUS"
+    result = fedbilevel(tmp_path, "diagnose apart.toml --tolerance 0.5 --json")
+    assert json.loads(result.stdout)["verdict"] == "HETEROGENEOUS"
 
 
 @pytest.mark.nightly
 def test_pytest_finds_the_tests_of_a_scaffold_and_they_pass(tmp_path):
     fedbilevel(tmp_path, "new ridge")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         check=True,
         cwd=tmp_path,
@@ -159,7 +161,7 @@ def test_pytest_finds_the_tests_of_a_scaffold_and_they_pass(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert "5 passed" in done.stdout
+    assert "5 passed" in result.stdout
 
 
 def test_a_scaffold_runs_and_its_tests_pass(tmp_path, monkeypatch):
@@ -179,17 +181,17 @@ def test_a_scaffold_runs_and_its_tests_pass(tmp_path, monkeypatch):
         for test in tests:
             test()
     del sys.modules["ridge"]
-    found = json.loads(fedbilevel(tmp_path, "plot runs/ridge --json").stdout)
-    assert [Path(file).stem for file in found["pictures"]] == ["course", "upper"]
+    content = json.loads(fedbilevel(tmp_path, "plot runs/ridge --json").stdout)
+    assert [Path(file).stem for file in content["pictures"]] == ["course", "upper"]
 
 
 def test_the_doctor_tells_what_is_there(tmp_path):
-    found = json.loads(fedbilevel(tmp_path, "doctor --json").stdout)
-    assert found["packages"]["jax"]
-    assert found["data"]["digits"] == "scikit-learn"
-    words = fedbilevel(tmp_path, "doctor").stdout
-    assert "computes on" in words
-    assert "data sets" in words
+    content = json.loads(fedbilevel(tmp_path, "doctor --json").stdout)
+    assert content["packages"]["jax"]
+    assert content["data"]["digits"] == "scikit-learn"
+    output = fedbilevel(tmp_path, "doctor").stdout
+    assert "computes on" in output
+    assert "data sets" in output
 
 
 def test_seeds_are_compared_after_the_same_rounds(tmp_path):
@@ -197,19 +199,19 @@ def test_seeds_are_compared_after_the_same_rounds(tmp_path):
     fedbilevel(tmp_path, "compare quick.toml --seeds 2 --jobs 1")
     records = tmp_path / "runs" / "quick-seed-1" / "metrics.jsonl"
     lines = records.read_text().splitlines(keepends=True)
-    records.write_text("".join(lines[:-1]))  # as if it had been left after 8 rounds
-    done = fedbilevel(tmp_path, "compare runs/quick runs/quick-seed-1 --json")
-    assert "runs/quick-seed-1 stopped after 8 of 12 rounds" in done.stderr
-    (seeds,) = json.loads(done.stdout).values()
+    records.write_text("".join(lines[:-1]))  # as if it had stopped after 8 rounds
+    result = fedbilevel(tmp_path, "compare runs/quick runs/quick-seed-1 --json")
+    assert "runs/quick-seed-1 stopped after 8 of 12 rounds" in result.stderr
+    (seeds,) = json.loads(result.stdout).values()
     assert [one["rounds"] for one in seeds] == [8, 8]
 
 
 def test_a_report_names_no_tracker(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     fedbilevel(tmp_path, "run quick.toml")
-    asked = tmp_path / "runs" / "quick" / "experiment.toml"
-    asked.write_text(asked.read_text() + 'mlflow = "http://user:secret@host"\n')
-    assert read_experiment(asked).tracking.mlflow is not None
+    file = tmp_path / "runs" / "quick" / "experiment.toml"
+    file.write_text(file.read_text() + 'mlflow = "http://user:secret@host"\n')
+    assert read_experiment(file).tracking.mlflow is not None
     fedbilevel(tmp_path, "plot runs/quick")
     assert "secret" not in (tmp_path / "runs" / "quick" / "report.html").read_text()
 
@@ -219,9 +221,9 @@ def test_a_run_that_diverged_is_still_drawn(tmp_path):
     fedbilevel(tmp_path, "run quick.toml")
     file = tmp_path / "runs" / "quick" / "solution.npz"
     np.savez(file, x=np.full(64, np.nan), y=np.zeros((10, 64)))
-    done = fedbilevel(tmp_path, "plot runs/quick --json")
-    assert "diverged" in done.stderr
-    assert len(json.loads(done.stdout)["pictures"]) == 1
+    result = fedbilevel(tmp_path, "plot runs/quick --json")
+    assert "diverged" in result.stderr
+    assert len(json.loads(result.stdout)["pictures"]) == 1
 
 
 @pytest.mark.parametrize("participants", [None, 2])
@@ -231,13 +233,15 @@ def test_a_planned_experiment_has_the_plans_devices(participants):
         hypergradient=NeumannSeries(terms=3, scale=0.2),
         local_steps=16,
     )
-    asked = Experiment(algorithm, participants=participants)
-    devices = asked.participants or 8
+    experiment = Experiment(algorithm, participants=participants)
+    devices = experiment.participants or 8
     anchor = plan_from(algorithm, devices=devices, steps=160, accuracy=1.0)
     plan = plan_for_accuracy(anchor, devices=2 * devices, accuracy=1.0, contraction=0.9)
-    made = planned_experiment(asked, algorithm, plan, enrolled=8)
-    assert (made.participants or made.partition.devices) == 2 * devices
-    assert made.partition.devices >= 2 * devices
-    own = replace(asked, problem=CustomProblem(Path("own.py")), participants=None)
-    with pytest.raises(ValueError, match="brings 3; change that first"):
-        planned_experiment(own, algorithm, plan, enrolled=3)
+    created = planned_experiment(experiment, algorithm, plan, enrolled=8)
+    assert (created.participants or created.partition.devices) == 2 * devices
+    assert created.partition.devices >= 2 * devices
+    custom = replace(
+        experiment, problem=CustomProblem(Path("own.py")), participants=None
+    )
+    with pytest.raises(ValueError, match=r"the problem has 3\. Change the number"):
+        planned_experiment(custom, algorithm, plan, enrolled=3)

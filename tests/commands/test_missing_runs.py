@@ -1,4 +1,4 @@
-"""Runs that a comparison makes: which are missing, and what --force replaces."""
+"""Missing runs of a comparison, and runs that --force replaces."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ def written(directory: Path, name: str = "a", text: str = TEXT) -> Path:
 
 
 def make(file: Path, seeds: int, rounds: int = 4) -> list[Path]:
-    """Write what runs of a file leave; return their directories."""
+    """Write the run directories of a file; return them."""
     jobs = jobs_of(file, seeds)
     for job in jobs:
         keep(job.experiment, job.directory)
@@ -62,22 +62,22 @@ def test_an_edited_file_is_refused_with_both_values_and_the_cure(tmp_path):
     written(tmp_path, text=f"norm_limit = 8\n{TEXT}".replace("0.1", "0.3"))
     with pytest.raises(ValueError, match="--force") as refused:
         missing(file, 2)
-    said = str(refused.value)
-    assert "runs/a, " in said.replace(f"{tmp_path}/", "")
-    assert "algorithm.learning_rate 0.1 → 0.3" in said
-    assert "norm_limit unset → 8.0" in said
+    output = str(refused.value)
+    assert "runs/a, " in output.replace(f"{tmp_path}/", "")
+    assert "algorithm.learning_rate 0.1 → 0.3" in output
+    assert "norm_limit unset → 8.0" in output
     assert missing(file, 2, force=True) == [("a", True), ("a-seed-1", True)]
 
 
 def test_an_edited_problem_is_noticed(tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text("rate = 0.1")
+    problem_file = tmp_path / "own.py"
+    problem_file.write_text("rate = 0.1")
     text = f'{TEXT}[problem]\nname = "CustomProblem"\nfile = "own.py"\n'
     file = written(tmp_path, text=text)
     make(file, 1)
     assert missing(file, 1) == []
-    own.write_text("rate = 0.2")
-    with pytest.raises(ValueError, match="the file of its problem was edited"):
+    problem_file.write_text("rate = 0.2")
+    with pytest.raises(ValueError, match="the problem file was edited"):
         missing(file, 1)
     assert missing(file, 1, force=True) == [("a", True)]
 

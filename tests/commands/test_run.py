@@ -1,4 +1,4 @@
-"""Runs from a file: progress, interruption, resumption, and what is kept."""
+"""Runs from a file: progress, interruption, resumption, and files."""
 
 import gc
 import json
@@ -36,12 +36,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
+def test_a_run_without_a_terminal_prints_little_and_writes_all_files(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
-    done = fedbilevel(tmp_path, "run quick.toml")
-    assert "round 12 of 12" in done.stderr
-    assert "\x1b" not in done.stderr + done.stdout
-    assert "fedbilevel plot runs/quick" in done.stdout
+    result = fedbilevel(tmp_path, "run quick.toml")
+    assert "round 12 of 12" in result.stderr
+    assert "\x1b" not in result.stderr + result.stdout
+    assert "fedbilevel plot runs/quick" in result.stdout
     directory = tmp_path / "runs" / "quick"
     records = measured(directory)
     assert [one["rounds"] for one in records] == [0, 4, 8, 12]
@@ -56,29 +56,29 @@ def test_a_run_without_a_terminal_says_little_and_keeps_everything(tmp_path):
 
 def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     (tmp_path / "quick.toml").write_text(QUICK)
-    done = fedbilevel(tmp_path, "run quick.toml --json")
-    assert done.stderr == ""
-    *rows, last = [json.loads(one) for one in done.stdout.splitlines()]
+    result = fedbilevel(tmp_path, "run quick.toml --json")
+    assert result.stderr == ""
+    *rows, last = [json.loads(one) for one in result.stdout.splitlines()]
     assert [row["rounds"] for row in rows] == [4, 8, 12]
     assert last["baseline"]["rounds"] == 12
-    kept = (finished / "runs" / "quick" / "metrics.jsonl").read_text().splitlines()
+    saved = (finished / "runs" / "quick" / "metrics.jsonl").read_text().splitlines()
     assert [row["figures"] for row in rows] == [
-        json.loads(one)["figures"] for one in kept[1:]
+        json.loads(one)["figures"] for one in saved[1:]
     ]
 
 
-def test_a_terminal_shows_rounds_costs_figures_and_time_left(tmp_path):
+def test_a_terminal_shows_rounds_costs_metrics_and_time_left(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     shown = in_terminal(tmp_path, "run quick.toml --rounds 100 --evaluation.every 1")
-    for words in ("of 100", "━", "samples drawn", "B sent", "validation loss", "left"):
-        assert words in shown
+    for part in ("of 100", "━", "samples drawn", "B sent", "validation loss", "left"):
+        assert part in shown
 
 
-def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
+def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
     (tmp_path / "long.toml").write_text(
         QUICK.replace("12", "120").replace("every = 4", "every = 1")
     )
-    # A narrow pipe: however slow this process is, the run waits for it, unfinished.
+    # A narrow pipe: the run waits for this process, so it cannot finish first.
     with subprocess.Popen(
         [sys.executable, "-m", "fedbilevel", "run", "long.toml", "--json"],
         cwd=tmp_path,
@@ -93,18 +93,18 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_ends_alike(tmp_path):
             begun.stdout.readline()
         begun.send_signal(signal.SIGINT)
         _, errors = begun.communicate(timeout=HANG)
-        assert "go on with: fedbilevel resume runs/long" in errors
+        assert "To resume: fedbilevel resume runs/long" in errors
     assert begun.returncode == 130
     fedbilevel(tmp_path, "resume runs/long")
     fedbilevel(tmp_path, "run long.toml --directory runs/whole")
-    both = []
+    results = []
     for name in ("long", "whole"):
         directory = tmp_path / "runs" / name
         rows = measured(directory)
         with np.load(directory / "solution.npz") as learnt:
-            both.append(([row["figures"] for row in rows], learnt["x"], learnt["y"]))
-    assert len(both[0][0]) == 121
-    for resumed, whole in zip(*both, strict=True):
+            results.append(([row["figures"] for row in rows], learnt["x"], learnt["y"]))
+    assert len(results[0][0]) == 121
+    for resumed, whole in zip(*results, strict=True):
         np.testing.assert_array_equal(resumed, whole)
 
 
@@ -115,11 +115,11 @@ def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
     assert [json.loads(row)["rounds"] for row in rows] == [0, 4, 8, 12, 14]
 
 
-def test_an_algorithm_of_another_kind_runs_beside_the_first(finished):
+def test_an_algorithm_of_another_type_runs_beside_the_first(finished):
     fedbilevel(finished, "run quick.toml algorithm:SimFBO --algorithm.learning-rate 1")
-    done = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
-    found = json.loads(done.stdout)
-    assert set(found) == {"quick (FedBiO)", "quick-SimFBO"}
+    result = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
+    content = json.loads(result.stdout)
+    assert set(content) == {"quick (FedBiO)", "quick-SimFBO"}
 
 
 def test_help_comes_at_once_and_without_jax():
@@ -140,7 +140,7 @@ def test_help_comes_at_once_and_without_jax():
             capture_output=True,
         )
         after = os.times()
-        # Of the processor: others may be using the machine.
+        # Processor time: others may be using the machine.
         times.append(
             after.children_user
             + after.children_system
@@ -150,22 +150,22 @@ def test_help_comes_at_once_and_without_jax():
     assert sorted(times)[3] < 0.5
 
 
-def test_what_a_resumption_asks_for_is_kept_with_the_run(finished, tmp_path):
+def test_the_settings_of_a_resumption_are_stored_with_the_run(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
     fedbilevel(tmp_path, "resume runs/quick --rounds 14 --evaluation.stationarity")
-    asked = read_experiment(tmp_path / "runs" / "quick" / "experiment.toml")
-    assert asked.rounds == 14
-    assert asked.evaluation.stationarity
+    experiment = read_experiment(tmp_path / "runs" / "quick" / "experiment.toml")
+    assert experiment.rounds == 14
+    assert experiment.evaluation.stationarity
     before = measured(tmp_path / "runs" / "quick")
     assert "hypergradient" in before[-1]["figures"]
-    # Once it is finished, resuming it changes nothing.
+    # Resuming a finished run changes nothing.
     fedbilevel(tmp_path, "resume runs/quick")
     assert measured(tmp_path / "runs" / "quick") == before
-    words = "compare runs/quick --metric hypergradient --json"
-    assert fedbilevel(tmp_path, words).stdout
+    arguments = "compare runs/quick --metric hypergradient --json"
+    assert fedbilevel(tmp_path, arguments).stdout
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+def test_a_run_directory_is_locked_by_one_run(tmp_path):
     (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
     command = [sys.executable, "-m", "fedbilevel", "run", "long.toml", "--json"]
     with subprocess.Popen(
@@ -185,9 +185,9 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
     assert (directory / "checkpoints" / f"round_{left}").is_dir()
 
 
-def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):
+def test_output_that_nobody_reads_stops_a_run_with_a_message(tmp_path):
     (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
-    done = subprocess.run(
+    result = subprocess.run(
         f"{sys.executable} -m fedbilevel run long.toml --json | head -1",
         shell=True,
         cwd=tmp_path,
@@ -195,9 +195,9 @@ def test_output_that_nobody_reads_stops_a_run_and_says_so(tmp_path):
         text=True,
         env=ENVIRONMENT,
     )
-    assert json.loads(done.stdout)["rounds"] == 4
-    assert "go on with: fedbilevel resume runs/long" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert json.loads(result.stdout)["rounds"] == 4
+    assert "To resume: fedbilevel resume runs/long" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
@@ -213,11 +213,11 @@ def test_the_second_interruption_ends_at_once_and_quietly(tmp_path):
         assert "by FedBiO" in begun.stderr.readline()  # now it loads and compiles
         begun.send_signal(signal.SIGINT)
         assert begun.stderr.readline() == "\n"
-        assert "once more to stop now" in begun.stderr.readline()
+        assert "press Ctrl-C again to stop now" in begun.stderr.readline()
         begun.send_signal(signal.SIGINT)
-        said = begun.stderr.read()
+        output = begun.stderr.read()
     assert begun.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(
@@ -231,7 +231,7 @@ def test_an_interruption_that_is_lost_in_a_collection_of_garbage_comes_again(
         gc.collect()
         time.sleep(60)
 
-    # As outside of tests: it prints what is lost.
+    # The hook of users, which prints lost exceptions.
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     with interruption() as interrupted:
         signal.raise_signal(signal.SIGINT)

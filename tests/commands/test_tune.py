@@ -1,4 +1,4 @@
-"""`fedbilevel tune`: killed and resumed, refused, and what it leaves behind.
+"""`fedbilevel tune`: killed, resumed and refused searches, and their files.
 
 On small files; `test_tune_readme` tunes the README's at night.
 """
@@ -25,11 +25,11 @@ SEARCH = "tune quick.toml --trials 9 --seeds 2"
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with quick.toml and a whole search of its settings."""
+    """A directory with quick.toml and a finished search."""
     directory = tmp_path_factory.mktemp("searched")
     (directory / "quick.toml").write_text(QUICK)
-    done = fedbilevel(directory, SEARCH)
-    (directory / "said.txt").write_text(done.stdout + done.stderr)
+    result = fedbilevel(directory, SEARCH)
+    (directory / "said.txt").write_text(result.stdout + result.stderr)
     return directory
 
 
@@ -38,7 +38,7 @@ def scores_in(file: Path) -> int:
 
 
 def until_scored(begun: subprocess.Popen[bytes], file: Path, known: int) -> None:
-    """Wait for a score beyond those known, without a pause: a batch takes little."""
+    """Wait for a new score without a pause: a batch is short."""
     until(
         lambda: scores_in(file) > known or begun.poll() is not None,
         pause=0.0,
@@ -70,7 +70,7 @@ def test_a_search_that_was_killed_ends_as_one_that_was_not(times, searched, tmp_
         assert (tuned / file).read_text() == whole.read_text(), file
 
 
-def test_the_first_ctrl_c_ends_a_batch_and_says_how_to_resume(tmp_path):
+def test_the_first_ctrl_c_ends_a_batch_and_prints_how_to_resume(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     with subprocess.Popen(
         [sys.executable, "-m", "fedbilevel", *SEARCH.split()],
@@ -82,11 +82,11 @@ def test_the_first_ctrl_c_ends_a_batch_and_says_how_to_resume(tmp_path):
         assert begun.stderr is not None
         assert "settings of Regularisation by FedBiO" in begun.stderr.readline()
         begun.send_signal(signal.SIGINT)  # while it loads and compiles
-        said = begun.stderr.read()
+        output = begun.stderr.read()
     assert begun.returncode == 130
-    assert "stopping after this batch" in said
-    assert "the same command resumes the search in runs/quick-tuned" in said
-    assert "Traceback" not in said
+    assert "stopping after this batch" in output
+    assert "the same command resumes the search in runs/quick-tuned" in output
+    assert "Traceback" not in output
     assert scores_in(tmp_path / "runs" / "quick-tuned" / "study.log") > 0
 
 
@@ -95,49 +95,51 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
     again = json.loads(fedbilevel(searched, f"{SEARCH} --json").stdout)
     assert again["before"] > again["median"]
     assert again["trials"] == 9
-    done = fedbilevel(searched, "run runs/quick-tuned/best.toml --json")
-    *_, last, _ = map(json.loads, done.stdout.splitlines())
+    result = fedbilevel(searched, "run runs/quick-tuned/best.toml --json")
+    *_, last, _ = map(json.loads, result.stdout.splitlines())
     assert last["rounds"] == 12
     assert last["figures"]["loss"] == pytest.approx(again["values"][0], rel=1e-5)
     assert (tuned / "best" / "metrics.jsonl").exists()
-    asked = read_experiment(searched / "quick.toml")
+    experiment = read_experiment(searched / "quick.toml")
     best = read_experiment(tuned / "best.toml")
     assert isinstance(best.algorithm, FedBiO)
-    assert isinstance(asked.algorithm, FedBiO)
-    assert best.algorithm.batch_size == asked.algorithm.batch_size == 4
+    assert isinstance(experiment.algorithm, FedBiO)
+    assert best.algorithm.batch_size == experiment.algorithm.batch_size == 4
     assert best.algorithm.lower_rate == pytest.approx(again["settings"]["lower_rate"])
 
 
 def test_progress_and_summary_say_what_was_found(searched):
-    said = (searched / "said.txt").read_text()
+    output = (searched / "said.txt").read_text()
     # 3 generations: 3 settings for 10 rounds, and 2 of them for 12 with 2 seeds.
-    assert "9 settings cost as many rounds as 20 full runs" in said
-    assert "1 of 3, 3 settings for 10 rounds" in said
-    assert "the median of 2 seeds" in said
-    assert "run the best with: fedbilevel run runs/quick-tuned/best.toml" in said
+    assert "9 settings cost as many rounds as 20 full runs" in output
+    assert "1 of 3, 3 settings for 10 rounds" in output
+    assert "the median of 2 seeds" in output
+    assert (
+        "To run the best settings: fedbilevel run runs/quick-tuned/best.toml" in output
+    )
     with (searched / "runs" / "quick-tuned" / "trials.csv").open() as table:
         rows = list(csv.DictReader(table))
     assert [row["trial"] for row in rows] == [str(n) for n in range(9)]
     assert float(rows[0]["upper_rate"]) == 1.0
     whole = [float(row["loss"]) for row in rows if row["rounds"] == "12"]
-    assert f"validation loss {min(whole):.4g} after 12 rounds" in said
+    assert f"validation loss {min(whole):.4g} after 12 rounds" in output
     picture = (searched / "runs" / "quick-tuned" / "tuning.svg").read_text()
     assert picture.count("<svg") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--rounds 14", "has a search of another experiment: rounds 12 → 14"),
         ("--metric accuracy --maximise", "contains another search: metric was loss"),
         ("--metric accuraci", "did you mean accuracy?"),
-        ("--trials 0", "--trials: give at least 1, not 0"),
+        ("--trials 0", "--trials is 0. Give at least 1"),
     ],
 )
-def test_another_search_in_its_place_is_refused(searched, words, message):
+def test_another_search_in_its_place_is_refused(searched, arguments, message):
     before = (searched / "runs" / "quick-tuned" / "best.toml").read_text()
-    done = fedbilevel(searched, f"{SEARCH} {words}", code=2)
-    assert message in done.stderr
+    result = fedbilevel(searched, f"{SEARCH} {arguments}", code=2)
+    assert message in result.stderr
     assert (searched / "runs" / "quick-tuned" / "best.toml").read_text() == before
 
 
@@ -147,13 +149,15 @@ def test_auto_is_tuned_by_its_upper_rate_alone(tmp_path):
         'algorithm = "auto"\nrounds = 12\n'
         + QUICK.split("[algorithm]")[0].split("\n", 2)[2]
     )
-    words = "tune auto.toml --trials 3 --seeds 1 --metric accuracy --maximise --json"
-    found = json.loads(fedbilevel(tmp_path, words).stdout)
-    assert list(found["settings"]) == ["upper_rate"]
-    assert found["median"] >= found["before"] > 0
+    arguments = (
+        "tune auto.toml --trials 3 --seeds 1 --metric accuracy --maximise --json"
+    )
+    content = json.loads(fedbilevel(tmp_path, arguments).stdout)
+    assert list(content["settings"]) == ["upper_rate"]
+    assert content["median"] >= content["before"] > 0
     best = read_experiment(tmp_path / "runs" / "auto-tuned" / "best.toml")
     assert isinstance(best.algorithm, Auto)
-    assert best.algorithm.upper_rate == pytest.approx(found["settings"]["upper_rate"])
+    assert best.algorithm.upper_rate == pytest.approx(content["settings"]["upper_rate"])
 
 
 @pytest.mark.slow
@@ -164,9 +168,9 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
         'rounds = 3\n[problem]\nname = "CustomProblem"\nfile = "steep.py"\n'
         '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
     )
-    done = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
-    assert "All 3 settings diverged" in done.stderr
-    assert "DebugSimulation" in done.stderr
+    result = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
+    assert "all 3 settings diverged" in result.stderr
+    assert "DebugSimulation" in result.stderr
 
 
 @pytest.mark.slow
@@ -179,8 +183,8 @@ def test_a_search_of_another_custom_problem_is_refused(tmp_path):
     )
     fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")
     problem.write_text(f"{problem.read_text()}\nOTHER = 1\n")
-    done = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
-    assert "contains another search: problem_file was" in done.stderr
+    result = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
+    assert "holds another search: problem_file was" in result.stderr
 
 
 STEEP = '''"""Finite at the start and nowhere else."""

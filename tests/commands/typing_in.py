@@ -1,8 +1,8 @@
-"""The command line as a person uses it, in a directory: in this process, or in a terminal.
+"""Run commands in a directory: in this process, or in a terminal.
 
-An interpreter that imports JAX and compiles a run takes 5 to 10 s of a processor, and
-tests of one process share what they compile. Only what needs a process (signals, pipes,
-terminals) is typed into one.
+An interpreter that imports JAX and compiles a run takes 5 to 10 s of processor time,
+and tests in one process share compiled programs. Only tests of signals, pipes and
+terminals start a process.
 """
 
 import io
@@ -20,7 +20,7 @@ from fedbilevel.__main__ import main
 from tests.compiling import QUICKLY
 from tools.terminal import shown
 
-# Compiled quickly, for one device as on most machines.
+# Fast compilation, for one device as on most machines.
 ENVIRONMENT = {
     **os.environ,
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -46,9 +46,9 @@ every = 5
 
 
 def fedbilevel(
-    directory: Path, words: str, code: int = 0
+    directory: Path, arguments: str, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Carry out a command in this process; fail if it ends with another code."""
+    """Run a command in this process; fail if it ends with another code."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         chdir(directory),
@@ -56,16 +56,16 @@ def fedbilevel(
         redirect_stderr(errors),
         as_for_users(),
     ):
-        ended = main(words.split())
+        ended = main(arguments.split())
     assert ended == code, errors.getvalue()
     return subprocess.CompletedProcess(
-        words, ended, output.getvalue(), errors.getvalue()
+        arguments, ended, output.getvalue(), errors.getvalue()
     )
 
 
 @contextmanager
 def as_for_users() -> Iterator[None]:
-    """Compute as outside of tests, and leave logging as it was."""
+    """Use the JAX settings of users, and restore logging at the end."""
     logger = logging.getLogger("fedbilevel")
     handlers, propagate = list(logger.handlers), logger.propagate
     try:
@@ -79,7 +79,7 @@ def as_for_users() -> Iterator[None]:
         logger.handlers, logger.propagate = handlers, propagate
 
 
-def in_terminal(directory: Path, words: str) -> str:
-    """Type a command in a terminal; return all that it showed."""
-    command = [sys.executable, "-m", "fedbilevel", *words.split()]
+def in_terminal(directory: Path, arguments: str) -> str:
+    """Run a command in a terminal; return its output."""
+    command = [sys.executable, "-m", "fedbilevel", *arguments.split()]
     return b"".join(shown(command, directory, ENVIRONMENT, columns=100)).decode()

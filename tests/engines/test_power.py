@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedbilevel import Checkpoints, FedBiO, run
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from tests import quadratic
 from tests.engines import federation
 
@@ -40,7 +40,7 @@ def test_a_file_is_on_the_disk_before_it_takes_a_name_and_its_name_after(
     happened, tmp_path
 ):
     file = tmp_path / "notes"
-    with replacing(file) as unfinished:
+    with atomic_replace(file) as unfinished:
         unfinished.write_text("all")
     draft, directory = str(tmp_path / "unfinished-notes"), str(tmp_path)
     order = [entry for entry in happened if entry[0] != "os.remove"]

@@ -14,7 +14,7 @@ import pytest
 
 from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
-from fedbilevel.commands.federate import _as_begun, _first_left_out, _say_absences
+from fedbilevel.commands.federate import _match_run, _new_exclusions, _print_absences
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
@@ -202,13 +202,13 @@ EXCHANGES_SEEN = [
 
 def test_an_excluded_site_is_named_once_and_counted_at_the_end(tmp_path, capsys):
     named: set[str] = set()
-    output = [item for seen in EXCHANGES_SEEN for item in _first_left_out(seen, named)]
-    assert output == ["round 1: without east: refused: no more"]
+    output = [item for seen in EXCHANGES_SEEN for item in _new_exclusions(seen, named)]
+    assert output == ["Round 1: east is excluded: refused: no more"]
     lines = [f"{seen.line}\n" for seen in EXCHANGES_SEEN]
     (tmp_path / EXCHANGES).write_text("".join(lines))
-    _say_absences(tmp_path)
+    _print_absences(tmp_path)
     assert capsys.readouterr().err == (
-        "east did not count in 2 of 3 exchanges; the last reason: refused: no more\n"
+        "east was excluded from 2 of 3 exchanges; last reason: refused: no more\n"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
     keep(request, tmp_path)
     (tmp_path / RUN).write_text("first")
     other = replace(request, seed=7)
-    assert _as_begun(other, tmp_path) == other
+    assert _match_run(other, tmp_path) == other
     assert not (tmp_path / RUN).exists()
 
 
@@ -225,14 +225,14 @@ def test_a_run_that_was_refused_is_no_obstacle_to_another(tmp_path):
 def test_a_finished_run_is_not_begun_again(commands, capsys):
     file = commands.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file)]) == 0
-    assert "clean-federated is finished; --rounds" in capsys.readouterr().err
+    assert "clean-federated is finished after" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
 def test_other_settings_are_another_run(commands, capsys):
     file = commands.directory.parents[1] / "clean.toml"
     assert main(["federate", str(file), "--seed", "3", "--rounds", "200"]) == 2
-    assert "was begun with another seed; give" in capsys.readouterr().err
+    assert "was started with other values of seed. Restore" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -139,12 +139,12 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "a device": partial(link, "/dev/null"),
 }
 NO_FILE = {
-    "a directory": "is a directory and no file; ",
-    "a link to nowhere": "is a link that leads nowhere; ",
+    "a directory": "is a directory, not a file; ",
+    "a link to nowhere": "is a link to a missing file; ",
     "a link to itself": "cannot be read: Too many levels of symbolic links; ",
-    "a pipe": "is a pipe and no file; ",
+    "a pipe": "is a pipe, not a file; ",
     "a socket": "cannot be read: No such device or address; ",
-    "a device": "is a device and no file; ",
+    "a device": "is a device, not a file; ",
 }
 """Messages about objects that are not regular files."""
 
@@ -247,10 +247,10 @@ def plotted() -> list[Case]:
     outside = partial(link, f"../{PRECIOUS}")
     blocked = "Is a directory; move that directory out of the way"
     return [
-        at("a link outside", "report.html", outside, "all of them on one page", 0),
-        at("a link outside", "course.svg", outside, "all of them on one page", 0),
-        at("a link", "unfinished-report.html", outside, "all of them on one page", 0),
-        at("a pipe", "report.html", DAMAGES["a pipe"], "all of them on one page", 0),
+        at("a link outside", "report.html", outside, "Report: ", 0),
+        at("a link outside", "course.svg", outside, "Report: ", 0),
+        at("a link", "unfinished-report.html", outside, "Report: ", 0),
+        at("a pipe", "report.html", DAMAGES["a pipe"], "Report: ", 0),
         at("a directory", "report.html", directory, blocked, 2),
         at("a directory", "unfinished-course.svg", directory, blocked, 2),
     ]
@@ -515,7 +515,7 @@ def places() -> list[Case]:
             "another run's name",
             lambda run: (run / "run").write_text("x"),
             more,
-            "is one across sites; go on with it by the fedbilevel federate",
+            "is the run directory of a federation. Resume it with the",
         ),
     ]
 
@@ -656,7 +656,7 @@ def received() -> list[Case]:
             "received: trusted",
             inside,
             ("plot", RUN, "--trust"),
-            "all of them on one page",
+            "Report: ",
             code=0,
             changes=True,
         ),

@@ -147,13 +147,13 @@ ARGUMENTS = {
     "no file to compare": (("compare", "nope"), "cannot be read"),
     "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
     "nothing to tune": (("tune", "nope.toml"), "cannot be read"),
-    "no trial": (("tune", "a.toml", "--trials", "0"), "give at least 1, not 0"),
-    "no seed": (("compare", "a.toml", "--seeds", "0"), "give at least 1, not 0"),
-    "no job": (("compare", "a.toml", "--jobs", "0"), "give at least 1, not 0"),
+    "no trial": (("tune", "a.toml", "--trials", "0"), "is 0. Give at least 1."),
+    "no seed": (("compare", "a.toml", "--seeds", "0"), "is 0. Give at least 1."),
+    "no job": (("compare", "a.toml", "--jobs", "0"), "is 0. Give at least 1."),
     "nothing to federate": (("federate", "nope.toml"), "cannot be read"),
     "a keyword": (("new", "class"), "choose letters, digits and underscores"),
     "a module": (("new", "json"), "choose another name"),
-    "a path": (("new", "../x", "--ready", "cleaning"), "is no name of a file"),
+    "a path": (("new", "../x", "--ready", "cleaning"), "is not a file name"),
 }
 
 

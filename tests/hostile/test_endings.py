@@ -14,7 +14,7 @@ import pytest
 
 from fedbilevel import CheckpointError, Checkpoints, Costs, FedBiO, run
 from fedbilevel.__main__ import main
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.live import live
 from fedbilevel.experiments.run import run_experiment
 from fedbilevel.experiments.run_directory.layout import SOLUTION
@@ -86,7 +86,10 @@ def test_a_journal_on_a_full_disk_names_its_file(tmp_path):
 
 
 def test_a_draft_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(OSError, match="No space") as caught, replacing(tmp_path / "a"):
+    with (
+        pytest.raises(OSError, match="No space") as caught,
+        atomic_replace(tmp_path / "a"),
+    ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert caught.value.filename == str(tmp_path / "unfinished-a")
 

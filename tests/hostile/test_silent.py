@@ -16,7 +16,7 @@ from fedbilevel import (
     sweep,
 )
 from fedbilevel.__main__ import main
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.custom_problem import custom_task
 from fedbilevel.experiments.run import run_experiment
 from fedbilevel.experiments.run_directory.layout import CHECKPOINTS
@@ -74,7 +74,7 @@ def test_a_new_experiment_is_written_to_its_directory_only(name, tmp_path, capsy
     inside = tmp_path / "inside"
     code = main(["new", name, "--ready", "cleaning", "--directory", str(inside)])
     assert code == 2
-    assert "is no name of a file; give a word" in capsys.readouterr().err
+    assert "is not a file name. Give a name" in capsys.readouterr().err
     assert not [*tmp_path.rglob("*.toml")]
 
 
@@ -96,7 +96,7 @@ def test_a_link_that_awaits_a_file_is_not_followed(tmp_path):
     precious, file = tmp_path / "precious", tmp_path / "notes"
     precious.write_text("mine")
     (tmp_path / "unfinished-notes").symlink_to(precious)
-    with replacing(file) as unfinished:
+    with atomic_replace(file) as unfinished:
         unfinished.write_text("new")
     assert precious.read_text() == "mine"
     assert file.read_text() == "new"

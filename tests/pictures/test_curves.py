@@ -1,4 +1,4 @@
-"""Curves of a comparison: mean, band, failed seeds, and the panels asked for."""
+"""Curves of a comparison: mean, band, failed seeds and panels."""
 
 from math import inf, nan
 from pathlib import Path

@@ -83,37 +83,37 @@ def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def run_of(directory: Path, *options: str) -> str:
-    done = python(directory, "-m", "fedbilevel", "run", "asked.toml", *options)
-    assert done.returncode == 0, done.stderr
-    assert "is left out: AttributeError" in done.stderr
-    assert "'FedBiO' has a name that is taken" in done.stderr
-    assert "server optimiser 'sgd' has a name that is taken" in done.stderr
-    (asked,) = directory.glob("runs/*/experiment.toml")
-    return asked.read_text("utf-8")
+    result = python(directory, "-m", "fedbilevel", "run", "asked.toml", *options)
+    assert result.returncode == 0, result.stderr
+    assert "is ignored: AttributeError" in result.stderr
+    assert "another algorithm has this name" in result.stderr
+    assert "another server optimiser has this name" in result.stderr
+    (file,) = directory.glob("runs/*/experiment.toml")
+    return file.read_text("utf-8")
 
 
 def test_a_file_names_them_and_options_change_their_settings(directory):
-    kept = run_of(directory, "--algorithm.drag", "7", "--problem.strength", "0.3")
-    assert 'name = "Plain"' in kept
-    assert "drag = 7.0" in kept
-    assert 'name = "Penalised"' in kept
-    assert "strength = 0.3" in kept
-    assert 'name = "shortened"' in kept
+    text = run_of(directory, "--algorithm.drag", "7", "--problem.strength", "0.3")
+    assert 'name = "Plain"' in text
+    assert "drag = 7.0" in text
+    assert 'name = "Penalised"' in text
+    assert "strength = 0.3" in text
+    assert 'name = "shortened"' in text
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "words"),
+    ("name", "module", "message"),
     [
-        ("ends", "import sys; sys.exit(3)", "SystemExit: 3; install its package"),
+        ("ends", "import sys; sys.exit(3)", "SystemExit: 3. Install its package"),
         (
             "lines",
             "raise RuntimeError('a\\nb')",
-            "RuntimeError: a; install its package",
+            "RuntimeError: a. Install its package",
         ),
         (
             "mute",
             "class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute",
-            "nothing of the kind: Mute; install",
+            "cannot be imported: Mute. Install",
         ),
         (
             "local",
@@ -125,29 +125,29 @@ def test_a_file_names_them_and_options_change_their_settings(directory):
     ],
 )
 def test_a_module_that_cannot_be_used_is_an_error_of_the_file(
-    name, module, words, tmp_path, monkeypatch
+    name, module, message, tmp_path, monkeypatch
 ):
     name = f"broken_{name}"
     (tmp_path / f"{name}.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         find_type("algorithm", f"{name}:P")
 
 
 def test_a_file_names_them_by_their_place(directory, monkeypatch, capsys):
-    # The module alone: what is plugged in is looked up once a process.
+    # Only the module is changed: entry points are read once per process.
     (directory / "alone").mkdir()
     (directory / "alone" / "plugged.py").write_text(MODULE)
     monkeypatch.syspath_prepend(directory / "alone")
-    asked, again = directory / "asked.toml", directory / "again.toml"
-    asked.write_text(
+    file, again = directory / "asked.toml", directory / "again.toml"
+    file.write_text(
         FILE.format(
             algorithm="plugged:Plain",
             problem="plugged:Penalised",
             optimiser="plugged:shortened",
         )
     )
-    experiment = read_experiment(asked)
+    experiment = read_experiment(file)
     assert type(experiment.algorithm).__name__ == "Plain"
     options = ["--algorithm.drag", "7", "problem:plugged:Penalised"]
     changed = with_overrides(experiment, options, "fedbilevel run")
@@ -166,5 +166,5 @@ def test_a_file_names_them_by_their_place(directory, monkeypatch, capsys):
 
 
 def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(directory):
-    done = python(directory, "-c", FEDERATION)
-    assert done.returncode == 0, done.stderr
+    result = python(directory, "-c", FEDERATION)
+    assert result.returncode == 0, result.stderr

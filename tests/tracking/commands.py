@@ -33,9 +33,9 @@ wandb = "federated"
 """
 
 
-def start(*words: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedbilevel", *words],
+        [sys.executable, "-m", "fedbilevel", *arguments],
         env={**os.environ, **ENVIRONMENT, "WANDB_MODE": "offline"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""One MLflow server for all tests that leave it alive."""
+"""One MLflow server for all tests that do not stop it."""
 
 import signal
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 from tests.waiting import HANG, until
 
 TIMEOUT = f"{HANG:.0f}"
-"""Seconds that a client waits for the server."""
+"""Timeout of a client in seconds."""
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": TIMEOUT,
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -26,7 +26,7 @@ class Server:
     """`mlflow server` on a port of its own, with all its processes in one group."""
 
     def __init__(self, directory: Path, like: "Server | None" = None) -> None:
-        """Start one; making a database takes seconds, and one can be copied."""
+        """Start a server; a database is copied, since creating one takes seconds."""
         self.database = directory / "mlflow.db"
         if like is not None:
             shutil.copy(like.database, self.database)
@@ -34,12 +34,12 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.uri = f"http://127.0.0.1:{port}"
-        words = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-        words += ["--backend-store-uri", f"sqlite:///{self.database}"]
-        words += ["--artifacts-destination", str(directory / "artifacts")]
+        arguments = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        arguments += ["--backend-store-uri", f"sqlite:///{self.database}"]
+        arguments += ["--artifacts-destination", str(directory / "artifacts")]
         with (directory / "server.log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", "server", *words],
+                [sys.executable, "-m", "mlflow", "server", *arguments],
                 env={**os.environ, **ENVIRONMENT},
                 cwd=directory,
                 stdout=log,

@@ -1,4 +1,4 @@
-"""A real MLflow server: a run left by Ctrl-C and resumed, and a server in trouble.
+"""A real MLflow server: a stopped and resumed run, and a failing server.
 
 What each tracker has of that run is here too. All that needs the server is in this
 file, so that there is one.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from fedbilevel import Costs
-from fedbilevel.tracking import MLflow, Record, delivery, read_records, tracked
+from fedbilevel.tracking import MLflow, Record, delivery, read_records, track
 from fedbilevel.tracking.protocol import numbers
 from tests.tracking.commands import FILE, start
 from tests.tracking.servers import TIMEOUT, Server
@@ -49,8 +49,10 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     client = server.client()
     status = client.get_run((directory / "mlflow_run").read_text()).info.status
     # As if the machine had died soon after its first checkpoint: rounds are run again.
-    kept = (directory / "checkpoints").glob("round_*")
-    _, *later = sorted(kept, key=lambda one: int(one.name.removeprefix("round_")))
+    checkpoints = (directory / "checkpoints").glob("round_*")
+    _, *later = sorted(
+        checkpoints, key=lambda one: int(one.name.removeprefix("round_"))
+    )
     for checkpoint in later:
         shutil.rmtree(checkpoint)
     end = before[-1].rounds + 3
@@ -82,18 +84,18 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
     params = named[0].data.params
     assert params["algorithm.name"] == "FedBiO"
     assert params["algorithm.learning_rate"] == "0.1"
-    # MLflow keeps the parameters that a run began with; its directory knows the newest.
+    # MLflow stores the first parameters of a run; the run directory has the newest.
     assert params["rounds"] == "2000"
     assert written["rounds"] == left.after[-1].rounds
     assert not [name for name in params if name.startswith("tracking")]
     for name in numbers(left.after[0]):
         history = client.get_metric_history(named[0].info.run_id, name)
-        found = {one.step: one.value for one in history}
+        content = {one.step: one.value for one in history}
         wanted = {one.rounds: numbers(one)[name] for one in left.after}
         if name == "spent/seconds":
-            assert found.keys() == wanted.keys()
+            assert content.keys() == wanted.keys()
         else:
-            assert found == wanted
+            assert content == wanted
 
 
 def test_tensorboard_shows_every_round_once(left):
@@ -106,11 +108,11 @@ def test_tensorboard_shows_every_round_once(left):
     )
     events.Reload()
     for name in numbers(left.after[0]):
-        found = [(one.step, one.value) for one in events.Scalars(name)]
+        content = [(one.step, one.value) for one in events.Scalars(name)]
         wanted = [(one.rounds, numbers(one)[name]) for one in left.after]
-        assert [step for step, _ in found] == [step for step, _ in wanted]
+        assert [step for step, _ in content] == [step for step, _ in wanted]
         if name != "spent/seconds":
-            assert [one for _, one in found] == pytest.approx(
+            assert [one for _, one in content] == pytest.approx(
                 [one for _, one in wanted], rel=1e-6
             )
     (text,) = events.Tensors("settings/text_summary")[-1:]
@@ -147,8 +149,8 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     mortal = Server(tmp_path, like=server)
-    words = ["--tracking.mlflow", mortal.uri, "--rounds", "100"]
-    running = start("run", str(file), "--json", *words)
+    options = ["--tracking.mlflow", mortal.uri, "--rounds", "100"]
+    running = start("run", str(file), "--json", *options)
     assert running.stdout is not None
     for line in running.stdout:
         if Record.parse(line).rounds == 5:
@@ -156,7 +158,7 @@ def test_a_run_outlives_its_server_and_warns_once(server, tmp_path):
             break
     _, errors = running.communicate(timeout=HANG)
     assert running.returncode == 0, errors
-    assert errors.count("MLflow had trouble") == 1
+    assert errors.count("MLflow failed: ") == 1
     records = read_records(tmp_path / "runs" / "asked")
     assert [one.rounds for one in records] == list(range(101))
 
@@ -175,16 +177,16 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     monkeypatch.setattr(MLflow, "record", send)
     losses = [0.5, float("nan"), 0.25]
     records = [Record(n, 0.1 * n, Costs(), {"loss": x}) for n, x in enumerate(losses)]
-    with tracked([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
+    with track([MLflow(server.uri, tmp_path)], "stuck", {}) as record:
         record(records[0])
         server.signal(signal.SIGSTOP)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
         try:
             record(records[1])
-            assert "MLflow had trouble" in caplog.text
+            assert "MLflow failed: " in caplog.text
             tried = len(sent)
             record(records[2])
-            # While the server is stuck later records only wait.
+            # While the server does not respond, later records wait.
             assert len(sent) == tried
         finally:
             server.signal(signal.SIGCONT)
@@ -193,29 +195,29 @@ def test_what_a_stuck_server_missed_is_sent_once_it_answers(
     name = (tmp_path / "mlflow_run").read_text()
     history = client.get_metric_history(name, "loss")
     assert sorted(one.step for one in history) == [0, 1, 2]
-    found = {one.step: one.value for one in history}
-    assert [found[n] for n in range(3)] == pytest.approx(losses, nan_ok=True)
+    content = {one.step: one.value for one in history}
+    assert [content[n] for n in range(3)] == pytest.approx(losses, nan_ok=True)
     assert client.get_run(name).info.status == "FINISHED"
 
 
 def test_mlflow_keeps_once_what_it_got_twice(server, tmp_path):
     one = Record(0, 0.1, Costs(), {"loss": 0.5})
-    with tracked([MLflow(server.uri, tmp_path)], "twice", {}) as record:
+    with track([MLflow(server.uri, tmp_path)], "twice", {}) as record:
         record(one)
         record(one)
     name = (tmp_path / "mlflow_run").read_text()
     assert len(server.client().get_metric_history(name, "loss")) == 1
 
 
-def test_a_server_that_is_stuck_at_the_beginning_is_told_in_seconds(
+def test_a_server_that_is_stuck_at_the_start_is_reported_in_seconds(
     server, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     server.signal(signal.SIGSTOP)
     try:
         began = time.monotonic()
-        with pytest.raises(ConnectionError, match="no MLflow server answers"):
-            MLflow(server.uri, tmp_path).begin("stuck", {}, goes_on=False)
+        with pytest.raises(ConnectionError, match="no MLflow server responds"):
+            MLflow(server.uri, tmp_path).begin("stuck", {}, resume=False)
         # By itself MLflow tries for minutes. One request ends after a second, and on a
         # machine at load 10 not much later: it waits, it does not compute.
         assert time.monotonic() - began < 60
@@ -227,7 +229,7 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
     before = dict(os.environ)
     with (
         pytest.raises(ArithmeticError, match="diverged"),
-        tracked([MLflow(server.uri, tmp_path)], "failed", {"rate": 0.1}),
+        track([MLflow(server.uri, tmp_path)], "failed", {"rate": 0.1}),
     ):
         raise ArithmeticError("diverged")
     run = server.client().get_run((tmp_path / "mlflow_run").read_text())
@@ -236,18 +238,18 @@ def test_a_run_that_fails_has_failed_in_mlflow_too(server, tmp_path):
     assert dict(os.environ) == before
 
 
-def test_a_run_goes_on_as_a_new_one_where_the_server_does_not_know_it(server, tmp_path):
+def test_a_run_unknown_to_the_server_is_resumed_as_a_new_one(server, tmp_path):
     (tmp_path / "mlflow_run").write_text("0" * 32)
-    with tracked([MLflow(server.uri, tmp_path)], "new", {}, goes_on=True):
+    with track([MLflow(server.uri, tmp_path)], "new", {}, resume=True):
         pass
     name = (tmp_path / "mlflow_run").read_text()
     assert server.client().get_run(name).info.run_name == "new"
 
 
-def test_a_run_begun_anew_in_a_folder_is_another_run(server, tmp_path):
+def test_a_new_run_in_the_same_directory_is_another_run(server, tmp_path):
     names = []
     for rate in (0.1, 0.2):
-        with tracked([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):
+        with track([MLflow(server.uri, tmp_path)], "again", {"rate": rate}):
             names.append((tmp_path / "mlflow_run").read_text())
     runs = [server.client().get_run(name) for name in names]
     assert [one.data.params["rate"] for one in runs] == ["0.1", "0.2"]
@@ -257,7 +259,7 @@ def test_trackers_that_have_begun_are_ended_where_another_cannot(server, tmp_pat
     trackers = [MLflow(server.uri, tmp_path), MLflow("http://127.0.0.1:1", tmp_path)]
     with (
         pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1;"),
-        tracked(trackers, "halfway", {}),
+        track(trackers, "halfway", {}),
     ):
         pass
     run = server.client().get_run((tmp_path / "mlflow_run").read_text())

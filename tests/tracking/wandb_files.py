@@ -1,4 +1,4 @@
-"""What is in the file that W&B keeps of an offline run."""
+"""Content of the file of an offline run of W&B."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
 
 
 def wandb_history(file: Path) -> list[dict[str, Any]]:
-    """Return what was logged, a dictionary a call."""
+    """Return the logged values, one dictionary per call."""
     return [
         {one.key or one.nested_key[0]: json.loads(one.value_json) for one in items}
         for record in wandb_records(file)

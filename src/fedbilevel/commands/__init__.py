@@ -1,1 +1,1 @@
-"""The commands of the command line, one a file."""
+"""The commands of the command line, one module each."""

@@ -1,24 +1,47 @@
-"""What commands about one file or directory have in common on the command line."""
+"""Command-line arguments of `run`, `resume` and `federate`."""
 
 import argparse
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedbilevel.commands.consent import add_trust
+from fedbilevel.commands.formatting import JSON_HELP
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.experiments.schema.outputs import CheckpointSettings, Evaluation
+
+COMMON = {
+    "--rounds INT": f"number of rounds (default: {Experiment.rounds})",
+    "--seed INT": f"seed of every random choice (default: {Experiment.seed})",
+    "--participants INT": "devices that participate in a round (default: all)",
+    "--weight-by-size": "weight devices by their numbers of training examples "
+    "(default: equal weights)",
+    "--norm-limit FLOAT": "largest norm of an accepted upload (default: none)",
+    "--server-optimiser TABLE": "optimiser of x on the server, as a TOML table "
+    "(default: none)",
+    "--evaluation.every INT": "rounds between two evaluations "
+    f"(default: {Evaluation.every})",
+    "--checkpoints.every INT": "rounds between two checkpoints "
+    f"(default: {CheckpointSettings.every})",
+    "--directory DIRECTORY": "run directory (default: named after FILE)",
+}
+"""Help of options that every experiment file has, whatever types it names."""
+
+CHANGEABLE = {
+    "--rounds INT": "total number of rounds",
+    "--evaluation.every INT": "rounds between two evaluations",
+    "--checkpoints.every INT": "rounds between two checkpoints",
+}
+"""Help of options that can differ when any run is resumed."""
 
 
 class Arguments(NamedTuple):
-    """What a command was given.
+    """Parsed arguments of a command.
 
     Attributes:
-        subject: the file or directory.
-        as_json: whether to print JSON for scripts.
-        options: what else there is, for the experiment.
-        trust: whether the problem's file may be executed without asking.
-
-    Example:
-        >>> Arguments("first.toml", False, []).subject
-        'first.toml'
+        subject: path of the experiment file or run directory.
+        as_json: whether to print JSON lines.
+        options: remaining arguments, which override the experiment.
+        trust: whether to execute the problem file without a question.
     """
 
     subject: str
@@ -27,35 +50,72 @@ class Arguments(NamedTuple):
     trust: bool = False
 
 
-def asked(
-    command: str, subject: str, arguments: Sequence[str], trusting: bool = False
+def parse_arguments(
+    command: str,
+    subject: str,
+    arguments: Sequence[str],
+    description: str,
+    has_trust: bool = False,
 ) -> Arguments:
-    """Return what a command was given.
+    """Return the parsed arguments of a command.
 
     Args:
-        command: its name.
-        subject: what it is about, for the help.
-        arguments: of the command line.
-        trusting: whether it may execute a file that its subject names.
+        command: name of the command.
+        subject: metavar of its positional argument, FILE or RUN_DIRECTORY.
+        arguments: command-line arguments after the command.
+        description: first sentences of the help text.
+        has_trust: whether the command has the option --trust.
 
     Example:
-        >>> asked("run", "FILE", ["first.toml", "--json", "--rounds", "3"])
+        >>> argv = ["first.toml", "--json", "--rounds", "3"]
+        >>> parse_arguments("run", "FILE", argv, "Run an experiment file.")
         Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False)
     """
     parser = argparse.ArgumentParser(
         prog=f"fedbilevel {command}",
+        usage=f"fedbilevel {command} {subject} [OPTIONS]",
         add_help=False,
-        epilog=f"fedbilevel {command} {subject} --help lists every option.",
+        description=description,
+        epilog=f"fedbilevel {command} {subject} --help shows all options of {subject}. "
+        "Another algorithm, problem or engine is selected by algorithm:NAME, "
+        "problem:NAME or engine:NAME, followed by its options.",
     )
-    parser.add_argument("subject", metavar=subject)
-    parser.add_argument("--json", action="store_true", help="lines of JSON, no words")
-    if trusting:
+    is_file = subject == "FILE"
+    parser.add_argument(
+        "subject",
+        metavar=subject,
+        help="experiment file (.toml)" if is_file else "run directory",
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    if has_trust:
         add_trust(parser)
     if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help()
+        _print_help(parser, is_file)
         parser.exit(0 if arguments else 2)
     if arguments[0].startswith("-"):
-        parser.error(f"{subject} comes first, and options after it.")
-    found, options = parser.parse_known_args(arguments)
-    return Arguments(found.subject, found.json, options, trusting and found.trust)
+        parser.error(
+            f"{arguments[0]} comes before {subject}. Give {subject} before options."
+        )
+    parsed, options = parser.parse_known_args(arguments)
+    return Arguments(parsed.subject, parsed.json, options, has_trust and parsed.trust)
+
+
+def _print_help(parser: argparse.ArgumentParser, is_file: bool) -> None:
+    """Print help, with options that `with_overrides` parses later."""
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="show this help message and exit"
+    )
+    group = parser.add_argument_group(
+        "options of every experiment",
+        "They override FILE; defaults apply where FILE has no value."
+        if is_file
+        else "They override the settings of the run, which are the defaults.",
+    )
+    for option, text in (COMMON if is_file else CHANGEABLE).items():
+        name, _, metavar = option.partition(" ")
+        if metavar:
+            group.add_argument(name, metavar=metavar, help=text)
+        else:
+            group.add_argument(name, action="store_true", help=text)
+    parser.print_help()

@@ -1,4 +1,4 @@
-"""The untuned baseline of a finished run, trained with live progress."""
+"""Train the untuned baseline of a finished run, with progress."""
 
 import json
 import sys
@@ -24,26 +24,22 @@ def follow_baseline(
 ) -> int:
     """Train the baseline of a finished run; return the exit code of a signal, or 0.
 
-    The run's own results are on disk already: Ctrl-C, or a baseline that diverges,
-    takes nothing from them, and is reported on standard error.
+    The results of the run are already on disk: Ctrl-C or a diverging baseline is
+    reported on standard error and does not affect them.
 
     Args:
-        experiment: that was run.
-        work: of the run.
-        directory: of the run.
-        as_json: whether to print the baseline's record as JSON instead.
-        quiet: whether to print nothing at all.
-
-    Example:
-        >>> follow_baseline.__name__
-        'follow_baseline'
+        experiment: settings of the run.
+        work: prepared computation of the run.
+        directory: run directory.
+        as_json: whether to print the baseline's record as JSON instead of progress.
+        quiet: whether to print nothing.
     """
     rounds = experiment.rounds
     with (
         closing(train_baseline(experiment, work, directory)) as steps,
         interruption() as interrupted,
         progress(
-            "the same without tuning, to compare with: x stays at its start",
+            "Baseline without tuning: the same training with x fixed at its start",
             rounds,
             as_json or quiet,
         ) as show,
@@ -55,19 +51,19 @@ def follow_baseline(
                     break
         except NoUploadsError as error:
             print(
-                f"the run is finished, but not its baseline without tuning: {error}",
+                f"The run is finished, but its baseline without tuning failed: {error}",
                 file=sys.stderr,
             )
             return 0
     if step.record is None:
         print(
-            f"the run is finished; its baseline without tuning was stopped after "
-            f"{step.round.number + 1} of {rounds} rounds. Train it with: "
+            f"The run is finished; its baseline without tuning was stopped after "
+            f"{step.round.number + 1} of {rounds} rounds. To finish it: "
             f"fedbilevel resume {quote(str(directory))}",
             file=sys.stderr,
         )
     elif as_json:
-        # Nobody may be reading any more; the file has it too.
+        # The reader may have closed the pipe; the record is also in a file.
         with suppress(BrokenPipeError):
             print(json.dumps({"baseline": json.loads(step.record.line)}), flush=True)
     return interrupted()

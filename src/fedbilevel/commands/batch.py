@@ -1,4 +1,4 @@
-"""Several runs: one after another in this process, or side by side in workers."""
+"""Batches of runs: in sequence in this process, or in parallel in workers."""
 
 import os
 import sys
@@ -15,19 +15,15 @@ from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.schema import Sharded
 from fedbilevel.memory import memory_limit
 
-UNKNOWN = "it ended without a message"
+UNKNOWN = "The run ended without a message."
 
 
 class Ending(NamedTuple):
     """The end of a batch.
 
     Attributes:
-        code: the exit code of a signal that stopped it; 0 without one.
-        errors: by run directory, why a run has no result.
-
-    Example:
-        >>> Ending(0, {}).code
-        0
+        code: exit code of the signal that stopped the batch; 0 without a signal.
+        errors: error message of each run without a result, by run directory.
     """
 
     code: int
@@ -35,10 +31,10 @@ class Ending(NamedTuple):
 
 
 def processes_for(jobs: Sequence[Job]) -> int:
-    """Return how many processes jobs get by default: one a core, at most one a job.
+    """Return the default number of processes: one per core, at most one per job.
 
     A run of the engine `Sharded` uses several cores itself. Each process needs memory:
-    there are at most as many as the machine or container has gigabytes.
+    at most one process per gigabyte of the machine or container is started.
 
     Example:
         >>> processes_for([])
@@ -51,20 +47,20 @@ def processes_for(jobs: Sequence[Job]) -> int:
         job.cores or (cores if isinstance(job.experiment.engine, Sharded) else 1)
         for job in jobs
     )
-    # A run of FedBiO on digits took 0.55 GB at most.
+    # A run of FedBiO on digits used at most 0.55 GB.
     memory = memory_limit() // 10**9
     return max(1, min(len(jobs), memory, cores // max(needs, default=1)))
 
 
 def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
-    """Carry out runs; an error in one does not end the others.
+    """Run jobs; an error in one job does not end the others.
 
-    The first Ctrl-C ends all of them after their round in progress, with a checkpoint.
+    The first Ctrl-C stops every job after its current round, with a checkpoint.
 
     Args:
-        jobs: the runs.
-        processes: how many run side by side; 1 runs all in this process, unless they
-            need different numbers of cores.
+        jobs: runs to start or resume.
+        processes: number of parallel processes; with 1 all jobs run in this process,
+            unless they need different numbers of cores.
         quiet: whether to show no progress.
 
     Example:
@@ -72,14 +68,14 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
         Ending(code=0, errors={})
     """
     if processes == 1 and len({job.cores for job in jobs}) < 2:
-        code, errors = _one_after_another(jobs, quiet)
+        code, errors = _run_sequentially(jobs, quiet)
     else:
-        code, errors = _side_by_side(jobs, processes, quiet)
+        code, errors = _run_in_parallel(jobs, processes, quiet)
     missing = [job.directory for job in jobs if not job.has_result]
     if code and missing:
         print(
-            f"stopped; {len(jobs) - len(missing)} of {len(jobs)} runs are done, the "
-            "same command resumes the others",
+            f"Stopped with {len(jobs) - len(missing)} of {len(jobs)} runs finished. "
+            "The same command resumes the others.",
             file=sys.stderr,
         )
         return Ending(code, {})
@@ -88,12 +84,12 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
     )
 
 
-def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
+def _run_sequentially(jobs: Sequence[Job], quiet: bool) -> Ending:
     errors: dict[Path, str] = {}
     for job in jobs:
         try:
             job.begin()
-            end = follow(job.experiment, job.directory, goes_on=True, quiet=quiet)
+            end = follow(job.experiment, job.directory, resume=True, quiet=quiet)
         except Exception as error:
             if os.environ.get("FEDBILEVEL_DEBUG") and not job.has_result:
                 raise
@@ -104,17 +100,17 @@ def _one_after_another(jobs: Sequence[Job], quiet: bool) -> Ending:
     return Ending(0, errors)
 
 
-def _side_by_side(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
+def _run_in_parallel(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
     with (
         interruption() as interrupted,
         batch_progress(len(jobs), quiet) as progress,
-        closing(WorkerPool(jobs, processes, progress)) as crew,
+        closing(WorkerPool(jobs, processes, progress)) as pool,
     ):
-        crew.fill()
-        while crew.busy:
-            crew.hear()
+        pool.start_jobs()
+        while pool.busy:
+            pool.read_line()
             progress.show()
             if interrupted():
-                crew.interrupt()
-            crew.fill()
-    return Ending(interrupted(), crew.errors)
+                pool.interrupt()
+            pool.start_jobs()
+    return Ending(interrupted(), pool.errors)

@@ -1,4 +1,4 @@
-"""Progress of several runs side by side: in a terminal a line for each."""
+"""Progress of a batch of runs: in a terminal a live line for each run."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedbilevel.commands.live import live
-from fedbilevel.commands.progress import PLAIN_SECONDS, Passed, figures_in_words
+from fedbilevel.commands.progress import PLAIN_SECONDS, RoundClock, format_metrics
 from fedbilevel.tracking.records import Record
 
 
@@ -15,65 +15,65 @@ class BatchProgress:
 
     Example:
         >>> state = BatchProgress(2)
-        >>> state.began("runs/quick", rounds=100)
+        >>> state.add("runs/quick", rounds=100)
         >>> state.summary
-        '0 of 2 runs done; runs/quick: loading data and compiling …'
-        >>> state.ended("runs/quick")
+        '0 of 2 runs finished; runs/quick: loading data and compiling …'
+        >>> state.finish("runs/quick")
         >>> state.summary
-        '1 of 2 runs done'
+        '1 of 2 runs finished'
     """
 
     def __init__(self, runs: int, printing: bool = False) -> None:
-        """Begin with so many runs; `show` prints nothing unless `printing`."""
-        self._runs, self._done = runs, 0
-        self._printing, self._last = printing, time.monotonic()
-        self._running: dict[str, tuple[Passed, Record | None]] = {}
+        """Start a batch of `runs` runs; `show` prints only if `printing`."""
+        self._runs, self._finished = runs, 0
+        self._printing, self._printed_at = printing, time.monotonic()
+        self._running: dict[str, tuple[RoundClock, Record | None]] = {}
 
-    def began(self, name: str, rounds: int) -> None:
-        """Add a run."""
-        self._running[name] = Passed(rounds), None
+    def add(self, name: str, rounds: int) -> None:
+        """Add a running run."""
+        self._running[name] = RoundClock(rounds), None
 
-    def measured(self, name: str, record: Record) -> None:
-        """Take note of a run's newest record."""
-        passed, _ = self._running[name]
-        passed.measured(record.rounds)
-        self._running[name] = passed, record
+    def update(self, name: str, record: Record) -> None:
+        """Store the newest record of a run."""
+        clock, _ = self._running[name]
+        clock.start(record.rounds)
+        self._running[name] = clock, record
 
-    def ended(self, name: str) -> None:
-        """Count a run as done."""
+    def finish(self, name: str) -> None:
+        """Count a run as finished."""
         self._running.pop(name, None)
-        self._done += 1
+        self._finished += 1
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Each running run, and how far it is."""
-        return [(name, _words(*state)) for name, state in self._running.items()]
+        """Name and progress of each running run."""
+        return [(name, _text(*state)) for name, state in self._running.items()]
 
     @property
     def summary(self) -> str:
-        """All of it in one line."""
-        running = (f"; {name}: {words}" for name, words in self.rows)
-        return f"{self._done} of {self._runs} runs done{''.join(running)}"
+        """Progress of the batch in one line."""
+        running = (f"; {name}: {text}" for name, text in self.rows)
+        return f"{self._finished} of {self._runs} runs finished{''.join(running)}"
 
     def show(self) -> None:
-        """Print the summary, if the last one is long ago."""
-        if self._printing and time.monotonic() - self._last >= PLAIN_SECONDS:
-            self._last = time.monotonic()
+        """Print the summary, at most every `PLAIN_SECONDS`."""
+        if self._printing and time.monotonic() - self._printed_at >= PLAIN_SECONDS:
+            self._printed_at = time.monotonic()
             print(self.summary, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def batch_progress(runs: int, quiet: bool) -> Iterator[BatchProgress]:
-    """Yield what takes news of runs, and show it meanwhile.
+    """Yield the state of a batch, and show it.
 
     Args:
-        runs: how many there are.
+        runs: number of runs.
         quiet: whether to show nothing.
 
     Example:
         >>> with batch_progress(2, quiet=True) as state:
         ...     state.summary
-        '0 of 2 runs done'
+        '0 of 2 runs finished'
     """
     if quiet:
         yield BatchProgress(runs)
@@ -90,7 +90,7 @@ def batch_progress(runs: int, quiet: bool) -> Iterator[BatchProgress]:
         yield state
 
 
-def _words(passed: Passed, record: Record | None) -> str:
+def _text(clock: RoundClock, record: Record | None) -> str:
     if record is None:
         return "loading data and compiling …"
-    return f"{passed.words(record.rounds)}, {figures_in_words(record.figures)}"
+    return f"{clock.text(record.rounds)}, {format_metrics(record.figures)}"

@@ -1,4 +1,4 @@
-"""`fedbilevel compare RUN...`: several runs in a table and in curves."""
+"""`fedbilevel compare RUN...`: compare runs in a table and in curves."""
 
 import argparse
 import sys
@@ -8,11 +8,13 @@ from pathlib import Path
 from fedbilevel.commands.batch import processes_for, run_batch
 from fedbilevel.commands.comparison import (
     DEVIATION,
-    LEFT_OUT,
+    EXCLUDED,
     as_json,
     table,
     warnings,
 )
+from fedbilevel.commands.formatting import JSON_HELP
+from fedbilevel.commands.job import Job
 from fedbilevel.commands.missing_runs import jobs_of, missing_of
 from fedbilevel.experiments.groups import Group, grouped, read_seed_run
 from fedbilevel.nearest import nearest
@@ -20,111 +22,112 @@ from fedbilevel.pictures.curves import AXES, BAND, FAILED, Axis, curves
 from fedbilevel.tracking.titles import title_of
 
 INCOMPLETE = 1
-"""The exit code of a comparison that lacks runs, because of errors."""
+"""Exit code of a comparison without the runs that raised errors."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare runs; make those that are missing.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = _parser().parse_args(arguments)
-    for option, number in (("--seeds", given.seeds), ("--jobs", given.jobs)):
+    """Compare runs; first run those that are missing."""
+    options = _parser().parse_args(arguments)
+    for option, number in (("--seeds", options.seeds), ("--jobs", options.jobs)):
         if number is not None and number < 1:
-            raise ValueError(f"{option}: give at least 1, not {number}.")
-    asked = [
-        [subject] if subject.is_dir() else jobs_of(subject, given.seeds)
-        for subject in given.runs
-    ]
-    jobs = [one for those in asked for one in those if not isinstance(one, Path)]
-    missing = missing_of(jobs, given.force)
+            raise ValueError(f"{option} is {number}. Give at least 1.")
+    runs_or_jobs: list[Path | Job] = []
+    for path in options.runs:
+        runs_or_jobs += [path] if path.is_dir() else jobs_of(path, options.seeds)
+    jobs = [job for job in runs_or_jobs if not isinstance(job, Path)]
+    missing = missing_of(jobs, options.force)
     code, errors = run_batch(
-        missing, given.jobs or processes_for(missing), quiet=given.json
+        missing, options.jobs or processes_for(missing), quiet=options.json
     )
     if code:
         return code
     for directory, reason in errors.items():
-        print(f"{directory} could not be run: {reason}", file=sys.stderr)
+        print(f"The run in {directory} failed: {reason}", file=sys.stderr)
     directories = [
-        one if isinstance(one, Path) else one.directory
-        for those in asked
-        for one in those
+        item if isinstance(item, Path) else item.directory for item in runs_or_jobs
     ]
-    # A directory that is named twice is one run.
-    different = {directory.resolve(): directory for directory in directories}.values()
-    runs = [
-        read_seed_run(directory) for directory in different if directory not in errors
-    ]
+    # The same directory may be given twice.
+    unique = {directory.resolve(): directory for directory in directories}.values()
+    runs = [read_seed_run(directory) for directory in unique if directory not in errors]
     if not runs:
-        raise ValueError("there is nothing to compare: no run could be made.")
+        raise ValueError(
+            "All runs failed, so there is nothing to compare. Correct the errors above."
+        )
     groups = grouped(runs)
     for warning in warnings(groups):
         print(warning, file=sys.stderr)
-    figures = _figures(groups, given.metric)
-    axes = given.against or AXES
-    curves(groups, figures, axes).savefig(given.out)
-    if given.json:
+    metrics = _metrics(groups, options.metric)
+    axes = options.against or AXES
+    curves(groups, metrics, axes).savefig(options.out)
+    if options.json:
         print(as_json(groups))
     else:
         print(table(groups))
-        print(f"curves of the {' and the '.join(map(title_of, figures))}: {given.out}")
+        print(f"Curves ({', '.join(map(title_of, metrics))}): {options.out}")
     return INCOMPLETE if errors else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel compare",
-        description="Compare runs by their directories, or experiments by their files: "
-        "those that were not run yet are run first. Runs that differ in their seed "
-        "alone become one row and one line with a band.",
-        epilog=f"In the table, {DEVIATION} {LEFT_OUT} In the figure, {BAND} {FAILED} "
-        "A run that diverged is a failed seed: it is a result, so the exit code is 0, "
-        "and it is not run again without --force.",
+        description="Compare runs in a table and in curves. Give run directories, or "
+        "experiment files, whose missing runs are run first. Runs that differ only in "
+        "their seed share one row and one line with a band.",
+        epilog=f"Table: {DEVIATION} {EXCLUDED} Curves: {BAND} {FAILED} "
+        "A diverged run is a failed seed: this is a result, so the exit code is 0, and "
+        "the run is repeated only with --force.",
     )
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", type=Path, help="a directory or a file"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        type=Path,
+        help="run directory or experiment file",
     )
     parser.add_argument(
         "--metric",
         action="append",
         metavar="METRIC",
-        help="a metric to draw, once for each row of panels: loss, training_loss, a "
-        "metric's name, or, where stationarity was measured, hypergradient or "
-        "lower_error; by default the first that all runs have",
+        help="metric of a row of panels; repeat for more rows: loss, training_loss, a "
+        "metric of the problem, or hypergradient and lower_error of runs with "
+        "evaluation.stationarity (default: the first common metric)",
     )
     parser.add_argument(
         "--against",
         action="append",
         type=_axis,
         metavar="COST",
-        help="a horizontal axis, once for each column of panels: "
-        f"{', '.join(axis.value for axis in Axis)}; by default "
-        f"{', '.join(axis.value for axis in AXES)}",
+        help="horizontal axis of a column of panels; repeat for more columns: "
+        f"{', '.join(axis.value for axis in Axis)} (default: "
+        f"{', '.join(axis.value for axis in AXES)})",
     )
     parser.add_argument(
-        "--seeds", type=int, default=1, help="runs of each experiment file; 1"
+        "--seeds",
+        metavar="INT",
+        type=int,
+        default=1,
+        help="number of seeds of each experiment file (default: %(default)s)",
     )
     parser.add_argument(
         "--jobs",
+        metavar="INT",
         type=int,
-        help="processes that carry out missing runs side by side, each with the memory "
-        "of a run; by default one a core, at most one a gigabyte of memory. With 1 "
-        "they run one after another in this process",
+        help="number of parallel processes for missing runs; 1 runs them in sequence "
+        "in this process (default: one per core, at most one per gigabyte of memory)",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="run again what failed, and replace runs whose file was edited since",
+        help="repeat failed runs, and replace runs whose file was edited since",
     )
     parser.add_argument(
         "--out",
+        metavar="FILE",
         type=Path,
         default=Path("comparison.svg"),
-        help="the picture, of any format that matplotlib knows; comparison.svg",
+        help="file of the curves, in any format of matplotlib (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 
@@ -132,30 +135,38 @@ def _axis(name: str) -> Axis:
     known = {axis.value: axis for axis in Axis}
     if name not in known:
         raise argparse.ArgumentTypeError(
-            f"{name!r} is not known; {nearest(name, known)}"
+            f"{name!r} is not a cost; {nearest(name, known)}"
         )
     return known[name]
 
 
-def _figures(groups: Sequence[Group], asked: Sequence[str] | None) -> list[str]:
-    """Return the metrics to draw: those asked for, or the first that all runs have."""
-    named = [
+def _metrics(groups: Sequence[Group], requested: Sequence[str] | None) -> list[str]:
+    """Return the metrics to draw: the requested ones, or the first common one."""
+    metrics_of_runs = [
         (group.label, list(run.records[-1].figures))
         for group in groups
         for run in group.runs
         if run.records
     ]
-    for label, known in named:
-        for figure in asked or ():
-            if figure not in known:
+    for label, known in metrics_of_runs:
+        for metric in requested or ():
+            if metric not in known:
                 raise ValueError(
-                    f"{label} has no figure {figure!r}; it has {', '.join(known)}."
+                    f"--metric {metric!r} was not measured in {label}. Choose one of "
+                    f"{', '.join(known)}."
                 )
-    if asked:
-        return list(dict.fromkeys(asked))
-    if not named:
-        return ["loss"]  # nothing was measured: every run failed in its first round
-    common = [one for one in named[0][1] if all(one in known for _, known in named)]
+    if requested:
+        return list(dict.fromkeys(requested))
+    if not metrics_of_runs:
+        return ["loss"]  # every run failed in its first round
+    common = [
+        metric
+        for metric in metrics_of_runs[0][1]
+        if all(metric in known for _, known in metrics_of_runs)
+    ]
     if not common:
-        raise ValueError("these runs have no figure in common; name two that have.")
+        runs = "; ".join(f"{run}: {', '.join(known)}" for run, known in metrics_of_runs)
+        raise ValueError(
+            f"The runs have no common metric ({runs}). Compare runs that share one."
+        )
     return common[:1]

@@ -1,30 +1,31 @@
-"""A comparison as a table, as JSON, and in warnings."""
+"""Table, JSON and warnings of a comparison."""
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite
+from shlex import quote
 from statistics import mean, stdev
 
-from fedbilevel.commands.formatting import aligned, short
+from fedbilevel.commands.formatting import format_number, format_table
 from fedbilevel.experiments.groups import Group
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
 DEVIATION = "±: sample standard deviation over seeds."
-"""What ± means in a table."""
+"""Explanation of ± below a table."""
 
 UNTUNED = "  without tuning"
-"""The row of a group's baseline: the same training with x fixed at its start."""
+"""Label of a baseline: the same training with x fixed at its initial value."""
 
-LEFT_OUT = "Failed seeds are left out of all means and deviations."
-"""What becomes of failed seeds in a table."""
+EXCLUDED = "Failed seeds are excluded from all means and deviations."
+"""Explanation of failed seeds below a table."""
 
 
 def table(groups: Sequence[Group]) -> str:
-    """Return a row for each group, after the last rounds that all its seeds have.
+    """Return a table with a row for each group, at its last common round.
 
-    Below it stands its baseline without tuning, where every seed has one.
+    The next row is its baseline without tuning, if every seed has one.
 
     Example:
         >>> print(table([]))
@@ -39,8 +40,8 @@ def table(groups: Sequence[Group]) -> str:
     ]
 
     def values(records: Sequence[Record]) -> list[str]:
-        figures = [[one.figures.get(name) for one in records] for name in names]
-        return [*_costs(records), *map(_value, figures)]
+        columns = [[record.figures.get(name) for record in records] for name in names]
+        return [*_costs(records), *map(_value, columns)]
 
     for group, last in zip(groups, ends, strict=True):
         failures = [_failed(group)] if failed else []
@@ -50,8 +51,8 @@ def table(groups: Sequence[Group]) -> str:
             counts = [str(len(baselines)), *([""] if failed else [])]
             rows.append([UNTUNED, *counts, *values(baselines)])
     several = any(len(last) > 1 for last in ends)
-    notes = " ".join([DEVIATION] * several + [LEFT_OUT] * failed)
-    return "\n".join([aligned(rows), *([notes] if notes else [])])
+    notes = " ".join([DEVIATION] * several + [EXCLUDED] * failed)
+    return "\n".join([format_table(rows), *([notes] if notes else [])])
 
 
 def as_json(groups: Sequence[Group]) -> str:
@@ -61,10 +62,10 @@ def as_json(groups: Sequence[Group]) -> str:
         >>> as_json([Group("FedBiO", ())])
         '{"FedBiO": []}'
     """
-    found = {}
+    content = {}
     for group in groups:
         ends = iter(last_common(group))
-        found[group.label] = [
+        content[group.label] = [
             {
                 "seed": run.experiment.seed,
                 "directory": str(run.directory),
@@ -74,11 +75,11 @@ def as_json(groups: Sequence[Group]) -> str:
             }
             for run in group.runs
         ]
-    return json.dumps(found)
+    return json.dumps(content)
 
 
 def warnings(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield which runs failed or stopped early, and whether tasks differ.
+    """Yield warnings of failed and unfinished runs, and of different tasks.
 
     Example:
         >>> list(warnings([]))
@@ -89,54 +90,63 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
             rounds = run.experiment.rounds
             if run.failure is not None:
                 seed = run.experiment.seed
-                yield f"{run.directory} (seed {seed}) failed, {run.failure}"
+                yield f"The run in {run.directory} (seed {seed}) failed, {run.failure}"
             elif run.records[-1].rounds < rounds:
-                done = run.records[-1].rounds
-                yield f"{run.directory} stopped after {done} of {rounds} rounds"
+                finished = run.records[-1].rounds
+                yield (
+                    f"The run in {run.directory} stopped after {finished} of {rounds} "
+                    f"rounds. To finish it: fedbilevel resume "
+                    f"{quote(str(run.directory))}"
+                )
         seeds = Counter(run.experiment.seed for run in group.runs)
-        twice = [str(seed) for seed, count in seeds.items() if count > 1]
-        if twice:
+        repeated = [str(seed) for seed, count in seeds.items() if count > 1]
+        if repeated:
             yield (
-                f"{group.label} has several runs with seed {', '.join(twice)}: the "
-                "same run counts more than once"
+                f"{group.label} has several runs with seed {', '.join(repeated)}, "
+                "which bias its mean. Remove duplicates."
             )
         if len(group.successful) > 1 and not last_common(group):
-            yield f"the seeds of {group.label} have no measured round in common"
-    asked = [group.runs[0].experiment for group in groups]
+            yield (
+                f"The seeds of {group.label} were never evaluated at the same round, "
+                "so they have no mean. Use the same evaluation.every."
+            )
+    experiments = [group.runs[0].experiment for group in groups]
     tasks = {
-        repr((one.problem, one.data, one.partition, one.weight_by_size))
-        for one in asked
+        repr((each.problem, each.data, each.partition, each.weight_by_size))
+        for each in experiments
     }
     if len(tasks) > 1:
         yield (
-            "these runs differ in problem, data or partition: their losses are not of "
-            "the same thing"
+            "The runs differ in problem, data, partition or weight_by_size, so their "
+            "losses cannot be compared."
         )
 
 
 def last_common(group: Group) -> list[Record]:
-    """Return the last records that all seeds which did not fail have in common.
+    """Return the records of the successful seeds at their last common round.
 
     Example:
         >>> last_common(Group("FedBiO", ()))
         []
     """
-    by_rounds = [{one.rounds: one for one in run.records} for run in group.successful]
+    by_rounds = [
+        {record.rounds: record for record in run.records} for run in group.successful
+    ]
     if not by_rounds:
         return []
     common = set.intersection(*map(set, by_rounds))
-    return [found[max(common)] for found in by_rounds] if common else []
+    return [records[max(common)] for records in by_rounds] if common else []
 
 
 def untuned(group: Group) -> list[Record]:
-    """Return the baselines of the seeds that did not fail, if each has one.
+    """Return the baselines of the successful seeds; none if a seed has no baseline.
 
     Example:
         >>> untuned(Group("FedBiO", ()))
         []
     """
-    found = [run.baseline for run in group.successful if run.baseline is not None]
-    return found if len(found) == len(group.successful) else []
+    records = [run.baseline for run in group.successful if run.baseline is not None]
+    return records if len(records) == len(group.successful) else []
 
 
 def _failed(group: Group) -> str:
@@ -152,9 +162,9 @@ def _costs(last: Sequence[Record]) -> list[str]:
     first = last[0]
     return [
         str(first.rounds),
-        short(first.costs.samples),
-        f"{short(first.costs.bytes)}B",
-        f"{mean(one.seconds for one in last):.0f} s",
+        format_number(first.costs.samples),
+        f"{format_number(first.costs.bytes)}B",
+        f"{mean(record.seconds for record in last):.0f} s",
     ]
 
 
@@ -165,5 +175,5 @@ def _value(values: Sequence[float | None]) -> str:
     if len(known) == 1:
         return f"{known[0]:.4g}"
     if not all(map(isfinite, known)):
-        return f"{sum(known):.4g}"  # inf or nan: there is no deviation
+        return f"{sum(known):.4g}"  # inf or nan has no deviation
     return f"{mean(known):.4g} ± {stdev(known):.1g}"

@@ -1,4 +1,4 @@
-"""Consent to execute the problem's file that a run directory names."""
+"""Consent to execute the problem file of a run directory."""
 
 import argparse
 import sys
@@ -10,55 +10,52 @@ from fedbilevel.experiments.schema import CustomProblem, Experiment
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the option by which scripts consent.
-
-    Example:
-        >>> parser = argparse.ArgumentParser()
-        >>> add_trust(parser)
-        >>> parser.parse_args(["--trust"]).trust
-        True
-    """
+    """Add the option --trust, by which scripts consent."""
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="execute the problem's file that DIRECTORY names without asking",
+        help="execute the problem file of the run directory without a question",
     )
 
 
 def consent(experiment: Experiment, directory: Path, trust: bool) -> None:
-    """Ask before the problem's file of a run directory is executed the first time.
+    """Ask the user before the problem file of a run directory is executed first.
 
-    Whoever sends a run directory chooses which file it names. A file that this user has
-    run from an experiment file is executed without asking, and so is one that was
-    allowed before, as long as nobody has changed it.
+    The sender of a run directory chooses the file that it names. A file that this user
+    has run from an experiment file, or has allowed before, is executed without a
+    question as long as it is unchanged.
 
     Args:
-        experiment: of the run.
-        directory: of the run.
+        experiment: settings of the run.
+        directory: run directory.
         trust: whether the user has consented on the command line.
 
     Raises:
-        ValueError: if the user does not consent, or there is nobody to be asked.
+        ValueError: if the user does not consent, or there is no terminal.
 
     Example:
         >>> from fedbilevel import FedBiO
         >>> consent(Experiment(FedBiO(0.1)), Path("runs/first"), trust=False)
     """
     if not trust and not is_known_problem(experiment):
-        assert isinstance(experiment.problem, CustomProblem), "others are always known"
+        assert isinstance(experiment.problem, CustomProblem), (
+            "only custom problems can be unknown"
+        )
         file = experiment.problem.file
-        words = (
-            f"the run in {directory} names the problem file {file}, which would be "
-            "executed, and which you have neither run nor allowed as it is"
+        message = (
+            f"The run in {directory} names the problem file {file}, a Python program "
+            "that you have neither run nor allowed in its current version."
         )
         if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-            raise ValueError(f"{words}; read it, and add --trust to execute it.")
-        print(f"{words}. Execute it? [y/N] ", end="", file=sys.stderr, flush=True)
+            raise ValueError(f"{message} Read it, and add --trust to execute it.")
+        print(f"{message} Execute it? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise ValueError(f"{file} was not executed; read it, and say y or --trust.")
+            raise ValueError(
+                f"{file} was not executed. Read it, then answer y or add --trust."
+            )
     allow_problem(experiment)
 
 
 def _is_terminal(stream: Any) -> bool:
-    # There is none where the shell has closed it.
+    # The stream is None if the shell has closed it.
     return stream is not None and not stream.closed and stream.isatty()

@@ -1,4 +1,4 @@
-"""`fedbilevel diagnose RUN`: is the federation homogeneous enough?"""
+"""`fedbilevel diagnose RUN`: measure how heterogeneous the devices are."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
+from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.read import read_experiment
@@ -20,48 +21,43 @@ from fedbilevel.metrics.survey import Survey
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask the devices of an experiment how much their own hypergradients differ.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = _parser().parse_args(arguments)
-    survey = Survey(batch_size=given.batch_size, products=given.products)
-    finished = given.run.is_dir()
-    experiment = (
-        read_run_experiment(given.run) if finished else read_experiment(given.run)
-    )
-    if finished:
-        consent(experiment, given.run, given.trust)
+    """Measure how far the mean of local hypergradients is from the global one."""
+    options = _parser().parse_args(arguments)
+    survey = Survey(batch_size=options.batch_size, products=options.products)
+    path = options.run
+    is_run = path.is_dir()
+    experiment = read_run_experiment(path) if is_run else read_experiment(path)
+    if is_run:
+        consent(experiment, path, options.trust)
     else:
         remember_problem(experiment)
     task = build_task(experiment)
-    point = read_solution(given.run, task) if finished else Solution(task.x, task.y)
-    with diagnosis_progress(quiet=given.json) as report:
-        found = diagnose(
+    point = read_solution(path, task) if is_run else Solution(task.x, task.y)
+    with diagnosis_progress(quiet=options.json) as report:
+        result = diagnose(
             task.problem,
             task.devices,
             *point,
             survey=survey,
-            tolerance=given.tolerance,
+            tolerance=options.tolerance,
             weights=weights_of(experiment, task.devices),
             report=report,
         )
-    where = "the end of the run" if finished else "the start"
-    if given.json:
-        print(json.dumps({"at": where, **_as_json(found)}))
+    position = "the end of the run" if is_run else "the start"
+    if options.json:
+        print(json.dumps({"at": position, **_as_json(result)}))
         return 0
-    print(f"At {where}, with y = y*(x): {found}")
-    if found.obstacle is not None and found.obstacle.cause is Cause.NOT_CONVERGED:
-        print(f"Here that is --products {found.obstacle.needed}.")
+    print(f"At {position}, with y = y*(x): {result}")
+    obstacle = result.obstacle
+    if obstacle is not None and obstacle.cause is Cause.NOT_CONVERGED:
+        print(f"On the command line: --products {obstacle.needed}.")
     return 0
 
 
-def _as_json(found: Diagnosis) -> dict[str, Any]:
-    # JSON has no number for what is not finite.
+def _as_json(result: Diagnosis) -> dict[str, Any]:
+    # JSON has no infinity and no NaN.
     numbers = {
-        name: value if isfinite(value := getattr(found, name)) else None
+        name: value if isfinite(value := getattr(result, name)) else None
         for name in (
             "distance",
             "low",
@@ -71,46 +67,51 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
             "own_residual",
         )
     }
-    obstacle = found.obstacle
+    obstacle = result.obstacle
     return {
-        "verdict": found.verdict.name,
+        "verdict": result.verdict.name,
         **numbers,
         "cause": None if obstacle is None else obstacle.cause.name,
         "reason": None if obstacle is None else str(obstacle),
         "products_needed": None if obstacle is None else obstacle.needed,
         "curvature": None if obstacle is None else obstacle.curvature,
-        "exchanges": found.costs.exchanges,
+        "exchanges": result.costs.exchanges,
     }
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel diagnose",
-        description="LocalBSGM, LocalBSGVRM and LFedNest follow the mean of the "
-        "devices' own hypergradients. Measure how far that is from the global one, at "
-        "the start of an experiment (by its file) or at the end of a run (by its "
-        "directory). Every device uses all of its examples.",
+        description="Measure how far the mean of the devices' local hypergradients, "
+        "which LocalBSGM, LocalBSGVRM and LFedNest use, is from the global "
+        "hypergradient: at the start of an experiment file, or at the end of a run "
+        "directory. Every device uses all of its examples.",
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a file or a directory")
+    parser.add_argument(
+        "run", metavar="RUN", type=Path, help="run directory or experiment file"
+    )
     parser.add_argument(
         "--tolerance",
+        metavar="FLOAT",
         type=float,
         default=0.1,
-        help="the relative distance that counts as small; 0.1",
+        help="largest relative distance of homogeneous devices (default: %(default)s)",
     )
     parser.add_argument(
         "--products",
+        metavar="INT",
         type=int,
         default=Survey.products,
-        help=f"the most Hessian products of one solve; {Survey.products}",
+        help="maximum number of Hessian products of one solve (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-size",
+        metavar="INT",
         type=int,
         default=Survey.batch_size,
-        help="examples that a device evaluates at once, for memory alone; "
-        f"{Survey.batch_size}",
+        help="examples that a device evaluates at once; affects only memory and time "
+        "(default: %(default)s)",
     )
     add_trust(parser)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser

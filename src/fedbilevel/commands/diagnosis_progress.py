@@ -1,4 +1,4 @@
-"""Live progress of a diagnosis: a line that renews itself, or one at times."""
+"""Progress of a diagnosis: a live line, or a line every 10 seconds."""
 
 import sys
 import time
@@ -11,14 +11,14 @@ from fedbilevel.commands.progress import PLAIN_SECONDS
 from fedbilevel.metrics.obstacles import DiagnosisProgress, Stage
 
 BAR = 24
-"""Characters of a bar."""
+"""Width of a bar in characters."""
 
 
 @contextmanager
 def diagnosis_progress(
     quiet: bool = False,
 ) -> Iterator[Callable[[DiagnosisProgress], None]]:
-    """Yield a function that shows how far a diagnosis is, on standard error.
+    """Yield a function that shows the progress of a diagnosis on standard error.
 
     Args:
         quiet: whether to show nothing.
@@ -36,7 +36,7 @@ def diagnosis_progress(
 
 
 def line_of(progress: DiagnosisProgress, bar: bool = False) -> str:
-    """Return the line that shows how far a diagnosis is.
+    """Return the progress of a diagnosis in one line.
 
     Example:
         >>> line_of(DiagnosisProgress(Stage.ADJOINT, 9, residual=1e-4, goal=1e-8))
@@ -66,9 +66,9 @@ def _live() -> Iterator[Callable[[DiagnosisProgress], None]]:
     latest: DiagnosisProgress | None = None
 
     def rows() -> list[tuple[str, str]]:
-        begins = "loading data and compiling …"
-        words = begins if latest is None else line_of(latest, bar=True)
-        return [("diagnosis", words)]
+        first = "loading data and compiling …"
+        line = first if latest is None else line_of(latest, bar=True)
+        return [("diagnosis", line)]
 
     with live(rows, transient=True):
 
@@ -80,14 +80,14 @@ def _live() -> Iterator[Callable[[DiagnosisProgress], None]]:
 
 
 def _plain() -> Callable[[DiagnosisProgress], None]:
-    last, stage = time.monotonic(), None
+    printed_at, stage = time.monotonic(), None
 
     def report(progress: DiagnosisProgress) -> None:
-        nonlocal last, stage
-        now = time.monotonic()
-        if progress.stage is stage and now - last < PLAIN_SECONDS:
+        nonlocal printed_at, stage
+        time_now = time.monotonic()
+        if progress.stage is stage and time_now - printed_at < PLAIN_SECONDS:
             return
-        last, stage = now, progress.stage
+        printed_at, stage = time_now, progress.stage
         print(line_of(progress), file=sys.stderr, flush=True)
 
     return report

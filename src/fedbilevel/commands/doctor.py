@@ -1,4 +1,4 @@
-"""`fedbilevel doctor`: what is installed, what it runs on, which data can be found."""
+"""`fedbilevel doctor`: check the installation, the hardware and the data sets."""
 
 import argparse
 import json
@@ -6,15 +6,15 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from fedbilevel.commands.formatting import aligned
+from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.datasets.adult import ADULT
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS
 from fedbilevel.datasets.sources import find_directory
 
 PACKAGES = {
-    "fedbilevel": "everything",
-    "jax": "everything",
+    "fedbilevel": "all commands",
+    "jax": "all commands",
     "orbax-checkpoint": "checkpoints: pip install 'fedbilevel[commands]'",
     "matplotlib": "pictures: pip install 'fedbilevel[commands]'",
     "scikit-learn": "digits and newsgroups: pip install 'fedbilevel[commands]'",
@@ -25,37 +25,42 @@ PACKAGES = {
     "mlflow-skinny": "MLflow: pip install 'fedbilevel[mlflow]'",
     "wandb": "Weights & Biases: pip install 'fedbilevel[wandb]'",
 }
-"""What else each is needed for."""
+"""Purpose of each package, and the command that installs it."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Say what there is; the exit code is 0 whatever is missing.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    parser = argparse.ArgumentParser(prog="fedbilevel doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
-    given = parser.parse_args(arguments)
+    """Print packages, devices and data sets; the exit code is 0 even if some lack."""
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel doctor",
+        description="Check the installation, the hardware and the data sets, and print "
+        "how to install what is missing.",
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    options = parser.parse_args(arguments)
     packages = {name: _version(name) for name in PACKAGES}
     devices, data = _devices(), _data(packages["scikit-learn"] is not None)
-    if given.json:
-        found = {"python": platform.python_version(), "packages": packages}
-        print(json.dumps({**found, "devices": devices, "data": data}))
+    if options.json:
+        versions = {"python": platform.python_version(), "packages": packages}
+        print(json.dumps({**versions, "devices": devices, "data": data}))
         return 0
-    print(f"Python {platform.python_version()}; JAX computes on {', '.join(devices)}")
-    print("\npackages")
+    print(f"Python {platform.python_version()}; JAX devices: {', '.join(devices)}")
+    print("\nPackages")
     rows = [
-        [f"  {name}", found or "–", "" if found else f"missing, for {PACKAGES[name]}"]
-        for name, found in packages.items()
+        [
+            f"  {name}",
+            number or "–",
+            "" if number else f"not installed, needed for {PACKAGES[name]}",
+        ]
+        for name, number in packages.items()
     ]
-    print(aligned(rows, numbers=()))
-    print("\ndata sets")
-    rows = [[f"  {name}", where or "not found"] for name, where in data.items()]
-    print(aligned(rows, numbers=()))
+    print(format_table(rows, numbers=()))
+    print("\nData sets")
+    rows = [[f"  {name}", path or "not found"] for name, path in data.items()]
+    print(format_table(rows, numbers=()))
     if None in data.values():
-        print("  (loading one that was not found says where its files come from)")
+        print(
+            "  (The error message of a missing data set names the source of its files.)"
+        )
     return 0
 
 
@@ -73,10 +78,10 @@ def _devices() -> list[str]:
 
 
 def _data(with_scikit_learn: bool) -> dict[str, str | None]:
-    found: dict[str, str | None] = {
+    paths: dict[str, str | None] = {
         "digits": "scikit-learn" if with_scikit_learn else None
     }
     for source in (MNIST, FASHION_MNIST, ADULT, NEWSGROUPS):
-        place = find_directory(source)
-        found[source.name] = None if place is None else str(place)
-    return found
+        path = find_directory(source)
+        paths[source.name] = None if path is None else str(path)
+    return paths

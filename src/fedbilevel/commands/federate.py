@@ -1,4 +1,4 @@
-"""`fedbilevel federate FILE`: an experiment across sites, carried to its end."""
+"""`fedbilevel federate FILE`: run an experiment across sites, with NVIDIA FLARE."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fedbilevel.commands.arguments import asked
+from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.commands.run_monitor import conclude, headline
@@ -39,7 +39,7 @@ from fedbilevel.experiments.run_directory.runs import (
 )
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, read_records
 
 if TYPE_CHECKING:
@@ -57,70 +57,76 @@ CHANGEABLE = (
     "federation.connection_timeout",
     "federation.attempts",
 )
-"""Settings that a run may be given anew when it goes on."""
+"""Settings that may differ when a run is resumed."""
+
+DESCRIPTION = (
+    "Run an experiment file across sites that keep their data, with NVIDIA FLARE. "
+    "Without federation.kit a server and sites are started on this machine. The same "
+    "command resumes a stopped run."
+)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an experiment file across sites; go on if that was begun before.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = asked("federate", "FILE", arguments)
-    # The software of the federation complains of each connection that it loses; what
-    # is to be done about it is told by us.
+    """Run an experiment file across sites, or resume its run."""
+    options = parse_arguments("federate", "FILE", arguments, DESCRIPTION)
+    # NVIDIA FLARE logs each lost connection; this command prints what to do about it.
     logging.getLogger().addHandler(logging.NullHandler())
-    file = Path(given.subject)
-    asked_for = with_overrides(
-        read_experiment(file), given.options, f"fedbilevel federate {file}"
+    file = Path(options.subject)
+    changed = with_overrides(
+        read_experiment(file), options.options, f"fedbilevel federate {file}"
     )
-    # Only now, so that --help needs no NVIDIA FLARE. An error names what to install.
+    # Imported late, so that --help works without NVIDIA FLARE. An error names the
+    # package to install.
     import_module("fedbilevel.flare")
-    asked_for = located(asked_for, Path.cwd())
-    experiment, directory = resolve_run_directory(asked_for, file, "-federated")
-    experiment = _as_begun(experiment, directory)
+    changed = located(changed, Path.cwd())
+    experiment, directory = resolve_run_directory(changed, file, "-federated")
+    experiment = _match_run(experiment, directory)
     if finished(experiment, directory) and (directory / SOLUTION).exists():
         print(
-            f"the run in {directory} is finished; --rounds with more than "
-            f"{experiment.rounds} goes on, another --directory begins anew.",
+            f"The run in {directory} is finished after {experiment.rounds} rounds. "
+            "Give a larger --rounds to continue it, or another --directory to start a "
+            "new run.",
             file=sys.stderr,
         )
-        return conclude(directory, as_json=given.as_json, devices=sites_of(experiment))
+        sites = sites_of(experiment)
+        return conclude(directory, as_json=options.as_json, devices=sites)
     if isinstance(experiment.problem, CustomProblem):
         remember_problem(experiment)
-        # The server makes it anew; a mistake in its file is told before one starts.
+        # The server builds the model again; this reports a mistake in its file early.
         model_of(experiment)
     sites = sites_of(experiment)
     with run_lock(directory), _administrator(experiment, directory) as administrator:
-        code = _follow(experiment, directory, administrator, given.as_json)
-    return code or conclude(directory, as_json=given.as_json, devices=sites)
+        code = _follow(experiment, directory, administrator, options.as_json)
+    return code or conclude(directory, as_json=options.as_json, devices=sites)
 
 
-def _as_begun(experiment: Experiment, directory: Path) -> Experiment:
+def _match_run(experiment: Experiment, directory: Path) -> Experiment:
     """Return an experiment with the rates of the run in its directory, if there is one.
 
     Raises:
-        ValueError: if that run was asked something else.
+        ValueError: if that run has other settings.
     """
     if not (directory / EXPERIMENT).exists():
         return experiment
-    asked_before = read_run_experiment(directory)
-    then = with_initial_rounds(asked_before, asked_before)
-    now = with_initial_rounds(then, experiment)
+    original = read_run_experiment(directory)
+    previous = with_initial_rounds(original, original)
+    current = with_initial_rounds(previous, experiment)
     differing = [
-        name for name in differences(then, now) if not name.startswith(CHANGEABLE)
+        name
+        for name in differences(previous, current)
+        if not name.startswith(CHANGEABLE)
     ]
     if differing and not any(read_records(directory)):
-        # It was refused before anything was measured: this is another run.
+        # The previous run was refused before its first evaluation: this is a new run.
         (directory / RUN).unlink(missing_ok=True)
         return experiment
     if differing:
         raise ValueError(
-            f"the run in {directory} was begun with another {', '.join(differing[:5])}; "
-            "give this one another --directory."
+            f"The run in {directory} was started with other values of "
+            f"{', '.join(differing[:5])}. Restore them to resume it, or give this run "
+            "another --directory."
         )
-    return now
+    return current
 
 
 @contextmanager
@@ -139,9 +145,10 @@ def _administrator(
         with Administrator(kit) as administrator:
             yield administrator
         return
-    print("starting a server and sites on this machine …", file=sys.stderr)
+    print("Starting a server and sites on this machine …", file=sys.stderr)
     sites = sites_of(experiment)
-    # The directory is ours: what a killed command has left in it is ended.
+    # The run directory is locked by this command: processes that a killed command left
+    # running in it can be stopped.
     model = model_of(experiment)
     limit = message_limit(model.x, model.y)
     kits = provision_kits(directory / "kits", sites, limit)
@@ -154,7 +161,8 @@ def _administrator(
             yield administrator
         except FederationError as error:
             raise FederationError(
-                f"{error} (More is in console.txt of each kit in {kits.server.parent}.)"
+                f"{error} (For details see console.txt of each kit in "
+                f"{kits.server.parent}.)"
             ) from None
 
 
@@ -170,91 +178,93 @@ def _follow(
     *_, known = 0, *(record.rounds for record in read_records(directory))
     supervision = Supervision(experiment, _run_in(directory), directory, administrator)
     sites = {"sites": "connecting …"}
-    named: set[str] = set()
-    shown = progress(headline(experiment, directory), experiment.rounds, as_json, sites)
-    tracking = tracked(
+    reported: set[str] = set()
+    display = progress(
+        headline(experiment, directory), experiment.rounds, as_json, sites
+    )
+    tracking = track(
         trackers_of(experiment.tracking, directory),
         directory.absolute().name,
         settings_of(experiment),
-        goes_on=known > 0,
+        resume=known > 0,
     )
     with (
-        tracking as tell_trackers,
+        tracking as send,
         Journal(directory, known) as journal,
-        closing(supervision.events()) as all_news,
+        closing(supervision.events()) as events,
         interruption() as interrupted,
-        shown as show,
+        display as show,
     ):
-        for news in all_news:
-            if news.rewound is not None:
-                journal.rewind(news.rewound)
+        for event in events:
+            if event.rewound is not None:
+                journal.rewind(event.rewound)
                 *_, known = 0, *(record.rounds for record in read_records(directory))
-            for record in news.records:
+            for record in event.records:
                 journal.write(record)
-                tell_trackers(record)
+                send(record)
                 show(record.rounds, record.costs, record)
                 known = record.rounds
                 if as_json:
                     print(record.line, flush=True)
-            if news.exchange is not None:
-                sites["sites"] = _words(news.exchange)
-                for sentence in _first_left_out(news.exchange, named):
+            if event.exchange is not None:
+                sites["sites"] = _participation(event.exchange)
+                for sentence in _new_exclusions(event.exchange, reported):
                     print(sentence, file=sys.stderr, flush=True)
-            if news.message is not None:
-                sites["sites"] = news.message
-                print(news.message, file=sys.stderr, flush=True)
+            if event.message is not None:
+                sites["sites"] = event.message
+                print(event.message, file=sys.stderr, flush=True)
             if interrupted():
                 supervision.stop()
     if known < experiment.rounds:
         print(
-            f"stopped after {known} of {experiment.rounds} rounds; the same command "
-            f"goes on: it is in {quote(str(directory))}",
+            f"Stopped after {known} of {experiment.rounds} rounds. The same command "
+            f"resumes the run in {quote(str(directory))}",
             file=sys.stderr,
         )
         return interrupted()
-    _say_absences(directory)
+    _print_absences(directory)
     return 0
 
 
 def _run_in(directory: Path) -> str:
     file = directory / RUN
     if not file.exists():
-        # Short, or it is taken for a secret that a job gives away.
+        # The check of job files would take a longer hexadecimal text for a secret.
         file.write_text(uuid.uuid4().hex[:12])
     return file.read_text()
 
 
-def _first_left_out(exchange: Exchange, named: set[str]) -> Iterator[str]:
-    """Yield a sentence for each site that is left out and was not named before."""
-    for name, why in exchange.excluded.items():
-        if name not in named:
-            named.add(name)
-            yield f"round {exchange.round_number}: without {name}: {why}"
+def _new_exclusions(exchange: Exchange, reported: set[str]) -> Iterator[str]:
+    """Yield a sentence for each excluded site that was not reported before."""
+    for name, reason in exchange.excluded.items():
+        if name not in reported:
+            reported.add(name)
+            yield f"Round {exchange.round_number}: {name} is excluded: {reason}"
 
 
-def _say_absences(directory: Path) -> None:
-    """Say whose uploads did not count to the end, and why."""
+def _print_absences(directory: Path) -> None:
+    """Print how often each site was excluded, and the last reason."""
     file = directory / EXCHANGES
     if not file.exists():
         return
     exchanges = [Exchange.parse(line) for line in file.read_text().splitlines()]
     absent: Counter[str] = Counter()
     reasons: dict[str, str] = {}
-    for one in exchanges:
-        absent.update([*one.excluded, *one.skipped])
-        reasons |= one.excluded
+    for exchange in exchanges:
+        absent.update([*exchange.excluded, *exchange.skipped])
+        reasons |= exchange.excluded
     for name, count in sorted(absent.items()):
         print(
-            f"{name} did not count in {count} of {len(exchanges)} exchanges; the last "
-            f"reason: {reasons.get(name, 'it was not asked')}",
+            f"{name} was excluded from {count} of {len(exchanges)} exchanges; last "
+            f"reason: {reasons.get(name, 'it was not contacted')}",
             file=sys.stderr,
         )
 
 
-def _words(exchange: Exchange) -> str:
-    said = f"{len(exchange.counted)} took part"
-    for name, why in exchange.excluded.items():
-        said += f"; {name}: {why}"
+def _participation(exchange: Exchange) -> str:
+    text = f"{len(exchange.counted)} participants"
+    for name, reason in exchange.excluded.items():
+        text += f"; {name}: {reason}"
     if exchange.skipped:
-        said += f"; not asked for a while: {', '.join(exchange.skipped)}"
-    return said
+        text += f"; temporarily not contacted: {', '.join(exchange.skipped)}"
+    return text

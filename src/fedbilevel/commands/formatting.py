@@ -1,13 +1,16 @@
-"""Numbers and tables as a person reads them in a terminal."""
+"""Formatting of numbers and tables for a terminal."""
 
 from collections.abc import Container, Sequence
 
+JSON_HELP = "print JSON lines instead of text"
+"""Help of the option --json of all commands."""
 
-def short(number: float | int) -> str:
-    """Return a number of three digits with a unit.
+
+def format_number(number: float | int) -> str:
+    """Return a number with three digits and a unit prefix.
 
     Example:
-        >>> short(1234567)
+        >>> format_number(1234567)
         '1.23M'
     """
     for unit in ("", "k", "M", "G", "T"):
@@ -17,17 +20,17 @@ def short(number: float | int) -> str:
     return f"{number:.3g}P"
 
 
-def aligned(
+def format_table(
     rows: Sequence[Sequence[str]], numbers: Container[int] | None = None
 ) -> str:
-    """Return a table.
+    """Return a table with aligned columns.
 
     Args:
-        rows: of equally many cells.
-        numbers: the columns that are flush right; by default all but the first.
+        rows: rows with the same number of cells.
+        numbers: indices of right-aligned columns; by default all but the first.
 
     Example:
-        >>> print(aligned([["run", "loss"], ["first", "0.5"]]))
+        >>> print(format_table([["run", "loss"], ["first", "0.5"]]))
         run    loss
         first   0.5
     """
@@ -35,8 +38,8 @@ def aligned(
     right = range(1, len(widths)) if numbers is None else numbers
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     )

@@ -1,4 +1,4 @@
-"""The first Ctrl-C ends a round, the second ends the program."""
+"""Handling of Ctrl-C: the first stops after a round, the second at once."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN = 0.01
-"""Seconds after which an interruption that went nowhere comes again."""
+RETRY_SECONDS = 0.01
+"""Seconds after which a lost interruption is raised again."""
 
 
 @contextmanager
 def interruption(after: str = "round") -> Iterator["Interrupted"]:
-    """Take note of the first Ctrl-C or SIGTERM; let the second end the program.
+    """Yield a function that returns the first Ctrl-C or SIGTERM; a second one kills.
 
     Args:
-        after: what is still finished, for the message.
+        after: name of the step that is still completed, for the message.
 
     Example:
         >>> with interruption() as interrupted:
@@ -26,32 +26,33 @@ def interruption(after: str = "round") -> Iterator["Interrupted"]:
     """
     interrupted = Interrupted(after)
     signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(one, interrupted.note) for one in signals]
-    told = sys.unraisablehook
-    again: list[threading.Timer] = []
+    handlers = [signal.signal(number, interrupted.note) for number in signals]
+    original_hook = sys.unraisablehook
+    timers: list[threading.Timer] = []
 
-    def insist(lost: "sys.UnraisableHookArgs") -> None:
+    def retry(lost: "sys.UnraisableHookArgs") -> None:
         if lost.exc_type is not KeyboardInterrupt:
-            told(lost)
+            original_hook(lost)
             return
-        # JAX has Python call it at every collection of garbage; what is raised there is
-        # told in a traceback and forgotten. Later, since here it would be lost too.
-        again.append(threading.Timer(AGAIN, os.kill, [os.getpid(), signal.SIGINT]))
-        again[-1].start()
+        # Python calls JAX at every garbage collection and ignores what is raised there.
+        # The signal is sent again later: raised here it would be lost, too.
+        arguments = os.getpid(), signal.SIGINT
+        timers.append(threading.Timer(RETRY_SECONDS, os.kill, arguments))
+        timers[-1].start()
 
-    sys.unraisablehook = insist
+    sys.unraisablehook = retry
     try:
         yield interrupted
     finally:
-        sys.unraisablehook = told
-        for timer in again:
+        sys.unraisablehook = original_hook
+        for timer in timers:
             timer.cancel()
-        for one, handler in zip(signals, before, strict=True):
-            signal.signal(one, handler)
+        for number, handler in zip(signals, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 class Interrupted:
-    """Whether the run was asked to stop.
+    """A request to stop, from a signal.
 
     Example:
         >>> Interrupted()()
@@ -59,17 +60,17 @@ class Interrupted:
     """
 
     def __init__(self, after: str = "round") -> None:
-        self._noted, self._after = 0, after
+        self._code, self._after = 0, after
 
     def __call__(self) -> int:
         """Return the exit code that shells give to the signal; 0 without one."""
-        return self._noted
+        return self._code
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember it, and say what happens."""
-        self._noted = 128 + number
+        """Store the exit code of the signal, and print when the command stops."""
+        self._code = 128 + number
         print(
-            f"\nstopping after this {self._after}; once more to stop now",
+            f"\nStopping after this {self._after}; press Ctrl-C again to stop now",
             file=sys.stderr,
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)

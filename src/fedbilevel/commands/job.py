@@ -1,4 +1,4 @@
-"""A run that a comparison is missing."""
+"""A run that a comparison has to start or resume."""
 
 import sys
 from pathlib import Path
@@ -11,13 +11,13 @@ from fedbilevel.experiments.schema import Experiment, Sharded
 
 
 class Job(NamedTuple):
-    """A run to be made or resumed.
+    """A run to start or resume.
 
     Attributes:
-        file: the experiment file.
-        experiment: its settings, with the seed of this run.
-        directory: the run directory.
-        replaces: whether the run in that directory is deleted first.
+        file: experiment file.
+        experiment: settings of the file, with the seed of this run.
+        directory: run directory.
+        replaces: whether to delete the run in that directory first.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -33,20 +33,20 @@ class Job(NamedTuple):
 
     @property
     def cores(self) -> int | None:
-        """The cores that JAX is told to use; a process can be told only once."""
+        """Number of cores for JAX, which a process can set only once."""
         engine = self.experiment.engine
         return engine.cores if isinstance(engine, Sharded) else None
 
     @property
     def has_result(self) -> bool:
-        """Whether the run is finished, or has failed."""
+        """True if the run is finished or failed."""
         failure = read_failure(self.directory)
         return failure is not None or finished(self.experiment, self.directory)
 
     def begin(self) -> None:
         """Announce the run, and delete the one that it replaces."""
         remember_problem(self.experiment)
-        print(f"running {self.file} with seed {self.experiment.seed}", file=sys.stderr)
+        print(f"Running {self.file} with seed {self.experiment.seed}", file=sys.stderr)
         if self.replaces:
             discard(self.directory)
-            print(f"the run in {self.directory} is replaced", file=sys.stderr)
+            print(f"Replacing the run in {self.directory}", file=sys.stderr)

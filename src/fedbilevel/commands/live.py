@@ -1,10 +1,10 @@
-"""Lines that renew themselves in a terminal."""
+"""Live lines in a terminal."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from fedbilevel.terminal import printable, printable_streams, unwrapped
+from fedbilevel.terminal import printable, printable_streams, unwrap
 
 FRAMES_PER_SECOND = 2
 
@@ -13,11 +13,11 @@ FRAMES_PER_SECOND = 2
 def live(
     rows: Callable[[], Iterable[tuple[str, str]]], transient: bool = False
 ) -> Iterator[None]:
-    """Show lines below all that is printed meanwhile.
+    """Show live lines below all other printed text.
 
     Args:
-        rows: returns names, and what there is to be told of each now.
-        transient: whether nothing of it stays at the end.
+        rows: function that returns the name and the current text of each line.
+        transient: whether to erase the lines at the end.
 
     Example:
         >>> with live(lambda: [("round", "3 of 10")]):
@@ -30,19 +30,19 @@ def live(
 
     def frame() -> Table:
         table = Table.grid(padding=(0, 2))
-        for name, words in rows():
-            table.add_row(Text(printable(name), style="bold"), Text(printable(words)))
+        for name, text in rows():
+            table.add_row(Text(printable(name), style="bold"), Text(printable(text)))
         return table
 
     with (
         Live(
             get_renderable=frame,
-            # Escapes are its own to write.
-            console=Console(file=unwrapped(sys.stderr)),
+            # Rich writes escape sequences.
+            console=Console(file=unwrap(sys.stderr)),
             refresh_per_second=FRAMES_PER_SECOND,
             transient=transient,
         ),
-        # It has put streams of its own in the place of those that were printable.
+        # Rich has replaced the printable streams by its own.
         printable_streams(),
     ):
         yield

@@ -1,4 +1,4 @@
-"""The runs that experiment files ask for: those there are, and those to be made."""
+"""The runs that experiment files specify, and the missing ones among them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +17,10 @@ from fedbilevel.experiments.run_directory.runs import (
 
 
 def jobs_of(file: Path, seeds: int) -> list[Job]:
-    r"""Return the runs that a file asks for, one a seed, whether they are made or not.
+    r"""Return the runs that a file specifies, one per seed, finished or not.
 
     Raises:
-        ValueError: if the directory of one belongs to another file.
+        ValueError: if a run directory belongs to another file.
 
     Example:
         >>> import tempfile
@@ -29,35 +29,33 @@ def jobs_of(file: Path, seeds: int) -> list[Job]:
         >>> [job.directory.name for job in jobs_of(file, seeds=2)]
         ['a', 'a-seed-1']
     """
-    asked = read_experiment(file)
+    original = read_experiment(file)
     jobs = []
-    for seed in range(asked.seed, asked.seed + seeds):
-        suffix = f"-seed-{seed}" if seed != asked.seed else ""
-        experiment, directory = resolve_run_directory(
-            replace(asked, seed=seed), file, suffix
-        )
+    for seed in range(original.seed, original.seed + seeds):
+        suffix = f"-seed-{seed}" if seed != original.seed else ""
+        experiment, directory = resolve_run_directory(replace(original, seed=seed), file, suffix)
         owner = directory.parent.parent / f"{directory.name}.toml"
-        named_after = directory.parent.name == "runs" and owner.is_file()
-        if named_after and not owner.samefile(file):
+        has_owner = directory.parent.name == "runs" and owner.is_file()
+        if has_owner and not owner.samefile(file):
             raise ValueError(
-                f"{directory} is the run directory of {owner}, so {file} with seed {seed} "
-                "cannot use it; rename one of the files, or give one another `directory`."
+                f"{directory} is the run directory of {owner}, so {file} with seed "
+                f"{seed} cannot use it. Rename one of the files, or set another "
+                "`directory` in one of them."
             )
         jobs.append(Job(file, experiment, directory, replaces=False))
     return jobs
 
 
 def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
-    """Return the runs that are to be made or resumed.
+    """Return the jobs that have to be started or resumed.
 
     Args:
-        jobs: all runs that were asked for.
-        force: whether runs that failed, and runs whose file was edited since, are made
-            again.
+        jobs: all specified runs.
+        force: whether to repeat failed runs, and runs whose file was edited since.
 
     Raises:
-        ValueError: if a run has other settings than its file, without `force`; or
-            if two files ask for different runs in one directory.
+        ValueError: if a run has other settings than its file, without `force`; or if
+            two files specify different runs in one directory.
 
     Example:
         >>> missing_of([], force=False)
@@ -66,41 +64,41 @@ def missing_of(jobs: Sequence[Job], force: bool) -> list[Job]:
     by_directory: dict[Path, Job] = {}
     missing, edited = [], dict[str, list[Path]]()
     for job in jobs:
-        place = job.directory.absolute()
-        if place in by_directory:
-            _refuse_different(by_directory[place], job)
+        path = job.directory.absolute()
+        if path in by_directory:
+            _refuse_different(by_directory[path], job)
             continue
-        by_directory[place] = job
+        by_directory[path] = job
         changes = _changes(job)
         failed = read_failure(job.directory) is not None
         if force and (changes or failed):
             missing.append(job._replace(replaces=True))
         elif changes:
-            words = f"differs from {job.file} (run → file): {changes}"
-            edited.setdefault(words, []).append(job.directory)
+            difference = f"differs from {job.file} (run → file): {changes}"
+            edited.setdefault(difference, []).append(job.directory)
         elif not job.has_result:
             missing.append(job)
     if edited:
         raise ValueError(
             "\n".join(
-                f"the run in {', '.join(map(str, directories))} {words}"
-                for words, directories in edited.items()
+                f"The run in {', '.join(map(str, directories))} {difference}"
+                for difference, directories in edited.items()
             )
-            + "\nAdd --force to replace these runs, or compare their directories as "
-            "they are."
+            + "\nAdd --force to replace these runs, or give their directories instead "
+            "of the file to compare them unchanged."
         )
     return missing
 
 
 def _changes(job: Job) -> str:
-    """Return how the file was edited since its run was made; nothing if it was not."""
+    """Return the edits of the file since its run began; empty without edits."""
     if not (job.directory / EXPERIMENT).is_file():
         return ""
     changes = format_differences(
         differences(read_run_experiment(job.directory), job.experiment)
     )
     if not changes and problem_edited(job.experiment, job.directory):
-        return "the file of its problem was edited"
+        return "the problem file was edited"
     return changes
 
 
@@ -108,6 +106,7 @@ def _refuse_different(first: Job, second: Job) -> None:
     different = differences(first.experiment, second.experiment)
     if different:
         raise ValueError(
-            f"{first.file} and {second.file} ask for different runs in {first.directory}: "
-            f"{format_differences(different)}; give one of them another `directory`."
+            f"{first.file} and {second.file} specify different runs in "
+            f"{first.directory}: {format_differences(different)}. Set another `directory` in one "
+            "of them."
         )

@@ -1,4 +1,4 @@
-"""`fedbilevel new NAME`: a problem of your own to begin with."""
+"""`fedbilevel new NAME`: create the files of a custom problem."""
 
 import argparse
 import re
@@ -18,81 +18,83 @@ FILES = {
     "site.py.txt": "test_{}_site.py",
     "experiment.toml.txt": "{}.toml",
 }
-"""The templates of a problem of one's own, and what each becomes."""
+"""Templates of a custom problem, and the file names of their copies."""
 
 HEADER = """# fedbilevel run $name.toml
-# Every setting is also an option: fedbilevel run $name.toml --help
+# Every setting is also a command-line option: fedbilevel run $name.toml --help
 """
-"""How the experiment file of a ready-made problem begins."""
+"""First lines of the experiment file of a ready-made problem."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write a file with two losses, a test and an experiment; or an experiment alone.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
+    """Write the files of a custom problem, or an experiment file alone."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel new",
-        description="Write NAME.py with two losses and the loading of data, "
-        "test_NAME.py, test_NAME_site.py for the sites of a federation, and NAME.toml; "
-        "or, with --ready, NAME.toml for a problem that there is already.",
+        description="Create a custom problem: NAME.py with two losses and the loading "
+        "of data, test_NAME.py, test_NAME_site.py for the sites of a federation, and "
+        "NAME.toml. With --ready, create only NAME.toml for a ready-made problem.",
     )
-    parser.add_argument("name", metavar="NAME", help="a word that Python can import")
     parser.add_argument(
-        "--ready", metavar="PROBLEM", help="a ready-made problem, such as cleaning"
+        "name", metavar="NAME", help="name of the problem, a Python identifier"
     )
-    parser.add_argument("--directory", type=Path, default=Path(), help="where; here")
-    given = parser.parse_args(arguments)
-    if given.ready:
-        _check_file_name(given.name)
-        texts = {"{}.toml": HEADER + _template_of(given.ready)}
+    parser.add_argument(
+        "--ready", metavar="PROBLEM", help="ready-made problem, such as cleaning"
+    )
+    parser.add_argument(
+        "--directory",
+        metavar="DIRECTORY",
+        type=Path,
+        default=Path(),
+        help="directory of the new files (default: the working directory)",
+    )
+    options = parser.parse_args(arguments)
+    if options.ready:
+        _check_file_name(options.name)
+        texts = {"{}.toml": HEADER + _template_of(options.ready)}
     else:
-        _check_importable(given.name)
+        _check_importable(options.name)
         templates = files("fedbilevel.commands") / "templates"
         texts = {
             name: (templates / template).read_text(encoding="utf-8")
             for template, name in FILES.items()
         }
-    given.directory.mkdir(parents=True, exist_ok=True)
-    written = {given.directory / name.format(given.name): texts[name] for name in texts}
-    for file in written:
+    directory = options.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    contents = {directory / name.format(options.name): texts[name] for name in texts}
+    for file in contents:
         if file.exists():
             raise ValueError(
-                f"{file} exists already; choose another name or directory."
+                f"{file} already exists. Choose another NAME, or give --directory."
             )
-    for file, text in written.items():
-        file.write_text(Template(text).substitute(name=given.name), encoding="utf-8")
-    *code, experiment = written
+    for file, text in contents.items():
+        file.write_text(Template(text).substitute(name=options.name), encoding="utf-8")
+    *code, experiment = contents
     if code:
         problem, test, site = code
-        print(f"{problem} has the losses and the data; pytest {test} tests them.")
-        print(f"{site} is for the sites of a federation: do their data fit?")
-    print(
-        f"{experiment} has the settings; run it: fedbilevel run "
-        f"{quote(str(experiment))}"
-    )
+        print(f"{problem}: losses and data. To test them: pytest {test}")
+        print(f"{site}: test of the data of a federation's site")
+    print(f"{experiment}: settings. To run: fedbilevel run {quote(str(experiment))}")
     return 0
 
 
 def _check_file_name(name: str) -> None:
     if name != Path(name).name or not name or name.startswith("."):
         raise ValueError(
-            f"{name!r} is no name of a file; give a word, and the directory by --directory."
+            f"NAME = {name!r} is not a file name. Give a name without slashes, and the "
+            "directory with --directory."
         )
 
 
 def _check_importable(name: str) -> None:
     if not name.isidentifier() or iskeyword(name):
         raise ValueError(
-            f"{name!r} cannot be imported by Python; choose letters, digits and "
-            "underscores."
+            f"NAME = {name!r} cannot be imported by Python. Use letters, digits and "
+            "underscores, and do not start with a digit."
         )
     if find_spec(name) is not None:
         raise ValueError(
-            f"there is a Python module {name} already, which {name}.py would hide; "
-            "choose another name."
+            f"NAME = {name!r} is the name of an installed Python module, which "
+            f"{name}.py would hide. Choose another name."
         )
 
 
@@ -100,12 +102,12 @@ def _template_of(ready: str) -> str:
     from fedbilevel.experiments.schema.registry import list_types
 
     known: dict[str, str] = {
-        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): kind.TEMPLATE
-        for name, kind in list_types("problem").items()
-        if hasattr(kind, "TEMPLATE")
+        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): problem.TEMPLATE
+        for name, problem in list_types("problem").items()
+        if hasattr(problem, "TEMPLATE")
     }
     if ready not in known:
         raise ValueError(
-            f"there is no ready-made problem {ready!r}; {nearest(ready, known)}"
+            f"--ready {ready!r} is not a ready-made problem; {nearest(ready, known)}"
         )
     return known[ready]

@@ -1,4 +1,4 @@
-"""`fedbilevel plan DIRECTORY`: the paper's schedules for other devices and accuracies."""
+"""`fedbilevel plan RUN_DIRECTORY`: settings for other devices and accuracies."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.commands.consent import add_trust, consent
-from fedbilevel.commands.formatting import aligned
+from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
@@ -34,43 +34,40 @@ SYMBOLS = {
     "terms": "Q",
     "opening_batch_size": "B",
 }
-"""What the paper calls them."""
+"""Symbols of the paper."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plan a run from one that was made.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = _parser().parse_args(arguments)
-    experiment, records = read_run(given.directory)
+    """Derive the settings of a new run from a finished one."""
+    options = _parser().parse_args(arguments)
+    directory = options.directory
+    experiment, records = read_run(directory)
     algorithm = experiment.algorithm
     if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
         raise ValueError(
-            f"{given.directory} ran {type(algorithm).__name__}, and the paper's "
-            "corollaries are about LocalBSGM and LocalBSGVRM; run one of these first."
+            f"The run in {directory} used {type(algorithm).__name__}, but the paper's "
+            "corollaries apply only to LocalBSGM and LocalBSGVRM. Run one of them "
+            "first: fedbilevel run FILE algorithm:LocalBSGM"
         )
-    consent(experiment, given.directory, given.trust)
+    consent(experiment, directory, options.trust)
     task = build_task(experiment)
     devices = experiment.participants or task.devices.device_count
     anchor = plan_from(
         algorithm,
         devices=devices,
         steps=records[-1].rounds * algorithm.local_steps,
-        accuracy=_reached(records, given.directory)
-        if given.reached is None
-        else given.reached,
+        accuracy=_reached(records, directory)
+        if options.reached is None
+        else options.reached,
     )
     plan = plan_for_accuracy(
         anchor,
-        devices=devices if given.devices is None else given.devices,
-        accuracy=anchor.accuracy if given.accuracy is None else given.accuracy,
-        contraction=given.contraction,
+        devices=devices if options.devices is None else options.devices,
+        accuracy=anchor.accuracy if options.accuracy is None else options.accuracy,
+        contraction=options.contraction,
     )
     planned: Any = with_plan(algorithm, plan)
-    spent = predict_costs(
+    costs = predict_costs(
         task.problem,
         planned,
         task.devices,
@@ -81,123 +78,141 @@ def main(arguments: Sequence[str]) -> int:
     )
     predicted = {
         "rounds": plan.rounds,
-        "samples": spent.samples,
-        "bytes": spent.bytes,
+        "samples": costs.samples,
+        "bytes": costs.bytes,
     }
-    learnt = read_solution(given.directory, task)
+    solution = read_solution(directory, task)
     curvature = largest_curvature(
         task.problem,
         task.devices,
-        *learnt,
+        *solution,
         weights=weights_of(experiment, task.devices),
     )
-    _warn_of_long_steps(planned, curvature)
+    _warn_of_large_steps(planned, curvature)
     settings = {k: v for k, v in asdict(plan).items() if k != "law"}
-    if given.json:
+    if options.json:
         print(json.dumps({"plan": settings, "predicted": predicted}))
     else:
         rows = [
-            [f"  {SYMBOLS.get(name, '')}", name, *map(_shown, values)]
+            [f"  {SYMBOLS.get(name, '')}", name, *map(_format, values)]
             for name in settings
             for values in [(getattr(anchor, name), getattr(plan, name))]
         ]
-        print(aligned([["", "", "the run", "the plan"], *rows], numbers=(2, 3)))
-        print("predicted: " + ", ".join(f"{v:,} {k}" for k, v in predicted.items()))
-    if given.out is not None:
-        if given.out.exists():
-            raise ValueError(f"{given.out} exists already; choose another --out.")
-        made = planned_experiment(experiment, planned, plan, task.devices.device_count)
-        write_experiment(made, given.out)
+        print(format_table([["", "", "run", "plan"], *rows], numbers=(2, 3)))
+        print(
+            "Predicted costs: " + ", ".join(f"{v:,} {k}" for k, v in predicted.items())
+        )
+    if options.out is not None:
+        if options.out.exists():
+            raise ValueError(
+                f"--out: {options.out} already exists. Choose another file name."
+            )
+        count = task.devices.device_count
+        write_experiment(
+            planned_experiment(experiment, planned, plan, count), options.out
+        )
     return 0
 
 
 def planned_experiment(
     experiment: Experiment, algorithm: Any, plan: Plan, enrolled: int
 ) -> Experiment:
-    """Return the experiment of a plan: as many devices take part as it says.
+    """Return the experiment of a plan, with its number of participants.
 
     Args:
-        experiment: that the plan was made from.
-        algorithm: with the plan's settings.
-        plan: of K devices.
-        enrolled: the devices of the experiment.
+        experiment: experiment that the plan was derived from.
+        algorithm: algorithm with the plan's settings.
+        plan: plan for K devices.
+        enrolled: number of devices of the experiment.
 
     Raises:
-        ValueError: if the number of devices is not the experiment's to choose.
-
-    Example:
-        >>> planned_experiment.__name__
-        'planned_experiment'
+        ValueError: if the problem determines the number of devices.
     """
-    made = replace(experiment, algorithm=algorithm, rounds=plan.rounds)
-    sampled = experiment.participants is not None
-    if sampled:
-        made = replace(made, participants=plan.devices)
-    fits = plan.devices <= enrolled if sampled else plan.devices == enrolled
+    result = replace(experiment, algorithm=algorithm, rounds=plan.rounds)
+    is_sampled = experiment.participants is not None
+    if is_sampled:
+        result = replace(result, participants=plan.devices)
+    fits = plan.devices <= enrolled if is_sampled else plan.devices == enrolled
     if fits:
-        return made
+        return result
     if experiment.brings_data or experiment.partition.natural:
         raise ValueError(
-            f"--out: the plan is for {plan.devices} devices, but the problem itself "
-            f"brings {enrolled}; change that first."
+            f"--out: the plan is for {plan.devices} devices, but the problem has "
+            f"{enrolled}. Change the number of devices of the problem, or give "
+            f"--devices {enrolled}."
         )
-    return replace(made, partition=replace(made.partition, devices=plan.devices))
+    return replace(result, partition=replace(result.partition, devices=plan.devices))
 
 
-def _warn_of_long_steps(planned: LocalBSGM | LocalBSGVRM, curvature: float) -> None:
+def _warn_of_large_steps(planned: LocalBSGM | LocalBSGVRM, curvature: float) -> None:
     rate: Any = planned.learning_rate
-    longest = float(rate(0) if callable(rate) else rate) * float(planned.lower_rate)
-    if longest > 1 / curvature:
+    largest = float(rate(0) if callable(rate) else rate) * float(planned.lower_rate)
+    if largest > 1 / curvature:
         print(
-            f"warning: the plan's steps on y are {longest:.3g} long, above 1/L = "
-            f"{1 / curvature:.3g} at the end of the run, and will likely diverge: the "
-            "corollaries know nothing of L. Go to fewer devices, or begin with a "
-            "smaller learning_rate.",
+            f"Warning: the plan's lower step size is {largest:.3g}, above 1/L = "
+            f"{1 / curvature:.3g} at the end of the run, so training will likely "
+            "diverge: the corollaries do not depend on L. Give fewer --devices, or "
+            "plan from a run with a smaller learning_rate.",
             file=sys.stderr,
         )
 
 
-def _shown(value: float | int | CubeRootDecay) -> str:
+def _format(value: float | int | CubeRootDecay) -> str:
     return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel plan",
-        description="Turn settings that worked into settings for K devices and an "
-        "accuracy ε, by the paper's corollaries, and predict what they cost.",
+        description="Derive the settings for K devices and an accuracy ε from a "
+        "finished run, by the paper's corollaries, and predict their costs.",
     )
-    parser.add_argument("directory", metavar="DIRECTORY", type=Path, help="of a run")
-    parser.add_argument("--devices", type=int, help="K; as many as before")
+    parser.add_argument(
+        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
+    )
+    parser.add_argument(
+        "--devices", metavar="INT", type=int, help="K (default: as in the run)"
+    )
     parser.add_argument(
         "--accuracy",
+        metavar="FLOAT",
         type=float,
-        help="ε, the mean of ‖∇Φ(x)‖² + ‖y − y*(x)‖² to reach; as before",
+        help="target ε of the mean of ‖∇Φ(x)‖² + ‖y − y*(x)‖² (default: as in the run)",
     )
     parser.add_argument(
-        "--reached", type=float, help="that mean of the run, if it did not measure it"
+        "--reached",
+        metavar="FLOAT",
+        type=float,
+        help="ε that the run reached (default: measured by evaluation.stationarity)",
     )
     parser.add_argument(
         "--contraction",
+        metavar="FLOAT",
         type=float,
         default=0.9,
-        help="1 − θμ: what each term of the series leaves of its error; 0.9",
+        help="1 − θμ, the factor by which each term of the Neumann series reduces its "
+        "error (default: %(default)s)",
     )
-    parser.add_argument("--out", type=Path, help="write an experiment file")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="experiment file to write with the planned settings (default: none)",
+    )
     add_trust(parser)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 
 def _reached(records: Sequence[Record], directory: Path) -> float:
-    """Return the mean stationarity over what was measured of a run."""
+    """Return the mean stationarity over all records of a run."""
     if "hypergradient" not in records[-1].figures:
         raise ValueError(
-            f"{directory} has no measured stationarity; run with "
-            "--evaluation.stationarity, or say --reached ε."
+            f"The stationarity of the run in {directory} was not measured. Run the "
+            "experiment with --evaluation.stationarity, or give --reached ε."
         )
     return mean(
-        one.figures["hypergradient"] + one.figures["lower_error"]
-        for one in records
-        if "hypergradient" in one.figures
+        record.figures["hypergradient"] + record.figures["lower_error"]
+        for record in records
+        if "hypergradient" in record.figures
     )

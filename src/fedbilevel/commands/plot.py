@@ -1,4 +1,4 @@
-"""`fedbilevel plot DIRECTORY`: pictures of a run and of what it has learnt, as a page."""
+"""`fedbilevel plot RUN_DIRECTORY`: plot a run and write its HTML report."""
 
 import argparse
 import json
@@ -10,8 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.consent import add_trust, consent
+from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.run_directory.failures import divergence, read_failure
@@ -19,61 +20,68 @@ from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.run_directory.runs import read_run
 from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.picture import svg_of
-from fedbilevel.pictures.history import course
+from fedbilevel.pictures.history import history_picture
 from fedbilevel.pictures.report import report
-from fedbilevel.pictures.solution import learnt
+from fedbilevel.pictures.solution import solution_pictures
 
 REPORT = "report.html"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw a run.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
+    """Plot a run and write its HTML report."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel plot",
-        description="Draw how a run went and what it has learnt: pictures (.svg), and "
-        f"{REPORT}, one page that opens anywhere without a network.",
+        description="Plot the metrics and the solution of a run (.svg), and write "
+        f"{REPORT}, an HTML report that needs no network.",
     )
-    parser.add_argument("directory", metavar="DIRECTORY", type=Path, help="of a run")
-    parser.add_argument("--out", type=Path, help="where pictures go; into DIRECTORY")
+    parser.add_argument(
+        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIRECTORY",
+        type=Path,
+        help="directory of the pictures and the report (default: RUN_DIRECTORY)",
+    )
     add_trust(parser)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
-    given = parser.parse_args(arguments)
-    experiment, records = read_run(given.directory)
-    failure = read_failure(given.directory)
-    bad = failure or divergence(records)
-    if bad is not None:
-        print(f"the run in {given.directory} failed, {bad}", file=sys.stderr)
-    baseline = read_baseline(given.directory)
-    pictures = [course(records, baseline)]
-    # While a run is still going there is nothing learnt yet, but much to see.
-    if os.path.lexists(given.directory / SOLUTION):
-        consent(experiment, given.directory, given.trust)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    options = parser.parse_args(arguments)
+    directory = options.directory
+    experiment, records = read_run(directory)
+    failure = read_failure(directory)
+    cause = failure or divergence(records)
+    if cause is not None:
+        print(f"The run in {directory} failed, {cause}", file=sys.stderr)
+    baseline = read_baseline(directory)
+    pictures = [history_picture(records, baseline)]
+    # A run in progress has records, but no solution yet.
+    if os.path.lexists(directory / SOLUTION):
+        consent(experiment, directory, options.trust)
         task = build_task(experiment)
-        found = read_solution(given.directory, task)
-        if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.x)):
-            pictures += learnt(experiment, found.x, task.x)
+        solution = read_solution(directory, task)
+        if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(solution.x)):
+            pictures += solution_pictures(experiment, solution.x, task.x)
         else:
-            print("x is not finite: the run has diverged", file=sys.stderr)
-    out = given.out or given.directory
+            print(
+                f"x in {directory / SOLUTION} is not finite, so it is not plotted: the "
+                "run diverged. Try a smaller learning_rate.",
+                file=sys.stderr,
+            )
+    out = options.out or directory
     out.mkdir(parents=True, exist_ok=True)
-    drawn = [(picture, svg_of(picture)) for picture in pictures]
+    drawings = [(picture, svg_of(picture)) for picture in pictures]
     files = [out / f"{picture.name}.svg" for picture in pictures]
-    for file, (_, svg) in zip(files, drawn, strict=True):
-        # In place of what is there, which may be a link.
-        with replacing(file) as unfinished:
+    for file, (_, svg) in zip(files, drawings, strict=True):
+        # An existing file is replaced, not overwritten: it may be a link.
+        with atomic_replace(file) as unfinished:
             unfinished.write_text(svg, encoding="utf-8")
     page = out / REPORT
-    text = report(given.directory, experiment, records, drawn, failure, baseline)
-    with replacing(page) as unfinished:
+    text = report(directory, experiment, records, drawings, failure, baseline)
+    with atomic_replace(page) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-    if given.json:
+    if options.json:
         print(json.dumps({"report": str(page), "pictures": list(map(str, files))}))
     else:
         print("\n".join(map(str, files)))
-        print(f"all of them on one page: {page}")
+        print(f"Report: {page}")
     return 0

@@ -1,4 +1,4 @@
-"""Live progress: in a terminal lines that renew themselves, elsewhere one at times."""
+"""Progress of a run: live lines in a terminal, else a line every 10 seconds."""
 
 import sys
 import time
@@ -8,18 +8,18 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeAlias
 
-from fedbilevel.commands.formatting import short
+from fedbilevel.commands.formatting import format_number
 from fedbilevel.commands.live import live
 from fedbilevel.engines.costs import Costs
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
 PLAIN_SECONDS = 10.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 Show: TypeAlias = Callable[[int, Costs, Record | None], None]
-"""Shows how many rounds are done, what was spent, and what was measured, if it was."""
+"""Shows the number of finished rounds, their costs, and a record if there is one."""
 
 
 @contextmanager
@@ -29,20 +29,20 @@ def progress(
     quiet: bool = False,
     also: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Show]:
-    """Say what begins, and yield a function that shows a finished round.
+    """Print a headline, and yield a function that shows a finished round.
 
     Args:
-        headline: what begins.
-        rounds: how many there will be.
+        headline: first line.
+        rounds: number of rounds of the run.
         quiet: whether to show nothing.
-        also: what else a terminal shows, by name; it may change meanwhile.
+        also: more live lines in a terminal, by name; the mapping may change.
 
     Example:
         >>> with progress("a run", 3, quiet=True) as show:
         ...     pass
     """
     if quiet:
-        yield lambda done, costs, record: None
+        yield lambda rounds, costs, record: None
         return
     print(headline, file=sys.stderr)
     if sys.stderr.isatty():
@@ -52,50 +52,49 @@ def progress(
 
 
 def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
-    passed = Passed(rounds)
+    clock = RoundClock(rounds)
     latest: tuple[int, Costs] | None = None
-    figures: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = {}
 
-    # Rounds may take milliseconds: words are found for those that are shown.
+    # Rounds may take milliseconds: only frames that are shown are formatted.
     def rows() -> list[tuple[str, str]]:
-        words = {"round": "loading data and compiling …"}
+        lines = {"round": "loading data and compiling …"}
         if latest is not None:
-            words = {
-                "round": passed.words(latest[0], bar=True),
-                "spent": _spent(latest[1]),
-                "measured": figures_in_words(figures),
+            lines = {
+                "round": clock.text(latest[0], bar=True),
+                "costs": _format_costs(latest[1]),
+                "metrics": format_metrics(metrics),
             }
-        return [*{**words, **also}.items()]
+        return [*{**lines, **also}.items()]
 
     with live(rows):
 
-        def show(done: int, costs: Costs, record: Record | None) -> None:
-            nonlocal latest, figures
-            latest = done, costs
+        def show(finished: int, costs: Costs, record: Record | None) -> None:
+            nonlocal latest, metrics
+            latest = finished, costs
             if record is not None:
-                figures = record.figures
-                passed.measured(done)
+                metrics = record.figures
+                clock.start(finished)
 
         yield show
 
 
 def _plain(rounds: int) -> Show:
-    passed = Passed(rounds)
-    last = -PLAIN_SECONDS
+    clock = RoundClock(rounds)
+    printed_at = -PLAIN_SECONDS
 
-    def show(done: int, costs: Costs, record: Record | None) -> None:
-        nonlocal last
-        now = time.monotonic()
+    def show(finished: int, costs: Costs, record: Record | None) -> None:
+        nonlocal printed_at
+        time_now = time.monotonic()
         if record is None:
             return
-        passed.measured(done)
-        if now - last < PLAIN_SECONDS and done < rounds:
+        clock.start(finished)
+        if time_now - printed_at < PLAIN_SECONDS and finished < rounds:
             return
-        last = now
-        words = passed.words(done)
-        figures = figures_in_words(record.figures)
+        printed_at = time_now
+        metrics = format_metrics(record.figures)
         print(
-            f"round {words} | {_spent(costs)} | {figures}",
+            f"round {clock.text(finished)} | {_format_costs(costs)} | {metrics}",
             file=sys.stderr,
             flush=True,
         )
@@ -103,47 +102,49 @@ def _plain(rounds: int) -> Show:
     return show
 
 
-class Passed:
-    """How far a run is, and when it will be done.
+class RoundClock:
+    """A count of rounds with an estimate of the time left.
 
-    Time left is reckoned from the first measurement on: before it, much is compiled.
+    The estimate starts at the first record: compilation happens before it.
 
     Example:
-        >>> Passed(10).rounds
-        10
+        >>> RoundClock(10).text(3)
+        '3 of 10'
     """
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self._first: tuple[int, float] | None = None
 
-    def measured(self, done: int) -> None:
-        """Take note that so many rounds were done and measured."""
-        self._first = self._first or (done, time.monotonic())
+    def start(self, finished: int) -> None:
+        """Start the clock after a number of finished rounds, unless it is running."""
+        self._first = self._first or (finished, time.monotonic())
 
-    def words(self, done: int, bar: bool = False) -> str:
-        """Return what is to be said after so many rounds."""
-        now = time.monotonic()
-        begun, since = self._first or (done, now)
-        said = f"{done} of {self.rounds}"
+    def text(self, finished: int, bar: bool = False) -> str:
+        """Return the progress after a number of finished rounds."""
+        time_now = time.monotonic()
+        first, started_at = self._first or (finished, time_now)
+        text = f"{finished} of {self.rounds}"
         if bar:
-            filled = round(24 * done / self.rounds)
-            said += f"  {'━' * filled}{'╌' * (24 - filled)}"
-        if begun < done < self.rounds:
-            left = (now - since) / (done - begun) * (self.rounds - done)
-            said += f"  {timedelta(seconds=round(left))} left"
-        return said
+            filled = round(24 * finished / self.rounds)
+            text += f"  {'━' * filled}{'╌' * (24 - filled)}"
+        if first < finished < self.rounds:
+            seconds = (time_now - started_at) / (finished - first)
+            left = timedelta(seconds=round(seconds * (self.rounds - finished)))
+            text += f"  {left} left"
+        return text
 
 
-def _spent(costs: Costs) -> str:
-    return f"{short(costs.samples)} samples drawn, {short(costs.bytes)}B sent"
+def _format_costs(costs: Costs) -> str:
+    samples, sent = format_number(costs.samples), format_number(costs.bytes)
+    return f"{samples} samples drawn, {sent}B sent"
 
 
-def figures_in_words(figures: Mapping[str, float]) -> str:
-    """Return measured values as a line shows them.
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Return metrics as text on one line.
 
     Example:
-        >>> figures_in_words({"loss": 0.123456})
+        >>> format_metrics({"loss": 0.123456})
         'validation loss 0.1235'
     """
-    return ", ".join(f"{title_of(name)} {one:.4g}" for name, one in figures.items())
+    return ", ".join(f"{title_of(name)} {value:.4g}" for name, value in metrics.items())

@@ -1,11 +1,11 @@
-"""`fedbilevel resume DIRECTORY`: a run goes on from its newest checkpoint."""
+"""`fedbilevel resume RUN_DIRECTORY`: resume a run from its newest checkpoint."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.commands.arguments import asked
+from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.consent import consent
 from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.engines.checkpoints.options import CheckpointError
@@ -21,69 +21,76 @@ from fedbilevel.experiments.run_directory.runs import (
 )
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 
+DESCRIPTION = (
+    "Resume a stopped or crashed run from its newest checkpoint, or continue a "
+    "finished run with more --rounds."
+)
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Go on with a run.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = asked("resume", "DIRECTORY", arguments, trusting=True)
-    directory = Path(given.subject)
+    """Resume a run."""
+    options = parse_arguments(
+        "resume", "RUN_DIRECTORY", arguments, DESCRIPTION, has_trust=True
+    )
+    directory = Path(options.subject)
     if (directory / RUN).exists():
         raise ValueError(
-            f"the run in {directory} is one across sites; go on with it by the "
-            "fedbilevel federate that began it."
+            f"{directory} is the run directory of a federation. Resume it with the "
+            "`fedbilevel federate` command that started it."
         )
-    begun = read_run_experiment(directory)
+    original = read_run_experiment(directory)
     experiment = with_overrides(
-        with_initial_rounds(begun, begun),
-        given.options,
+        with_initial_rounds(original, original),
+        options.options,
         f"fedbilevel resume {directory}",
     )
     if experiment.directory is not None:
         raise ValueError(
-            f"--directory: a run goes on where it is, in {directory}; leave it out, or copy "
-            "the directory."
+            f"--directory cannot move the run in {directory}. Omit the option, or copy "
+            "the run directory and resume the copy."
         )
     failure = read_failure(directory)
-    if not given.options and failure is not None:
+    if not options.options and failure is not None:
         raise ValueError(
-            f"the run in {directory} failed, {failure} To resume it with the same "
-            "settings is to fail again; run the experiment with other settings in "
-            "another --directory, or find the first number that is not finite: "
+            f"The run in {directory} failed, {failure} With the same settings it would "
+            "fail again. Run the experiment with other settings in another "
+            "--directory, or find the first value that is not finite: "
             f"fedbilevel resume {quote(str(directory))} engine:DebugSimulation"
         )
-    done = finished(experiment, directory) and not lacks_baseline(experiment, directory)
-    done = done and (directory / SOLUTION).exists()
-    if done and not given.options:
+    is_complete = (
+        finished(experiment, directory)
+        and not lacks_baseline(experiment, directory)
+        and (directory / SOLUTION).exists()
+    )
+    if is_complete and not options.options:
         print(
-            f"the run in {directory} is finished; --rounds with more than "
-            f"{experiment.rounds} goes on.",
+            f"The run in {directory} is finished after {experiment.rounds} rounds. "
+            "To continue it, give a larger --rounds.",
             file=sys.stderr,
         )
-        return conclude(directory, as_json=given.as_json)
-    # What the command line names is the user's own choice.
-    named_here = experiment.problem != begun.problem
-    consent(experiment, directory, trust=given.trust or named_here)
+        return conclude(directory, as_json=options.as_json)
+    # A problem file named on the command line is the user's choice.
+    is_override = experiment.problem != original.problem
+    consent(experiment, directory, trust=options.trust or is_override)
     try:
-        end = follow(experiment, directory, goes_on=True, as_json=given.as_json)
+        end = follow(experiment, directory, resume=True, as_json=options.as_json)
     except CheckpointError as error:
         if not problem_edited(experiment, directory):
             raise
-        raise ValueError(_edited(experiment, directory, error)) from error
-    return conclude(directory, as_json=given.as_json) if end.is_finished else end.code
+        raise ValueError(_edit_message(experiment, directory, error)) from error
+    return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
 
 
-def _edited(experiment: Experiment, directory: Path, error: CheckpointError) -> str:
+def _edit_message(
+    experiment: Experiment, directory: Path, error: CheckpointError
+) -> str:
     assert isinstance(experiment.problem, CustomProblem), (
         "only a custom problem has a file"
     )
     file, copy = experiment.problem.file, directory / PROBLEM
     return (
-        f"{file} was edited since the run in {directory} began; the file as it was run is "
-        f"{copy}. See the changes by: diff {quote(str(copy))} {quote(str(file))}; undo "
+        f"{file} was edited since the run in {directory} began; the original is "
+        f"{copy}. To see the changes: diff {quote(str(copy))} {quote(str(file))}. Undo "
         "them to resume the run, or run the edited file with another --directory. "
         f"({error})"
     )

@@ -1,9 +1,9 @@
-"""`fedbilevel run FILE`: an experiment with live progress."""
+"""`fedbilevel run FILE`: run an experiment with live progress."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedbilevel.commands.arguments import asked
+from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
@@ -11,24 +11,24 @@ from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 
+DESCRIPTION = (
+    "Run an experiment file with live progress, and write results and checkpoints to a "
+    "run directory."
+)
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an experiment file.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given = asked("run", "FILE", arguments)
-    file = Path(given.subject)
-    written = read_experiment(file)
-    asked_for = with_overrides(written, given.options, f"fedbilevel run {file}")
-    # What the command line says of files is meant from here.
-    asked_for = located(asked_for, Path.cwd())
-    kind = type(asked_for.algorithm)
-    rival = kind is not type(written.algorithm) and asked_for.directory is None
-    suffix = f"-{kind.__name__}" if rival else ""
-    experiment, directory = resolve_run_directory(asked_for, file, suffix)
+    """Run an experiment file."""
+    options = parse_arguments("run", "FILE", arguments, DESCRIPTION)
+    file = Path(options.subject)
+    original = read_experiment(file)
+    changed = with_overrides(original, options.options, f"fedbilevel run {file}")
+    # Paths on the command line are relative to the working directory, not to FILE.
+    changed = located(changed, Path.cwd())
+    algorithm = type(changed.algorithm)
+    is_rival = algorithm is not type(original.algorithm) and changed.directory is None
+    suffix = f"-{algorithm.__name__}" if is_rival else ""
+    experiment, directory = resolve_run_directory(changed, file, suffix)
     remember_problem(experiment)
-    end = follow(experiment, directory, goes_on=False, as_json=given.as_json)
-    return conclude(directory, as_json=given.as_json) if end.is_finished else end.code
+    end = follow(experiment, directory, resume=False, as_json=options.as_json)
+    return conclude(directory, as_json=options.as_json) if end.is_finished else end.code

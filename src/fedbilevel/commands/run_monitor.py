@@ -1,4 +1,4 @@
-"""A run watched to its end, or to the first Ctrl-C."""
+"""Run an experiment with progress, to its end or to the first Ctrl-C."""
 
 import sys
 from collections.abc import Sequence
@@ -17,21 +17,17 @@ from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
 
-NOBODY_READS = 141
-"""The exit code that shells give to a program whose output is no longer read."""
+BROKEN_PIPE = 141
+"""Exit code of a program whose output is no longer read, as in shells."""
 
 
 class RunEnding(NamedTuple):
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
-        is_finished: whether all rounds are done.
-        code: the exit code of a signal that came, perhaps when the run was finished and
-            its baseline was not; 0 without one.
-
-    Example:
-        >>> RunEnding(is_finished=True, code=0).code
-        0
+        is_finished: whether all rounds are finished.
+        code: exit code of a signal, which may arrive during the baseline of a finished
+            run; 0 without a signal.
     """
 
     is_finished: bool
@@ -42,22 +38,18 @@ def follow(
     experiment: Experiment,
     directory: Path,
     *,
-    goes_on: bool,
+    resume: bool,
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunEnding:
     """Start or resume a run, showing progress.
 
     Args:
-        experiment: what is asked for.
-        directory: of the run.
-        goes_on: whether a run that was begun in it is to go on.
-        as_json: whether to print records as JSON instead.
-        quiet: whether to print nothing at all.
-
-    Example:
-        >>> follow.__name__
-        'follow'
+        experiment: settings of the run.
+        directory: run directory.
+        resume: whether to resume a run in that directory.
+        as_json: whether to print records as JSON lines instead of progress.
+        quiet: whether to print nothing.
     """
     silent = as_json or quiet
     code = 0
@@ -68,7 +60,7 @@ def follow(
         return works[0]
 
     with (
-        closing(run_experiment(experiment, directory, goes_on, prepare)) as steps,
+        closing(run_experiment(experiment, directory, resume, prepare)) as steps,
         interruption() as interrupted,
         progress(headline(experiment, directory), experiment.rounds, silent) as show,
     ):
@@ -78,14 +70,14 @@ def follow(
                 try:
                     print(step.record.line, flush=True)
                 except BrokenPipeError:
-                    code = NOBODY_READS
+                    code = BROKEN_PIPE
             code = code or interrupted()
             if code:
                 break
-    done = step.round.number + 1
-    if done < experiment.rounds:
+    finished = step.round.number + 1
+    if finished < experiment.rounds:
         print(
-            f"stopped after {done} of {experiment.rounds} rounds; go on with: "
+            f"Stopped after {finished} of {experiment.rounds} rounds. To resume: "
             f"fedbilevel resume {quote(str(directory))}",
             file=sys.stderr,
         )
@@ -101,38 +93,36 @@ def follow(
 def conclude(
     directory: Path, *, as_json: bool, devices: Sequence[str] | None = None
 ) -> int:
-    """Print what a finished run has come to; return the exit code.
+    """Print the results of a finished run; return the exit code.
 
     Args:
-        directory: of the run.
-        as_json: whether to print JSON, and only where the outcome is bad.
-        devices: their names, by number; numbers by default.
-
-    Example:
-        >>> conclude.__name__
-        'conclude'
+        directory: run directory.
+        as_json: whether to print JSON, and only if the outcome is bad.
+        devices: device names, by device number; numbers by default.
     """
     records = list(read_records(directory))
     outcome = outcome_of(records, devices, read_cause(directory))
     if not as_json:
-        _sum_up(directory, records, outcome)
+        _print_summary(directory, records, outcome)
     elif not outcome.is_good:
         print(outcome.line, flush=True)
     return 0 if outcome.is_good else BAD
 
 
-def _sum_up(directory: Path, records: Sequence[Record], outcome: Outcome) -> None:
+def _print_summary(
+    directory: Path, records: Sequence[Record], outcome: Outcome
+) -> None:
     print(_summary(records, read_baseline(directory)))
     for reason in outcome.reasons:
         print(reason)
     print(
-        f"all of it is in {directory}; look at it with: fedbilevel plot "
+        f"Results are in {directory}. To plot them: fedbilevel plot "
         f"{quote(str(directory))}"
     )
 
 
 def headline(experiment: Experiment, directory: Path) -> str:
-    """Return what a run is about.
+    """Return the first line of a run's progress.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -150,4 +140,4 @@ def _summary(records: Sequence[Record], baseline: Record | None) -> str:
         + (f" (without tuning {untuned[name]:.4g})" if name in untuned else "")
         for name, value in last.items()
     )
-    return f"after {records[-1].rounds} rounds: {', '.join(changes)}"
+    return f"After {records[-1].rounds} rounds: {', '.join(changes)}"

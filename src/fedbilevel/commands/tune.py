@@ -1,4 +1,4 @@
-"""`fedbilevel tune FILE`: the settings of an experiment searched."""
+"""`fedbilevel tune FILE`: tune the learning rates of an experiment."""
 
 import argparse
 import json
@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
 from fedbilevel.experiments.consent import remember_problem
@@ -36,46 +37,44 @@ from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
 
-SOLVED = ("hypergradient", "lower_error")
-"""Metrics for which y*(x) is solved: slow, so only where one of them decides."""
+STATIONARITY = ("hypergradient", "lower_error")
+"""Metrics that need y*(x): slow, so they are measured only as the metric to tune."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search settings; the same command resumes a search that was stopped.
-
-    Example:
-        >>> main.__name__
-        'main'
-    """
-    given, options = _parser().parse_known_args(arguments)
-    for option, number in (("--seeds", given.seeds), ("--trials", given.trials)):
+    """Tune settings; the same command resumes a stopped search."""
+    options, overrides = _parser().parse_known_args(arguments)
+    for option, number in (("--seeds", options.seeds), ("--trials", options.trials)):
         if number < 1:
-            raise ValueError(f"{option}: give at least 1, not {number}.")
-    written = read_experiment(given.file)
-    program = f"fedbilevel tune {given.file}"
-    asked_for = located(with_overrides(written, options, program), Path.cwd())
-    kind = type(asked_for.algorithm)
-    rival = f"-{kind.__name__}" if kind is not type(written.algorithm) else ""
-    suffix = "" if asked_for.directory is not None else f"{rival}-tuned"
-    experiment, directory = resolve_run_directory(asked_for, given.file, suffix)
+            raise ValueError(f"{option} is {number}. Give at least 1.")
+    file = options.file
+    original = read_experiment(file)
+    changed = with_overrides(original, overrides, f"fedbilevel tune {file}")
+    changed = located(changed, Path.cwd())
+    algorithm = type(changed.algorithm)
+    is_rival = algorithm is not type(original.algorithm)
+    suffix = f"-{algorithm.__name__}-tuned" if is_rival else "-tuned"
+    if changed.directory is not None:
+        suffix = ""
+    experiment, directory = resolve_run_directory(changed, file, suffix)
     remember_problem(experiment)
-    goal = Goal(given.metric, given.maximise)
-    found = _search(
-        experiment, directory, goal, given.trials, given.seeds, quiet=given.json
+    goal = Goal(options.metric, options.maximise)
+    result = _search(
+        experiment, directory, goal, options.trials, options.seeds, quiet=options.json
     )
-    if not isinstance(found, TuningResult):
+    if not isinstance(result, TuningResult):
         print(
-            f"stopped; the same command resumes the search in {directory}",
+            f"Stopped. The same command resumes the search in {directory}.",
             file=sys.stderr,
         )
-        return found
-    keep_result(experiment, found, goal, directory)
-    with replacing(directory / PICTURE) as unfinished:
-        unfinished.write_text(svg_of(tuning_picture(found, goal)), encoding="utf-8")
+        return result
+    keep_result(experiment, result, goal, directory)
+    with atomic_replace(directory / PICTURE) as unfinished:
+        unfinished.write_text(svg_of(tuning_picture(result, goal)), encoding="utf-8")
     print(
-        _as_json(found, goal, directory)
-        if given.json
-        else _words(found, goal, directory)
+        _as_json(result, goal, directory)
+        if options.json
+        else _summary(result, goal, directory)
     )
     return 0
 
@@ -88,12 +87,12 @@ def _search(
     seeds: int,
     quiet: bool,
 ) -> TuningResult | int:
-    """Return what was found, or the exit code of the signal that stopped the search."""
-    solves = goal.metric in SOLVED
-    evaluation = replace(experiment.evaluation, stationarity=solves)
+    """Return the result, or the exit code of the signal that stopped the search."""
+    stationarity = goal.metric in STATIONARITY
+    evaluation = replace(experiment.evaluation, stationarity=stationarity)
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
-        f"settings of {experiment.title}, in {directory}: {trials} settings cost as many "
+        f"Tuning {experiment.title}, in {directory}: {trials} settings cost as many "
         f"rounds as {cost} full runs"
     )
     with (
@@ -124,32 +123,32 @@ def _search(
     return interrupted()
 
 
-def _words(found: TuningResult, goal: Goal, directory: Path) -> str:
-    start, best = found.start, found.best
-    before = goal.score(start.score)
+def _summary(result: TuningResult, goal: Goal, directory: Path) -> str:
+    start, best = result.start, result.best
     values = (f"  {name} = {value:.4g}" for name, value in best.settings.items())
-    diverged = sum(one.score == float("inf") for one in found.trials)
+    diverged = sum(trial.score == float("inf") for trial in result.trials)
     lines = [
-        f"{promise(found, goal)}; with the file's own settings the median is "
-        f"{before:.4g}"
+        f"Best settings: {promise(result, goal)}; with the settings of the file the "
+        f"median is {goal.score(start.score):.4g}"
         if best is not start
-        else f"no setting is better than that of the file: {promise(found, goal)}",
+        else f"The settings of the file are the best: {promise(result, goal)}",
         *values,
-        f"of {len(found.trials)} settings {diverged} diverged",
-        f"run the best with: fedbilevel run {quote(str(directory / BEST))}",
-        "(--evaluation.stationarity also says how far its y is from y*(x): a search "
-        "finds what a run ends with, which more training of y may change)",
-        f"what mattered for the {title_of(goal.metric)}: {directory / PICTURE}",
+        f"{diverged} of {len(result.trials)} settings diverged",
+        f"To run the best settings: fedbilevel run {quote(str(directory / BEST))}",
+        "(Add --evaluation.stationarity to measure the distance of y from y*(x). "
+        "Tuning scores the last round, so more training of y may change the order.)",
+        f"Influence of each setting on the {title_of(goal.metric)}: "
+        f"{directory / PICTURE}",
     ]
     return "\n".join(lines)
 
 
-def _as_json(found: TuningResult, goal: Goal, directory: Path) -> str:
+def _as_json(result: TuningResult, goal: Goal, directory: Path) -> str:
     def values(scores: Sequence[float]) -> list[float | None]:
-        # JSON has no number for what is not finite.
-        return [None if one == float("inf") else goal.score(one) for one in scores]
+        # JSON has no infinity.
+        return [None if s == float("inf") else goal.score(s) for s in scores]
 
-    best, start = found.best, found.start
+    best, start = result.best, result.start
     return json.dumps(
         {
             "best": str(directory / BEST),
@@ -159,9 +158,9 @@ def _as_json(found: TuningResult, goal: Goal, directory: Path) -> str:
             "median": goal.score(best.score),
             "values": values(best.scores[best.rounds]),
             "before": values([start.score])[0],
-            "seeds": found.seeds,
-            "trials": len(found.trials),
-            "importances": found.importances,
+            "seeds": result.seeds,
+            "trials": len(result.trials),
+            "importances": result.importances,
         }
     )
 
@@ -169,36 +168,42 @@ def _as_json(found: TuningResult, goal: Goal, directory: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel tune",
-        description="Search the rates of an experiment's algorithm by successive "
-        "halving: many settings for a few rounds, the best of them for all. The best "
-        "is written as an experiment file. The same command resumes a search that was "
-        "stopped or killed.",
-        epilog="Every option of fedbilevel run FILE --help changes the experiment.",
+        description="Tune the learning rates of an experiment's algorithm by "
+        "successive halving: many settings for a few rounds, the best of them for all "
+        "rounds. Write the best settings as an experiment file. The same command "
+        "resumes a stopped or killed search.",
+        epilog="All options of fedbilevel run FILE --help override FILE here, too.",
         allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="an experiment file")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="experiment file (.toml)"
+    )
     parser.add_argument(
         "--trials",
+        metavar="INT",
         type=int,
         default=TRIALS,
-        help=f"settings to try; {TRIALS}. They cost as many rounds as about "
+        help="number of settings to try; the default costs about "
         f"{full_runs(40, TRIALS, len(SEEDS))} full runs of 40 rounds or more, or "
-        f"{full_runs(10, TRIALS, len(SEEDS))} of 10",
+        f"{full_runs(10, TRIALS, len(SEEDS))} of 10 rounds (default: %(default)s)",
     )
     parser.add_argument(
         "--seeds",
+        metavar="INT",
         type=int,
         default=len(SEEDS),
-        help=f"runs of each of the best settings, whose median decides; {len(SEEDS)}",
+        help="number of seeds of each of the best settings, ranked by their median "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--metric",
+        metavar="METRIC",
         default=Goal().metric,
-        help="what to minimise: loss (the upper loss, by default) or another metric of "
-        "the experiment",
+        help="metric to minimise: loss (the upper loss) or another metric of the "
+        "experiment (default: %(default)s)",
     )
     parser.add_argument(
         "--maximise", action="store_true", help="maximise the metric instead"
     )
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser

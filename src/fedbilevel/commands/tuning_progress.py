@@ -1,4 +1,4 @@
-"""Live progress of a search: lines that renew themselves, or one at times."""
+"""Progress of tuning: live lines in a terminal, else a line every 10 seconds."""
 
 import sys
 import time
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from fedbilevel.commands.live import live
-from fedbilevel.commands.progress import PLAIN_SECONDS, Passed
+from fedbilevel.commands.progress import PLAIN_SECONDS, RoundClock
 from fedbilevel.experiments.tuning import Goal
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.tuner import TuningProgress
 
 Show: TypeAlias = Callable[[TuningProgress], None]
-"""Shows how far a search is."""
+"""Shows the progress of a search."""
 
 
 @contextmanager
 def tuning_progress(headline: str, goal: Goal, quiet: bool = False) -> Iterator[Show]:
-    """Print what begins, and yield a function that shows a finished batch of runs.
+    """Print a headline, and yield a function that shows a finished batch of runs.
 
     Args:
-        headline: what begins.
-        goal: what is improved.
+        headline: first line.
+        goal: metric to improve.
         quiet: whether to show nothing.
 
     Example:
@@ -40,7 +40,7 @@ def tuning_progress(headline: str, goal: Goal, quiet: bool = False) -> Iterator[
 
 
 def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
-    """Return what is shown of a search, by name.
+    """Return the live lines of a search, by name.
 
     Example:
         >>> from fedbilevel import Trial
@@ -51,59 +51,59 @@ def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
          'best': 'validation loss 0.25 after 7 rounds: upper_rate 31.4'}
     """
     rung = progress.rung
-    words = (
+    generation = (
         f"{progress.generation + 1} of {progress.generations}, {rung.settings} "
         f"settings for {rung.rounds} rounds"
     )
-    best, told = progress.best, "none yet: every setting diverged"
+    best, text = progress.best, "none yet: every setting diverged"
     if best is not None:
         values = (f"{name} {value:.3g}" for name, value in best.settings.items())
-        told = (
+        text = (
             f"{title_of(goal.metric)} {goal.score(best.score):.4g} after {best.rounds} "
             f"rounds: {', '.join(values)}"
         )
-    return {"generation": words, "best": told}
+    return {"generation": generation, "best": text}
 
 
 def _live(goal: Goal) -> Iterator[Show]:
     latest: TuningProgress | None = None
-    passed = Passed(1)
+    clock = RoundClock(1)
 
     def rows() -> list[tuple[str, str]]:
-        words = {"rounds": "loading data, measuring curvature and compiling …"}
+        lines = {"rounds": "loading data, measuring curvature and compiling …"}
         if latest is not None:
-            bar = passed.words(latest.done, bar=True)
-            words = {"rounds": bar, **lines_of(latest, goal)}
-        return [*words.items()]
+            bar = clock.text(latest.done, bar=True)
+            lines = {"rounds": bar, **lines_of(latest, goal)}
+        return [*lines.items()]
 
     with live(rows):
 
         def show(progress: TuningProgress) -> None:
-            nonlocal latest, passed
+            nonlocal latest, clock
             if latest is None:
-                passed = Passed(progress.total)
-            passed.measured(progress.done)
+                clock = RoundClock(progress.total)
+            clock.start(progress.done)
             latest = progress
 
         yield show
 
 
 def _plain(goal: Goal) -> Show:
-    passed: Passed | None = None
-    last = time.monotonic()
+    clock: RoundClock | None = None
+    printed_at = time.monotonic()
 
     def show(progress: TuningProgress) -> None:
-        nonlocal passed, last
-        first = passed is None
-        passed = passed or Passed(progress.total)
-        passed.measured(progress.done)
-        now = time.monotonic()
-        ends = progress.done == progress.total
-        if not (first or ends) and now - last < PLAIN_SECONDS:
+        nonlocal clock, printed_at
+        is_first = clock is None
+        clock = clock or RoundClock(progress.total)
+        clock.start(progress.done)
+        time_now = time.monotonic()
+        is_last = progress.done == progress.total
+        if not (is_first or is_last) and time_now - printed_at < PLAIN_SECONDS:
             return
-        last = now
-        said = " | ".join(lines_of(progress, goal).values())
-        words = passed.words(progress.done)
-        print(f"round {words} | {said}", file=sys.stderr, flush=True)
+        printed_at = time_now
+        lines = " | ".join(lines_of(progress, goal).values())
+        text = f"round {clock.text(progress.done)} | {lines}"
+        print(text, file=sys.stderr, flush=True)
 
     return show

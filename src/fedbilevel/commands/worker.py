@@ -1,4 +1,4 @@
-"""A process that carries out one run after another for a command."""
+"""A worker process that executes runs in sequence for a command."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-# Not multiprocessing, which would import the parent's main module, and not a fork: JAX
-# has threads. The parent's own path, since it may have been started in any way.
+# A subprocess: multiprocessing would import the parent's main module, and a fork would
+# break JAX's threads. It gets the parent's sys.path, which may have been changed.
 PROGRAM = """
 import sys
 sys.path[:] = sys.argv[1:]
@@ -21,21 +21,17 @@ serve()
 """
 
 ENDED = "ended"
-"""The key of the line that a worker prints after a run, with the run's exit code."""
+"""Key of the line that a worker prints after a run, with the run's exit code."""
 
 ERROR = "fedbilevel resume: "
-"""The beginning of a worker's error message."""
+"""Prefix of a worker's error message."""
 
 
 def serve() -> None:
-    """Carry out the runs whose directories come as lines of standard input.
+    """Resume the runs whose directories arrive as lines on standard input.
 
-    What `fedbilevel resume --json` prints is printed for each, and a line at its end.
-    A worker whose parent was killed ends at the next record: nobody reads it.
-
-    Example:
-        >>> serve.__name__
-        'serve'
+    Each run prints the output of `fedbilevel resume --json`, and a line at its end. A
+    worker whose parent was killed ends at the next record, because the pipe is closed.
     """
     from fedbilevel.__main__ import main
 
@@ -54,10 +50,10 @@ def serve() -> None:
 
 
 class Worker:
-    """A worker's process, seen from the command that waits for it.
+    """A handle of a worker process, for the command that started it.
 
     Attributes:
-        exit_code: None while the process lives.
+        exit_code: exit code of the process; None while it runs.
 
     Example:
         >>> lines = SimpleQueue()
@@ -69,21 +65,21 @@ class Worker:
     """
 
     def __init__(self, lines: "SimpleQueue[tuple[Worker, str | None]]") -> None:
-        """Start the process; its lines, and None at its end, are put into a queue."""
+        """Start the process; its lines, and None at its end, go into the queue."""
         self._lines = lines
         self.exit_code: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # In one stream with records, so that the order of both is known.
+            # In one stream with records, so that their order is preserved.
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            # Ctrl-C in a terminal is for the parent, which tells its workers.
+            # Ctrl-C in a terminal reaches only the parent, which signals its workers.
             start_new_session=True,
             env={
-                # Otherwise the first worker takes three quarters of a GPU's memory.
+                # Otherwise the first worker reserves three quarters of a GPU's memory.
                 "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
                 **os.environ,
                 "PYTHONIOENCODING": "utf-8",
@@ -93,21 +89,21 @@ class Worker:
         self._reader.start()
 
     def run(self, directory: Path) -> None:
-        """Send the directory of a run to be resumed."""
+        """Send the directory of a run to resume."""
         assert self._process.stdin is not None
-        # If it has died, its end is in the queue.
+        # If the process has ended, the queue has None.
         with suppress(OSError):
             self._process.stdin.write(f"{json.dumps(str(directory))}\n")
             self._process.stdin.flush()
 
     def interrupt(self) -> None:
-        """End the run after the round in progress."""
+        """Stop the run after its current round."""
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Let the process end once its run has ended."""
+        """Let the process end after its run."""
         assert self._process.stdin is not None
-        # If it has died, a line may be left unread.
+        # If the process has ended, a line may be unread.
         with suppress(OSError):
             self._process.stdin.close()
 
@@ -122,8 +118,8 @@ class Worker:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as printed:
-            for line in printed:
+        with self._process.stdout as output:
+            for line in output:
                 self._lines.put((self, line.rstrip("\n")))
         self.exit_code = self._process.wait()
         self._lines.put((self, None))

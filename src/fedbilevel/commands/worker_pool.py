@@ -1,4 +1,4 @@
-"""Runs side by side, each in a worker: who does what, and what became of it."""
+"""A pool of worker processes for parallel runs."""
 
 import json
 import signal
@@ -14,27 +14,27 @@ from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.tracking.records import Record
 
-LOOKS_EVERY = 0.2
-"""Seconds that `hear` waits for a line."""
+POLL_SECONDS = 0.2
+"""Seconds that `read_line` waits for a line."""
 
 
 class WorkerPool:
-    """Workers, and the jobs that they have or wait for.
+    """Workers with their jobs, and the queue of waiting jobs.
 
     Attributes:
-        errors: by run directory, the last message of a run.
+        errors: last error message of each run, by run directory.
 
     Example:
-        >>> crew = WorkerPool([], 2, BatchProgress(0))
-        >>> crew.fill()
-        >>> crew.busy
+        >>> pool = WorkerPool([], 2, BatchProgress(0))
+        >>> pool.start_jobs()
+        >>> pool.busy
         False
     """
 
     def __init__(
         self, jobs: Sequence[Job], processes: int, progress: BatchProgress
     ) -> None:
-        """Start nobody yet."""
+        """Queue jobs; `start_jobs` starts workers."""
         self.errors: dict[Path, str] = {}
         self._waiting, self._processes, self._progress = [*jobs], processes, progress
         self._jobs: dict[Worker, Job] = {}
@@ -44,11 +44,11 @@ class WorkerPool:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is under way."""
+        """True if a worker has a job."""
         return bool(self._jobs)
 
-    def fill(self) -> None:
-        """Begin as many of the waiting jobs as there are processes for."""
+    def start_jobs(self) -> None:
+        """Start waiting jobs, up to the number of processes."""
         while self._waiting and len(self._jobs) < self._processes:
             worker, job = self._next()
             self._waiting.remove(job)
@@ -58,10 +58,10 @@ class WorkerPool:
                     keep(job.experiment, job.directory)
             except (ValueError, OSError) as error:
                 self.errors[job.directory] = str(error)
-                self._progress.ended(str(job.directory))
+                self._progress.finish(str(job.directory))
                 continue
             if worker is None:
-                # A free worker that cannot be used would keep its memory.
+                # A free worker that cannot be used still occupies memory.
                 for idle in list(self._free):
                     del self._free[idle]
                     idle.close()
@@ -69,13 +69,13 @@ class WorkerPool:
                 worker = Worker(self._lines)
             self._free.pop(worker, None)
             self._jobs[worker] = job
-            self._progress.began(str(job.directory), job.experiment.rounds)
+            self._progress.add(str(job.directory), job.experiment.rounds)
             worker.run(job.directory)
 
-    def hear(self) -> None:
-        """Take in one line of a worker, if one comes soon."""
+    def read_line(self) -> None:
+        """Process one line of a worker; return after `POLL_SECONDS` without one."""
         try:
-            worker, line = self._lines.get(timeout=LOOKS_EVERY)
+            worker, line = self._lines.get(timeout=POLL_SECONDS)
         except Empty:
             return
         job = self._jobs.get(worker)
@@ -83,14 +83,14 @@ class WorkerPool:
             worker.close()
             self._free.pop(worker, None)
         if job is not None and line is not None:
-            self._take_in(worker, job, line)
+            self._process_line(worker, job, line)
         elif job is not None:
-            ending = f"its process ended: {_cause(worker.exit_code)}"
-            self.errors.setdefault(job.directory, ending)
+            message = f"Its worker process ended with {_cause(worker.exit_code)}."
+            self.errors.setdefault(job.directory, message)
             self._end(worker, job)
 
     def interrupt(self) -> None:
-        """End all runs after their round in progress; begin no other."""
+        """Stop all runs after their current round; start no other."""
         if not self._interrupted:
             self._interrupted = True
             self._waiting.clear()
@@ -98,7 +98,7 @@ class WorkerPool:
                 worker.interrupt()
 
     def close(self) -> None:
-        """End all workers, those that still have a run at once."""
+        """End all workers; those with a job are killed."""
         for worker in self._jobs:
             worker.kill()
         for worker in self._free:
@@ -107,45 +107,45 @@ class WorkerPool:
             worker.join()
 
     def _next(self) -> tuple[Worker | None, Job]:
-        """Return a free worker, if one is of use, and a job for it.
+        """Return the next job, and a free worker for it if there is one.
 
-        A worker keeps what it has compiled, so it goes on with the same file.
+        A worker caches compiled programs, so it continues with the same file.
         """
         for worker, last in self._free.items():
             for job in self._waiting:
                 if job.file == last.file:
                     return worker, job
-        begun = {job.file for job in self._jobs.values()}
-        new = [job for job in self._waiting if job.file not in begun]
+        started = {job.file for job in self._jobs.values()}
+        new = [job for job in self._waiting if job.file not in started]
         job = (new or self._waiting)[0]
-        able = [one for one, last in self._free.items() if last.cores == job.cores]
-        return (able[0] if able else None), job
+        suitable = [w for w, last in self._free.items() if last.cores == job.cores]
+        return (suitable[0] if suitable else None), job
 
-    def _take_in(self, worker: Worker, job: Job, line: str) -> None:
-        found = _parsed(line)
-        if isinstance(found, Record):
-            self._progress.measured(str(job.directory), found)
-        elif found == ENDED:
+    def _process_line(self, worker: Worker, job: Job, line: str) -> None:
+        content = _parse(line)
+        if isinstance(content, Record):
+            self._progress.update(str(job.directory), content)
+        elif content == ENDED:
             self._end(worker, job)
             self._free[worker] = job
         elif line.startswith(ERROR):
             self.errors[job.directory] = line.removeprefix(ERROR)
         elif job.directory in self.errors:
             self.errors[job.directory] += f"\n{line}"
-        # JSON that is no record is for scripts.
+        # JSON that is not a record is for scripts.
         elif not (self._interrupted or line.startswith("{")):
             print(f"{job.directory}: {line}", file=sys.stderr, flush=True)
 
     def _end(self, worker: Worker, job: Job) -> None:
         del self._jobs[worker]
-        self._progress.ended(str(job.directory))
+        self._progress.finish(str(job.directory))
 
 
-def _parsed(line: str) -> Record | str | None:
-    """Return a record, or that a run has ended; None for any other line."""
+def _parse(line: str) -> Record | str | None:
+    """Return a record, or `ENDED` at the end of a run; None for any other line."""
     try:
-        found = json.loads(line)
-        return ENDED if ENDED in found else Record.parse(line)
+        content = json.loads(line)
+        return ENDED if ENDED in content else Record.parse(line)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -154,5 +154,5 @@ def _cause(exit_code: int | None) -> str:
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
     name = signal.Signals(-exit_code).name
-    hint = "; if memory ran out, give fewer --jobs" if name == "SIGKILL" else ""
+    hint = " (if memory ran out, reduce --jobs)" if name == "SIGKILL" else ""
     return f"{name}{hint}"

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 
 PROBLEMS = Path("local") / "problems"
 """Directory of a kit with the reviewed problem files that jobs may name."""
@@ -53,7 +53,7 @@ def install_code(kit: Path, file: Path) -> str:
     digest = digest_of(file)
     directory = kit / PROBLEMS
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(directory / f"{digest}.py") as unfinished:
+    with atomic_replace(directory / f"{digest}.py") as unfinished:
         shutil.copyfile(file, unfinished)
     return digest
 

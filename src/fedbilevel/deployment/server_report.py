@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
 from fedbilevel.experiments.run_directory.lock import LockedError
@@ -61,7 +61,7 @@ class ServerReport:
         file = self._directory / EXCHANGES
         if self._latest is None and file.exists():
             lines = file.read_text().splitlines()
-            with replacing(file) as unfinished:
+            with atomic_replace(file) as unfinished:
                 earlier = [
                     line for line in lines if _is_before(line, exchange.round_number)
                 ]

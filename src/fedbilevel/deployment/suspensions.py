@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 
 SUSPENSIONS = "suspensions.json"
 """File of a run directory with the suspended sites; remove an entry to end it."""
@@ -82,7 +82,7 @@ class Suspensions:
             seconds = min(LONGEST, FIRST * 2.0 ** (times - 1))
             entries[site] = Suspension(times, seconds, reason)
             self._until[site] = self._clock() + seconds
-        with replacing(self._file) as unfinished:
+        with atomic_replace(self._file) as unfinished:
             lines = {site: entry._asdict() for site, entry in entries.items()}
             unfinished.write_text(f"{json.dumps(lines, indent=2)}\n")
         return [

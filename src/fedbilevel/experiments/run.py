@@ -46,7 +46,7 @@ from fedbilevel.experiments.run_directory.solution import Solution, write_soluti
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
 
 logger = logging.getLogger("fedbilevel")
@@ -165,11 +165,11 @@ def run_experiment(
         point = prepared.x, prepared.y
         start = None if has_run else measure_start(prepared.measure, *point)
         keep(experiment, directory)
-        tracking = tracked(
+        tracking = track(
             trackers_of(experiment.tracking, directory),
             directory.absolute().name,
             settings_of(experiment),
-            goes_on=has_run,
+            resume=has_run,
         )
         with record_failure(directory), tracking as send, closing(rounds):
             yield from _run_rounds(experiment, prepared, start, rounds, directory, send)
@@ -230,7 +230,7 @@ def _run_rounds(
             finally:
                 # The directory may have been moved and replaced by another run's.
                 with suppress(MovedError):
-                    journal.check_place()
+                    journal.check_location()
                     write_solution(directory, Solution(result.x, result.y))
 
 

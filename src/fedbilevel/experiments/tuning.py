@@ -8,7 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.costs import Costs
 from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.read import read_experiment
@@ -161,7 +161,7 @@ def keep_start(experiment: Experiment, directory: Path) -> None:
     file = directory / START
     if not file.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as unfinished:
+        with atomic_replace(file) as unfinished:
             write_experiment(experiment, unfinished)
         return
     different = differences(read_experiment(file), experiment)
@@ -184,9 +184,9 @@ def keep_result(
     best = with_algorithm(experiment, result.algorithm)
     # The run directory is beside the file, not in another directory `runs`.
     text = text_of(replace(best, directory=Path(Path(BEST).stem)))
-    with replacing(directory / BEST) as unfinished:
+    with atomic_replace(directory / BEST) as unfinished:
         unfinished.write_text(f"# {promise(result, goal)}\n{text}", encoding="utf-8")
-    with replacing(directory / TRIALS) as unfinished:
+    with atomic_replace(directory / TRIALS) as unfinished:
         write_trials(result, goal, unfinished)
     return best
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
@@ -120,7 +120,7 @@ def enrol(
         {name: enrolments.get(name, unknown) for name in names}, form
     )
     # Saved only if all fit, so that a site can enrol again with corrected data.
-    with replacing(file) as unfinished:
+    with atomic_replace(file) as unfinished:
         unfinished.write_text(json.dumps(known))
     absent = {
         name: reasons[name].reason

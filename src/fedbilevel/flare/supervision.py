@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
 from fedbilevel.deployment.suspensions import SUSPENSIONS, Suspensions
@@ -279,7 +279,7 @@ class Supervision:
                 return  # The next job has these results again.
             for name in (*LEFT, FAILURE):
                 for file in results.glob(f"**/{RESULTS}/{name}"):
-                    with replacing(self._directory / name) as unfinished:
+                    with atomic_replace(self._directory / name) as unfinished:
                         unfinished.write_bytes(file.read_bytes())
             for file in results.glob(f"**/{FAILURES}"):
                 yield from self._suspend(job, failures_in(file.parent))

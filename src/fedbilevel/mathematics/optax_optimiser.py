@@ -15,7 +15,12 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
 from fedbilevel.mathematics.settings import register
 from fedbilevel.nearest import nearest
-from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
+from fedbilevel.plugins import (
+    import_object,
+    load_plugins,
+    warn_excluded,
+    warn_name_taken,
+)
 
 GROUP = "fedbilevel.server_optimisers"
 """Entry-point group of plug-ins: functions that return an optax transformation."""
@@ -195,11 +200,11 @@ def factories() -> dict[str, Callable[..., Any]]:
         and "learning_rate" in (signature := inspect.signature(function)).parameters
         and "GradientTransformation" in str(signature.return_annotation)
     }
-    for point, factory in plugged_in(GROUP):
+    for point, factory in load_plugins(GROUP):
         if not callable(factory):
-            leave_out(point, "it is not a function.")
+            warn_excluded(point, "it is not a function.")
         elif point.name in functions:
-            leave_out_taken(point, "server optimiser")
+            warn_name_taken(point, "server optimiser")
         else:
             functions[point.name] = factory
     return functions
@@ -216,7 +221,7 @@ def _factory(name: str) -> Callable[..., Any]:
         return known[name]
     if ":" not in name:
         raise ValueError(f"optax has no optimiser {name!r}; {nearest(name, known)}")
-    factory = at_place(name)
+    factory = import_object(name)
     if not callable(factory):
         raise ValueError(
             f"{name} is a {type(factory).__name__}, expected a function that returns "

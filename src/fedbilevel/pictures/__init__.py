@@ -1,1 +1,1 @@
-"""Pictures of runs, and of what they have learnt."""
+"""Pictures of runs and of their solutions."""

@@ -1,4 +1,4 @@
-"""Whatever was learnt, as plain bars: for problems without a picture of their own."""
+"""Bars of the upper variable, for problems without custom pictures."""
 
 import jax
 import numpy as np
@@ -8,15 +8,11 @@ from fedbilevel.picture import BARS, Picture, blank
 
 
 def upper_numbers(x: Upper, before: Upper) -> Picture:
-    """Return the numbers of x, a panel an array, with where they started.
+    """Return a picture of x, with a panel for each array.
 
     Args:
-        x: what was learnt.
-        before: where it started.
-
-    Example:
-        >>> upper_numbers({"penalty": np.ones(3)}, {"penalty": np.zeros(3)}).name
-        'upper'
+        x: solution of the run.
+        before: initial value of x.
     """
     leaves = jax.tree_util.tree_leaves_with_path(x)
     starts = jax.tree.leaves(before)
@@ -25,15 +21,15 @@ def upper_numbers(x: Upper, before: Upper) -> Picture:
     for axes, (path, leaf), start in zip(panels, leaves, starts, strict=True):
         after = np.ravel(np.asarray(leaf))
         origin = np.broadcast_to(np.ravel(np.asarray(start)), after.shape)
-        places = np.arange(len(after))
+        indices = np.arange(len(after))
         if len(after) <= BARS:
-            axes.bar(places, after, label="learnt")
-            axes.plot(places, origin, "k_", label="at the start")
+            axes.bar(indices, after, label="solution")
+            axes.plot(indices, origin, "k_", label="initial value")
         else:
-            axes.plot(places, np.sort(after), label="learnt, in order of size")
-            axes.plot(places, np.sort(origin), "k:", label="at the start")
+            axes.plot(indices, np.sort(after), label="solution, sorted")
+            axes.plot(indices, np.sort(origin), "k:", label="initial value")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize="small")
         axes.set_title(jax.tree_util.keystr(path) or "x", fontsize="medium")
-    words = "Each panel is one array of the upper variable x."
-    return Picture("upper", "What was tuned", words, figure)
+    caption = "Each panel shows one array of the upper variable x."
+    return Picture("upper", "Upper variable", caption, figure)

@@ -1,4 +1,4 @@
-"""Curves of metrics against costs: a mean and a band over seeds, and failed seeds."""
+"""Curves of metrics against costs, with mean and range over seeds."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbilevel.experiments.groups import Group, SeedRun
-from fedbilevel.picture import blank, thinned
+from fedbilevel.picture import blank, thin
 from fedbilevel.pictures.history import spans_decades
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BAND = "Line: mean over seeds; band: from the smallest to the largest seed."
-"""How to read a curve of several seeds."""
+BAND = "Line: mean over seeds; band: minimum to maximum over seeds."
+"""Explanation of a curve of several seeds."""
 
-FAILED = "Dashed up to ×: a failed seed, left out of mean and band."
-"""How to read the curve of a failed seed."""
+FAILED = "Dashed up to ×: a failed seed, excluded from mean and band."
+"""Explanation of the curve of a failed seed."""
 
 CHARACTERS = 14
-"""The characters of a text that fit into an inch."""
+"""Characters per inch of a caption."""
 
 
 class Axis(Enum):
-    """A cost that metrics can be drawn against.
+    """A cost on the horizontal axis.
 
     Attributes:
-        value: its name on the command line.
-        label: its label in a figure.
+        value: name on the command line.
+        label: label of the axis.
 
     Example:
         >>> Axis("bytes").label
@@ -56,7 +56,7 @@ class Axis(Enum):
         return member
 
     def of(self, record: Record) -> float | int:
-        """Return what a run had spent at a record.
+        """Return the cost of a run at a record.
 
         Example:
             >>> from fedbilevel import Costs
@@ -64,32 +64,32 @@ class Axis(Enum):
             >>> Axis.BYTES.of(record)
             5
         """
-        spent = {
+        costs = {
             Axis.ROUNDS: record.rounds,
             Axis.EXCHANGES: record.costs.exchanges,
             Axis.SAMPLES: record.costs.samples,
             Axis.BYTES: record.costs.bytes,
             Axis.SECONDS: record.seconds,
         }
-        return spent[self]
+        return costs[self]
 
 
 AXES = (Axis.ROUNDS, Axis.SAMPLES, Axis.BYTES, Axis.SECONDS)
-"""The axes of a comparison, unless others are asked for."""
+"""Default axes of a comparison."""
 
 
 def curves(
-    groups: Sequence[Group], figures: Sequence[str], axes: Sequence[Axis] = AXES
+    groups: Sequence[Group], metrics: Sequence[str], axes: Sequence[Axis] = AXES
 ) -> "Figure":
-    """Return a picture: a row of panels for each metric, a column for each axis.
+    """Return a figure with a row of panels per metric and a column per axis.
 
-    A group is a line, the mean over its seeds that did not fail, and a band from their
-    smallest to their largest value. Failed seeds are dashed lines up to their last
-    finite value; the legend counts them.
+    A group is drawn as the mean over its successful seeds, with a band from their
+    minimum to their maximum. Failed seeds are dashed lines up to their last finite
+    value; the legend counts them.
 
     Args:
-        groups: the runs.
-        figures: names of metrics, at least one.
+        groups: runs, grouped by settings.
+        metrics: names of metrics, at least one.
         axes: horizontal axes, at least one.
 
     Example:
@@ -102,33 +102,33 @@ def curves(
         1
     """
     width = max(5.0, 2.75 * len(axes))
-    picture = blank(width, 1.2 + 2.4 * len(figures))
-    panels = picture.subplots(
-        len(figures), len(axes), sharex="col", sharey="row", squeeze=False
+    figure = blank(width, 1.2 + 2.4 * len(metrics))
+    panels = figure.subplots(
+        len(metrics), len(axes), sharex="col", sharey="row", squeeze=False
     )
-    for row, figure in zip(panels, figures, strict=True):
+    for row, metric in zip(panels, metrics, strict=True):
         for panel, axis in zip(row, axes, strict=True):
             for number, group in enumerate(groups):
-                _draw(panel, group, axis, figure, f"C{number % 10}")
+                _draw(panel, group, axis, metric, f"C{number % 10}")
             panel.grid(alpha=0.3)
-        row[0].set_ylabel(title_of(figure))
-        shown = _fitted(row[0], groups, figure)
+        row[0].set_ylabel(title_of(metric))
+        limits = _fit(row[0], groups, metric)
         for panel, axis in zip(row, axes, strict=True):
             for number, group in enumerate(groups):
-                _mark_ends(panel, group, axis, figure, f"C{number % 10}", shown)
+                _mark_ends(panel, group, axis, metric, f"C{number % 10}", limits)
     _label(panels[-1], axes)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = max(1, min(4, int(CHARACTERS * width) // (longest + 8)))
-    picture.legend(handles, labels, loc="outside upper center", ncols=columns)
-    words = caption(groups)
-    if words:
-        picture.supxlabel(fill(words, int(CHARACTERS * width)), fontsize="small")
-    return picture
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+    text = caption(groups)
+    if text:
+        figure.supxlabel(fill(text, int(CHARACTERS * width)), fontsize="small")
+    return figure
 
 
 def caption(groups: Sequence[Group]) -> str:
-    """Return what lines and bands are; nothing where each group is one finished run.
+    """Return the explanation of lines and bands; empty if each group is one run.
 
     Example:
         >>> caption([Group("FedBiO", ())])
@@ -139,43 +139,43 @@ def caption(groups: Sequence[Group]) -> str:
     return " ".join([BAND] * several + [FAILED] * failed)
 
 
-def _draw(panel: "Axes", group: Group, axis: Axis, figure: str, color: str) -> None:
+def _draw(panel: "Axes", group: Group, axis: Axis, metric: str, color: str) -> None:
     label = group.label
     if group.failed:
         seeds = "seed" if len(group.runs) == 1 else "seeds"
         label += f", {len(group.failed)} of {len(group.runs)} {seeds} failed"
     if group.successful:
-        _draw_mean(panel, group.successful, axis, figure, color, label)
+        _draw_mean(panel, group.successful, axis, metric, color, label)
     else:
         panel.plot([], [], color=color, linestyle="--", label=label)
     for run in group.failed:
-        finite = thinned(_finite(run, figure))
-        places = [axis.of(record) for record in finite]
-        values = [record.figures[figure] for record in finite]
-        panel.plot(places, values, color=color, linestyle="--", linewidth=1)
+        finite = thin(_finite(run, metric))
+        costs = [axis.of(record) for record in finite]
+        values = [record.figures[metric] for record in finite]
+        panel.plot(costs, values, color=color, linestyle="--", linewidth=1)
 
 
 def _draw_mean(
     panel: "Axes",
     runs: Sequence[SeedRun],
     axis: Axis,
-    figure: str,
+    metric: str,
     color: str,
     label: str,
 ) -> None:
-    # Of seeds, what was measured after the same rounds; other axes may differ.
+    # Seeds are averaged at common rounds; their other costs may differ.
     known = [
-        {one.rounds: one for one in run.records if figure in one.figures}
+        {record.rounds: record for record in run.records if metric in record.figures}
         for run in runs
     ]
-    common = thinned(sorted(set.intersection(*map(set, known))))
-    places = np.array([[axis.of(run[n]) for n in common] for run in known])
-    values = np.array([[run[n].figures[figure] for n in common] for run in known])
-    place = places.mean(axis=0)
-    panel.plot(place, values.mean(axis=0), color=color, label=label)
+    common = thin(sorted(set.intersection(*map(set, known))))
+    costs = np.array([[axis.of(run[n]) for n in common] for run in known])
+    values = np.array([[run[n].figures[metric] for n in common] for run in known])
+    mean_costs = costs.mean(axis=0)
+    panel.plot(mean_costs, values.mean(axis=0), color=color, label=label)
     if len(runs) > 1:
         panel.fill_between(
-            place,
+            mean_costs,
             values.min(axis=0),
             values.max(axis=0),
             color=color,
@@ -184,21 +184,21 @@ def _draw_mean(
         )
 
 
-def _fitted(panel: "Axes", groups: Sequence[Group], figure: str) -> tuple[float, float]:
-    """Fit a row of panels to runs that did not fail; return which values it shows.
+def _fit(panel: "Axes", groups: Sequence[Group], metric: str) -> tuple[float, float]:
+    """Set the limits of a row of panels from successful runs; return the limits.
 
-    A failed run may have reached 1e30: all others would be one flat line.
+    A failed run may have reached 1e30, which would flatten all other curves.
     """
     runs = [run for group in groups for run in group.successful]
     failed = [run for group in groups for run in group.failed]
-    ends = [record for run in failed for record in _finite(run, figure)]
-    if not runs and spans_decades(np.array([one.figures[figure] for one in ends])):
+    ends = [record.figures[metric] for run in failed for record in _finite(run, metric)]
+    if not runs and spans_decades(np.array(ends)):
         panel.set_yscale("log")
     if not (runs and failed):
         return -np.inf, np.inf
-    starts = [record for run in failed for record in _finite(run, figure)[:1]]
-    shown = [record for run in runs for record in run.records] + starts
-    values = np.array([one.figures[figure] for one in shown if figure in one.figures])
+    starts = [record for run in failed for record in _finite(run, metric)[:1]]
+    records = [record for run in runs for record in run.records] + starts
+    values = np.array([r.figures[metric] for r in records if metric in r.figures])
     values = values[np.isfinite(values)]
     if not len(values):
         return -np.inf, np.inf
@@ -212,21 +212,21 @@ def _mark_ends(
     panel: "Axes",
     group: Group,
     axis: Axis,
-    figure: str,
+    metric: str,
     color: str,
-    shown: tuple[float, float],
+    limits: tuple[float, float],
 ) -> None:
     for run in group.failed:
-        for record in _finite(run, figure)[-1:]:
-            # A curve that has left the panel ends at its edge.
-            height = float(np.clip(record.figures[figure], *shown))
+        for record in _finite(run, metric)[-1:]:
+            # A curve that leaves the panel is marked at its edge.
+            height = float(np.clip(record.figures[metric], *limits))
             panel.plot(axis.of(record), height, "x", color=color, clip_on=False)
 
 
-def _finite(run: SeedRun, figure: str) -> list[Record]:
-    """Return the records of a failed run up to the first value that is not finite."""
-    known = (record for record in run.records if figure in record.figures)
-    return list(takewhile(lambda one: isfinite(one.figures[figure]), known))
+def _finite(run: SeedRun, metric: str) -> list[Record]:
+    """Return the records of a failed run before the first value that is not finite."""
+    known = (record for record in run.records if metric in record.figures)
+    return list(takewhile(lambda record: isfinite(record.figures[metric]), known))
 
 
 def _label(panels: Sequence["Axes"], axes: Sequence[Axis]) -> None:

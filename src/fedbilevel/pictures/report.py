@@ -1,4 +1,4 @@
-"""A run as one HTML page that opens without a network."""
+"""The HTML report of a run, which needs no network."""
 
 import ast
 import html
@@ -30,15 +30,15 @@ def report(
     failure: Failure | None = None,
     baseline: Record | None = None,
 ) -> str:
-    """Return the page.
+    """Return the HTML report of a run.
 
     Args:
-        directory: of the run.
-        experiment: that was run.
-        records: what was measured, at least once.
-        pictures: to be shown, in this order, each with the text of its SVG file.
-        failure: how the run failed; None if it did not.
-        baseline: the run's untuned baseline, if it has one.
+        directory: run directory.
+        experiment: settings of the run.
+        records: records of the run, at least one.
+        pictures: pictures in their order, each with the text of its SVG file.
+        failure: failure of the run, if it failed.
+        baseline: record of the untuned baseline, if the run has one.
 
     Example:
         >>> import tempfile
@@ -49,14 +49,13 @@ def report(
         '<!doctype html>'
     """
     last = records[-1]
-    done = last.rounds
-    state = "finished" if done >= experiment.rounds else "stopped early"
+    state = "Finished" if last.rounds >= experiment.rounds else "Stopped early"
     outcome = outcome_of(records, cause=read_cause(directory))
-    state = f"{state} after {done} of {experiment.rounds} rounds"
+    state = f"{state} after {last.rounds} of {experiment.rounds} rounds"
     if outcome.reasons:
         state = f"{state}. {' '.join(outcome.reasons)}"
     if failure is not None:
-        state = f"failed, {failure}"
+        state = f"Failed, {failure}"
     page = Template(
         (files("fedbilevel.pictures") / "report.html.txt").read_text(encoding="utf-8")
     )
@@ -64,10 +63,10 @@ def report(
         title=html.escape(f"{directory.absolute().name}: {experiment.title}"),
         state=html.escape(state),
         purpose=html.escape(_purpose(experiment)),
-        figures=_figures(records, baseline),
-        costs=_costs(last),
-        pictures="\n".join(_section(*drawn) for drawn in pictures),
-        # Addresses of trackers can hold passwords, and pages are passed on.
+        metrics=_metrics_table(records, baseline),
+        costs=_costs_table(last),
+        pictures="\n".join(_section(*drawing) for drawing in pictures),
+        # Addresses of trackers may contain passwords, and reports are shared.
         settings=html.escape(text_of(replace(experiment, tracking=Tracking()))),
         directory=html.escape(str(directory)),
         versions=html.escape(
@@ -80,29 +79,29 @@ def report(
 def _purpose(experiment: Experiment) -> str:
     problem = experiment.problem
     if isinstance(problem, CustomProblem):
-        own = ast.get_docstring(ast.parse(problem.file.read_text(encoding="utf-8")))
-        return (own or problem.file.name).splitlines()[0]
-    said = (type(problem).__doc__ or "").splitlines()[0]
+        text = ast.get_docstring(ast.parse(problem.file.read_text(encoding="utf-8")))
+        return (text or problem.file.name).splitlines()[0]
+    summary = (type(problem).__doc__ or "").splitlines()[0]
     if experiment.brings_data:
-        return said
+        return summary
     data = experiment.data.path or experiment.data.name
     if experiment.partition.natural:
-        return f"{said} Each natural group of {data} is a device."
-    return f"{said} {experiment.partition.devices} devices hold {data}."
+        return f"{summary} Each natural group of {data} is a device."
+    return f"{summary} Data: {data}, split over {experiment.partition.devices} devices."
 
 
-def _figures(records: Sequence[Record], baseline: Record | None) -> str:
+def _metrics_table(records: Sequence[Record], baseline: Record | None) -> str:
     first, last = records[0], records[-1]
     begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
     columns = {begin: first.figures}
     if baseline is not None:
-        columns["trained without tuning"] = baseline.figures
+        columns["without tuning"] = baseline.figures
     heads = "".join(f"<td>{head}</td>" for head in columns)
     rows = [
         f"<tr><th>{html.escape(title_of(name))}</th>"
         + "".join(
-            f"<td>{figures.get(name, float('nan')):.4g}</td>"
-            for figures in columns.values()
+            f"<td>{metrics.get(name, float('nan')):.4g}</td>"
+            for metrics in columns.values()
         )
         + f"<td><strong>{value:.4g}</strong></td></tr>"
         for name, value in last.figures.items()
@@ -112,24 +111,24 @@ def _figures(records: Sequence[Record], baseline: Record | None) -> str:
     )
 
 
-def _costs(last: Record) -> str:
+def _costs_table(last: Record) -> str:
     costs = last.costs
-    spent = {
+    rows = {
         "rounds": f"{last.rounds:,}",
         "exchanges": f"{costs.exchanges:,}",
-        "examples drawn for upper losses": f"{costs.upper_samples:,}",
-        "examples drawn for lower losses": f"{costs.lower_samples:,}",
-        "uploaded by devices": f"{costs.bytes_up / 1e6:,.2f} MB",
+        "samples of upper losses": f"{costs.upper_samples:,}",
+        "samples of lower losses": f"{costs.lower_samples:,}",
+        "sent by devices": f"{costs.bytes_up / 1e6:,.2f} MB",
         "sent to devices": f"{costs.bytes_down / 1e6:,.2f} MB",
         "time": str(timedelta(seconds=round(last.seconds))),
     }
-    return "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in spent.items())
+    return "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in rows.items())
 
 
 def _section(picture: Picture, svg: str) -> str:
-    # A page has no use for what comes before the drawing in a file.
+    # The XML header of an SVG file is not valid inside HTML.
     svg = svg[svg.index("<svg") :]
     return (
         f"<section><h2>{html.escape(picture.title)}</h2>"
-        f"<p>{html.escape(picture.words)}</p>{svg}</section>"
+        f"<p>{html.escape(picture.caption)}</p>{svg}</section>"
     )

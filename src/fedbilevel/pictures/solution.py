@@ -1,4 +1,4 @@
-"""The pictures of what an experiment has learnt."""
+"""Pictures of the solution of a run."""
 
 from functools import partial
 
@@ -10,27 +10,28 @@ from fedbilevel.pictures.bars import upper_numbers
 from fedbilevel.problems.ready_made import WithPictures
 
 IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}
-"""The data sets whose features are the pixels of an image, and its height and width."""
+"""Height and width of images, by data set whose features are pixels."""
 
 
-def learnt(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
-    """Return what a person would rather look at than at numbers.
+def solution_pictures(experiment: Experiment, x: Upper, before: Upper) -> list[Picture]:
+    """Return the pictures of x that the problem defines, or bars of its values.
 
     Args:
-        experiment: that was run.
-        x: what it has learnt.
-        before: where x started.
+        experiment: settings of the run.
+        x: solution of the run.
+        before: initial value of x.
 
     Example:
         >>> import numpy as np
         >>> from fedbilevel import FedBiO
-        >>> asked = Experiment(FedBiO(0.1))
-        >>> [one.name for one in learnt(asked, np.zeros(64), np.zeros(64))]
+        >>> experiment = Experiment(FedBiO(0.1))
+        >>> pictures = solution_pictures(experiment, np.zeros(64), np.zeros(64))
+        >>> [picture.name for picture in pictures]
         ['penalties']
     """
     problem = experiment.problem
     if not isinstance(problem, WithPictures):
         return [upper_numbers(x, before)]
     data = partial(split_data, experiment.data, experiment.partition)
-    drawn = problem.pictures(x, data, IMAGES.get(experiment.data.name))
-    return drawn or [upper_numbers(x, before)]
+    pictures = problem.pictures(x, data, IMAGES.get(experiment.data.name))
+    return pictures or [upper_numbers(x, before)]

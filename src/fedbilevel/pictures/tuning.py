@@ -1,4 +1,4 @@
-"""What mattered in a search: the score of every trial against each setting."""
+"""A picture of tuning: the score of every trial against each setting."""
 
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = 3
-"""Panels in a row."""
-SHOWN = 0.9
-"""The share of finite values that a panel shows: the others may be huge."""
+"""Number of panels in a row."""
+VISIBLE = 0.9
+"""Fraction of finite values that a panel shows: the others may be huge."""
 
 
-def tuning_picture(found: TuningResult, goal: Goal = Goal()) -> Picture:
-    """Return a panel for each setting: the value of every trial against the setting.
+def tuning_picture(result: TuningResult, goal: Goal = Goal()) -> Picture:
+    """Return a picture with a panel for each setting: scores of trials against it.
 
     Args:
-        found: the result of a search.
-        goal: what was improved.
+        result: result of tuning.
+        goal: metric that was tuned.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -34,59 +34,59 @@ def tuning_picture(found: TuningResult, goal: Goal = Goal()) -> Picture:
         ...     Trial(n, 0, {"upper_rate": 2.0**n}, {7: (1.0 - 0.1 * n,)})
         ...     for n in range(3)
         ... )
-        >>> found = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
-        >>> len(tuning_picture(found).figure.axes)
+        >>> result = TuningResult(FedBiO(0.1), trials[2], trials[0], trials, {}, (0,))
+        >>> len(tuning_picture(result).figure.axes)
         1
     """
     names = sorted(
-        found.start.settings, key=lambda name: -found.importances.get(name, 0.0)
+        result.start.settings, key=lambda name: -result.importances.get(name, 0.0)
     )
     columns = min(COLUMNS, len(names))
     rows = -(-len(names) // columns)
     figure = blank(max(5.0, 3.5 * columns), 0.6 + 2.6 * rows)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for panel, name in zip(panels.flat, names, strict=False):
-        _draw(panel, found, goal, name)
-        panel.set_title(_title(found, name), fontsize="medium")
+        _draw(panel, result, goal, name)
+        panel.set_title(_title(result, name), fontsize="medium")
     for row in panels:
         row[0].set_ylabel(title_of(goal.metric))
     for panel in list(panels.flat)[len(names) :]:
         panel.remove()
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    words = (
-        "A dot is a setting, after the rounds that it was run for; × is one that "
-        "diverged. Percentages say how much a setting decides which trials are among "
-        "the best tenth."
+    caption = (
+        "A dot is a trial, coloured by its number of rounds; × is a diverged trial. "
+        "Percentages are importances: the influence of a setting on whether a trial is "
+        "among the best tenth."
     )
-    return Picture("tuning", "What mattered", words, figure)
+    return Picture("tuning", "Importance of settings", caption, figure)
 
 
-def _title(found: TuningResult, name: str) -> str:
-    share = found.importances.get(name)
-    # What every name begins with says nothing.
+def _title(result: TuningResult, name: str) -> str:
+    share = result.importances.get(name)
+    # All names share this prefix.
     short = name.removeprefix("algorithm.")
     return short if share is None else f"{short} ({share:.0%})"
 
 
-def _draw(panel: "Axes", found: TuningResult, goal: Goal, name: str) -> None:
-    # A given rate may be 0, which has no place on an axis of logarithms.
-    shown = [one for one in found.trials if one.settings[name] > 0]
-    lengths = sorted({one.rounds for one in shown})
-    finite = [one for one in shown if isfinite(one.score)]
-    for place, rounds in enumerate(lengths):
-        reached = [one for one in finite if one.rounds == rounds]
+def _draw(panel: "Axes", result: TuningResult, goal: Goal, name: str) -> None:
+    # A rate of 0 in the file cannot be shown on a logarithmic axis.
+    trials = [trial for trial in result.trials if trial.settings[name] > 0]
+    lengths = sorted({trial.rounds for trial in trials})
+    finite = [trial for trial in trials if isfinite(trial.score)]
+    for index, rounds in enumerate(lengths):
+        equally_long = [trial for trial in finite if trial.rounds == rounds]
         panel.scatter(
-            [one.settings[name] for one in reached],
-            [goal.score(one.score) for one in reached],
+            [trial.settings[name] for trial in equally_long],
+            [goal.score(trial.score) for trial in equally_long],
             s=14,
-            color=f"C{place}",
+            color=f"C{index}",
             label=f"{rounds} rounds",
         )
-    # Marks of their own, so that they are seen in the panel of any setting.
+    # Other markers, so that both are visible in every panel.
     for trial, marker, label in (
-        (found.start, "D", "start"),
-        (found.best, "*", "best"),
+        (result.start, "D", "start"),
+        (result.best, "*", "best"),
     ):
         if isfinite(trial.score) and trial.settings[name] > 0:
             panel.scatter(
@@ -99,15 +99,15 @@ def _draw(panel: "Axes", found: TuningResult, goal: Goal, name: str) -> None:
                 label=label,
                 zorder=3,
             )
-    _label(panel, [one.settings[name] for one in shown])
+    _label(panel, [trial.settings[name] for trial in trials])
     panel.grid(alpha=0.3)
     _fit(panel, finite, goal)
-    lost = [one for one in shown if not isfinite(one.score)]
-    if lost:
+    diverged = [trial for trial in trials if not isfinite(trial.score)]
+    if diverged:
         bottom, top = panel.get_ylim()
         panel.plot(
-            [one.settings[name] for one in lost],
-            [bottom if goal.maximise else top] * len(lost),
+            [trial.settings[name] for trial in diverged],
+            [bottom if goal.maximise else top] * len(diverged),
             "x",
             color="0.4",
             markersize=5,
@@ -121,7 +121,7 @@ def _label(panel: "Axes", values: list[float]) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     panel.set_xscale("log")
-    # One label a decade leaves a narrow range without any.
+    # With one label per decade a narrow range may have no label.
     narrow = bool(values) and max(values) < 100 * min(values)
     panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if narrow else (1.0,)))
     panel.xaxis.set_major_formatter("{x:g}")
@@ -129,13 +129,15 @@ def _label(panel: "Axes", values: list[float]) -> None:
 
 
 def _fit(panel: "Axes", finite: list[Trial], goal: Goal) -> None:
-    """Show most values: a trial that was about to diverge would flatten the others."""
-    values = np.array([goal.score(one.score) for one in finite])
+    """Set limits that show most values: one near divergence would hide the others."""
+    values = np.array([goal.score(trial.score) for trial in finite])
     if not len(values):
         return
     if spans_decades(values):
         panel.set_yscale("log")
         return
-    low, high = np.quantile(values, (1 - SHOWN, 1.0) if goal.maximise else (0, SHOWN))
+    low, high = np.quantile(
+        values, (1 - VISIBLE, 1.0) if goal.maximise else (0, VISIBLE)
+    )
     margin = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
     panel.set_ylim(low - margin, high + margin)

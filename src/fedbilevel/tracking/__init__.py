@@ -1,9 +1,9 @@
-"""What is written down of a run, and where else it goes.
+"""Records of a run, and trackers that receive them.
 
-No tracker's library is imported before that tracker begins.
+The library of a tracker is imported only when that tracker begins.
 """
 
-from fedbilevel.tracking.delivery import tracked
+from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.mlflow import MLflow
 from fedbilevel.tracking.protocol import Outcome, Tracker
 from fedbilevel.tracking.records import Journal, Record, read_records
@@ -19,5 +19,5 @@ __all__ = [
     "Tracker",
     "WeightsAndBiases",
     "read_records",
-    "tracked",
+    "track",
 ]

@@ -1,4 +1,4 @@
-"""Trackers driven through a run, whose troubles are never the run's."""
+"""Delivery of records to trackers; their errors never end a run."""
 
 import logging
 import time
@@ -13,28 +13,28 @@ from fedbilevel.tracking.records import Record
 logger = logging.getLogger(__name__)
 
 PAUSE = 60.0
-"""Seconds before a tracker that had trouble is tried again."""
+"""Seconds before a failed tracker is tried again."""
 
 
 @contextmanager
-def tracked(
+def track(
     trackers: Sequence[Tracker],
     name: str,
     settings: Mapping[str, Any],
-    goes_on: bool = False,
+    resume: bool = False,
 ) -> Iterator[Callable[[Record], None]]:
-    """Begin a run with trackers, give what takes its records, and end it.
+    """Begin trackers, yield a function that sends records to them, and end them.
 
-    A tracker that cannot begin raises. One that has trouble later is warned about once:
-    its records wait, and are sent when it answers again, at the end at the latest. The
-    run is told to the trackers as finished, as left (on `GeneratorExit` or Ctrl-C) or
-    as failed (on any other exception).
+    An error of a tracker at the start is raised. A later error is logged once: the
+    records wait in a queue and are sent when the tracker responds again, at the latest
+    at the end. The outcome is `FINISHED`, `STOPPED` (on `GeneratorExit` or Ctrl-C) or
+    `FAILED` (on any other exception).
 
     Args:
-        trackers: of the run.
-        name: of the run.
-        settings: of the run, by dotted name.
-        goes_on: whether it was begun before.
+        trackers: trackers of the run.
+        name: name of the run.
+        settings: settings of the run, by dotted name.
+        resume: whether the run is resumed.
 
     Example:
         >>> import tempfile
@@ -45,38 +45,38 @@ def tracked(
         >>> task = quadratic_task(random_quadratic(devices=2))
         >>> rounds = run(*task[:1], FedBiO(0.1), *task[1:4], rounds=2)
         >>> directory = Path(tempfile.mkdtemp())
-        >>> began = time.monotonic()
-        >>> with tracked([TensorBoard(directory)], "first", {"rate": 0.1}) as record:
-        ...     for done in rounds:
-        ...         distance = float(task.metrics["distance"](done.x, done.y))
-        ...         figures, seconds = {"distance": distance}, time.monotonic() - began
-        ...         record(Record(done.number + 1, seconds, done.costs, figures))
+        >>> start = time.monotonic()
+        >>> with track([TensorBoard(directory)], "first", {"rate": 0.1}) as record:
+        ...     for state in rounds:
+        ...         distance = float(task.metrics["distance"](state.x, state.y))
+        ...         metrics, seconds = {"distance": distance}, time.monotonic() - start
+        ...         record(Record(state.number + 1, seconds, state.costs, metrics))
         >>> len(list(directory.glob("events.*")))
         1
     """
-    begun: list[_Patient] = []
+    queues: list[_Queue] = []
     outcome = Outcome.FAILED
     try:
         for tracker in trackers:
-            tracker.begin(name, settings, goes_on)
-            begun.append(_Patient(tracker))
+            tracker.begin(name, settings, resume)
+            queues.append(_Queue(tracker))
 
-        def record(one: Record) -> None:
-            for patient in begun:
-                patient.record(one)
+        def send(record: Record) -> None:
+            for queue in queues:
+                queue.send(record)
 
-        yield record
+        yield send
         outcome = Outcome.FINISHED
     except (GeneratorExit, KeyboardInterrupt):
-        outcome = Outcome.LEFT
+        outcome = Outcome.STOPPED
         raise
     finally:
-        for patient in begun:
-            patient.end(outcome)
+        for queue in queues:
+            queue.end(outcome)
 
 
-class _Patient:
-    """A tracker, and the records that wait for it."""
+class _Queue:
+    """A tracker with the records that it has not received yet."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -84,16 +84,16 @@ class _Patient:
         self._next_try = 0.0
         self._warned = False
 
-    def record(self, record: Record) -> None:
+    def send(self, record: Record) -> None:
         self._waiting.append(record)
         if time.monotonic() >= self._next_try:
-            self._try(self._send)
+            self._try(self._send_all)
 
     def end(self, outcome: Outcome) -> None:
-        self._try(self._send)
+        self._try(self._send_all)
         self._try(lambda: self._tracker.end(outcome))
 
-    def _send(self) -> None:
+    def _send_all(self) -> None:
         while self._waiting:
             self._tracker.record(self._waiting[0])
             self._waiting.popleft()
@@ -101,14 +101,15 @@ class _Patient:
     def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
-        # Libraries of trackers raise what they like, and a run of days must outlive it.
+        # Tracker libraries may raise any exception, which must not end a run of days.
         except Exception as error:
             self._next_try = time.monotonic() + PAUSE
             if not self._warned:
                 self._warned = True
                 logger.warning(
-                    "%s had trouble, and is tried again from time to time while the "
-                    "run goes on: %s",
+                    "%s failed: %s. The run continues, and its records are sent again "
+                    "every %.0f seconds. Check the tracker's server.",
                     type(self._tracker).__name__,
                     error,
+                    PAUSE,
                 )

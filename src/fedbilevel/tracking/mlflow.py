@@ -1,4 +1,4 @@
-"""MLflow."""
+"""A tracker for MLflow."""
 
 import os
 import time
@@ -12,92 +12,91 @@ from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
 EXPERIMENT = "fedbilevel"
-"""MLflow's experiment that all runs are in."""
+"""Name of the MLflow experiment of all runs."""
 
 RUN = "mlflow_run"
-"""The file in a run's directory that remembers MLflow's name for it."""
+"""File in the run directory with the ID of the MLflow run."""
 
 STATUS = {
     Outcome.FINISHED: "FINISHED",
-    Outcome.LEFT: "KILLED",
+    Outcome.STOPPED: "KILLED",
     Outcome.FAILED: "FAILED",
 }
 
-PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-"""Seconds, and no more than one try: MLflow by itself tries for minutes."""
+TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+"""Timeout in seconds, and no retries: by default MLflow retries for minutes."""
 
 
 class MLflow:
-    """Sends parameters and metrics to an MLflow tracking server.
+    """A tracker that sends settings and metrics to an MLflow tracking server.
 
-    A run that goes on does so under the same MLflow run, if the server still has it.
-    MLflow's own environment variables come before `PATIENCE`.
-
-    Example:
-        >>> MLflow("http://127.0.0.1:5000", Path("runs/first")).uri
-        'http://127.0.0.1:5000'
+    A resumed run continues its MLflow run, if the server still has it. Environment
+    variables of MLflow take precedence over `TIMEOUTS`.
     """
 
     def __init__(self, uri: str, directory: Path) -> None:
-        """Name the server's address and the directory that remembers the run."""
+        """Set the server's address and the run directory, which stores the run's ID."""
         self.uri = uri
         self.directory = directory
         self._client: Any = None
         self._run = ""
-        self._began: float | None = None
+        self._start: float | None = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
-        """Find or make the MLflow run, and give a new one the settings."""
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
+        """Find the MLflow run, or create it with the settings."""
         try:
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise ImportError(
-                "mlflow is not installed; run: pip install 'fedbilevel[mlflow]'"
+                "The Python package mlflow is not installed. Run: pip install "
+                "'fedbilevel[mlflow]'"
             ) from error
         try:
-            with _patience():
+            with _timeouts():
                 self._client = MlflowClient(self.uri)
-                if not (goes_on and self._found_again()):
-                    self._make(name, settings)
+                if not (resume and self._resume()):
+                    self._create(name, settings)
         except MlflowException as error:
-            # MLflow hides what the network said behind an exception of its own.
+            # MLflow wraps network errors in its own exception.
             if isinstance(error.__context__, OSError):
                 raise ConnectionError(
-                    f"no MLflow server answers at {self.uri}; start one there "
-                    "(mlflow server), or leave MLflow out."
+                    f"tracking.mlflow: no MLflow server responds at {self.uri}. Start "
+                    "one there (mlflow server), or omit tracking.mlflow."
                 ) from error
             raise ConnectionError(
-                f"MLflow at {self.uri} cannot be used: {first_line(error)}"
+                f"tracking.mlflow: MLflow at {self.uri} cannot be used: "
+                f"{first_line(error)} Correct the address, or omit tracking.mlflow."
             ) from error
 
     def record(self, record: Record) -> None:
-        """Send the numbers of a round, in one message."""
+        """Send the values of a record in one message."""
         from mlflow.entities import Metric
 
-        # The same time whenever it is sent: MLflow keeps what it has got twice once.
-        if self._began is None:
-            self._began = time.time() - record.seconds
-        measured = int((self._began + record.seconds) * 1000)
+        # A repeated record gets the same time stamp: MLflow then stores it once.
+        if self._start is None:
+            self._start = time.time() - record.seconds
+        timestamp = int((self._start + record.seconds) * 1000)
         metrics = [
-            Metric(name, value, measured, record.rounds)
+            Metric(name, value, timestamp, record.rounds)
             for name, value in numbers(record).items()
         ]
-        with _patience():
+        with _timeouts():
             self._client.log_batch(self._run, metrics=metrics)
 
     def end(self, outcome: Outcome) -> None:
-        """Say that the run is over, and how it ended."""
-        with _patience():
+        """Set the final status of the MLflow run."""
+        with _timeouts():
             self._client.set_terminated(self._run, status=STATUS[outcome])
 
-    def _found_again(self) -> bool:
+    def _resume(self) -> bool:
+        """Resume the stored MLflow run; return False if there is none."""
         from mlflow.exceptions import MlflowException
 
-        remembered = self.directory / RUN
-        if not remembered.exists():
+        id_file = self.directory / RUN
+        if not id_file.exists():
             return False
-        self._run = remembered.read_text()
+        self._run = id_file.read_text()
         try:
             self._client.update_run(self._run, status="RUNNING")
         except MlflowException as error:
@@ -106,18 +105,18 @@ class MLflow:
             return False
         return True
 
-    def _make(self, name: str, settings: Mapping[str, Any]) -> None:
+    def _create(self, name: str, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
 
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:
-            # Another run may make it at the same moment.
+            # Another run may create it at the same time.
             with suppress(MlflowException):
                 self._client.create_experiment(EXPERIMENT)
             experiment = self._client.get_experiment_by_name(EXPERIMENT)
-        made = self._client.create_run(experiment.experiment_id, run_name=name)
-        self._run = made.info.run_id
+        created = self._client.create_run(experiment.experiment_id, run_name=name)
+        self._run = created.info.run_id
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / RUN).write_text(self._run)
         params = [Param(key, str(value)) for key, value in settings.items()]
@@ -125,12 +124,12 @@ class MLflow:
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
-    """Let MLflow wait for seconds at most, where nobody has said how long."""
-    ours = {name: value for name, value in PATIENCE.items() if name not in os.environ}
-    os.environ.update(ours)
+def _timeouts() -> Iterator[None]:
+    """Set `TIMEOUTS` for MLflow, unless the environment sets them."""
+    unset = {name: value for name, value in TIMEOUTS.items() if name not in os.environ}
+    os.environ.update(unset)
     try:
         yield
     finally:
-        for name in ours:
+        for name in unset:
             del os.environ[name]

@@ -1,4 +1,4 @@
-"""What a tracker is."""
+"""The protocol of trackers."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -8,49 +8,44 @@ from fedbilevel.tracking.records import Record
 
 
 class Outcome(Enum):
-    """How a run ended.
-
-    Example:
-        >>> Outcome.LEFT.value
-        'left before its last round'
-    """
+    """The end of a run."""
 
     FINISHED = "finished"
-    LEFT = "left before its last round"
+    STOPPED = "stopped before its last round"
     FAILED = "failed"
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes the records of one run, from any of its parts.
+    """A receiver of the records of a run.
 
-    `tracked` drives trackers through a run.
+    `track` calls these methods in a run.
     """
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
-        """A run with these settings, by dotted name, begins or goes on.
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
+        """Begin or resume a run with these settings, by dotted name.
 
         Raises:
-            OSError: if what takes the records cannot be reached.
-            ImportError: if the library that reaches it is not installed.
+            OSError: if the tracker's server cannot be reached.
+            ImportError: if the tracker's library is not installed.
         """
 
     def record(self, record: Record) -> None:
-        """A round was measured; one that was run again may come again."""
+        """Receive a record; a repeated round is sent again."""
 
     def end(self, outcome: Outcome) -> None:
-        """No more will come."""
+        """End the run: no more records follow."""
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Return all numbers of a record, by name.
+    """Return all values of a record, by name.
 
     Example:
         >>> from fedbilevel import Costs
         >>> numbers(Record(3, 1.5, Costs(exchanges=4), {"loss": 0.5}))["loss"]
         0.5
     """
-    spent = {
-        f"spent/{name}": float(one) for name, one in record.costs._asdict().items()
+    costs = {
+        f"spent/{name}": float(cost) for name, cost in record.costs._asdict().items()
     }
-    return {**record.figures, **spent, "spent/seconds": record.seconds}
+    return {**record.figures, **costs, "spent/seconds": record.seconds}

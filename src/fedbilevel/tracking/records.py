@@ -1,4 +1,4 @@
-"""What is written down of a run: one line of JSON a measurement."""
+"""Records of a run: one line of JSON for each evaluation."""
 
 import json
 import logging
@@ -10,30 +10,30 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import DeviceExclusions, Exclusions
 from fedbilevel.regular_files import read_regular
 
 logger = logging.getLogger("fedbilevel")
 RECORDS = "metrics.jsonl"
-"""The file of a run's directory that they are in."""
+"""File name of the records in the run directory."""
 
 
-TOO_MUCH = RecursionError, OverflowError
-"""What lines of JSON can be too deep, or too large, for."""
+LIMIT_ERRORS = RecursionError, OverflowError
+"""Errors of JSON that is nested too deeply, or has too large numbers."""
 
 
 class Record(NamedTuple):
-    """How far a run was, what had been spent by then, and what was measured.
+    """The progress, costs and metrics of a run at an evaluation.
 
     Attributes:
-        rounds: how many were done by then; 0 at the start.
-        seconds: that the rounds took, compilation included; what was measured and
-            pauses between resumptions are left aside.
-        costs: all that had been spent.
-        figures: what was measured, by name.
-        exclusions: how often devices were excluded until then.
+        rounds: number of finished rounds; 0 at the start.
+        seconds: duration of the rounds, with compilation, without evaluations and
+            pauses before resumptions.
+        costs: total costs.
+        figures: metrics, by name.
+        exclusions: number of exclusions of each device.
 
     Example:
         >>> record = Record(3, 1.5, Costs(exchanges=4), {"loss": 0.5})
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The record as JSON."""
+        """JSON text of the record."""
         excluded = self.exclusions._asdict() if self.exclusions.excluded else None
         return json.dumps(
             {
@@ -63,44 +63,50 @@ class Record(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> "Record":
-        """Return the record of a line.
+        """Return the record of a line of JSON.
 
         Raises:
-            ValueError: if the line is damaged.
+            ValueError: if the line is not a record.
 
         Example:
             >>> Record.parse("null")
             Traceback (most recent call last):
             ...
-            ValueError: 'null' is no record of a run.
+            ValueError: 'null' is not a record of a run.
         """
         try:
-            found = json.loads(line)
-            costs = Costs(*(_count(found[name]) for name in Costs._fields))
-            told = found.get("exclusions", {})
-            counts = {key: _count(n) for key, n in told.items() if key != "devices"}
+            content = json.loads(line)
+            costs = Costs(*(_count(content[name]) for name in Costs._fields))
+            totals = content.get("exclusions", {})
+            counts = {key: _count(n) for key, n in totals.items() if key != "devices"}
             excluded = tuple(
-                DeviceExclusions(*map(_count, one)) for one in told.get("devices", ())
+                DeviceExclusions(*map(_count, row)) for row in totals.get("devices", ())
             )
             return cls(
-                _count(found["rounds"]),
-                _number(found["seconds"], least=0.0),
+                _count(content["rounds"]),
+                _number(content["seconds"], least=0.0),
                 costs,
-                {name: _number(value) for name, value in found["figures"].items()},
+                {name: _number(value) for name, value in content["figures"].items()},
                 Exclusions(**counts, devices=excluded),
             )
-        except (AttributeError, KeyError, TypeError, ValueError, *TOO_MUCH) as error:
-            raise ValueError(f"{line[:80]!r} is no record of a run.") from error
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            *LIMIT_ERRORS,
+        ) as error:
+            raise ValueError(f"{line[:80]!r} is not a record of a run.") from error
 
 
 def read_records(directory: Path) -> Iterator[Record]:
     """Yield the records of a run, oldest first.
 
-    A line that is damaged is left out. A warning says so, unless it is the last one,
-    as a crash leaves it.
+    A damaged line is ignored with a warning. An incomplete last line, as after a crash,
+    is ignored without a warning.
 
     Raises:
-        UnreadableError: if something else stands in the place of the file.
+        UnreadableError: if the path is not a regular file.
 
     Example:
         >>> import tempfile
@@ -109,7 +115,7 @@ def read_records(directory: Path) -> Iterator[Record]:
     """
     file = directory / RECORDS
     try:
-        content = read_regular(file, "put the run's own file back.")
+        content = read_regular(file, "restore the file of the run.")
     except FileNotFoundError:
         return
     lines = content.decode(errors="replace").split("\n")
@@ -119,18 +125,18 @@ def read_records(directory: Path) -> Iterator[Record]:
             yield Record.parse(line)
         except ValueError:
             damaged.append(number)
-    # After the last record comes nothing, or what a crash has left of another.
-    wrong = [number for number in damaged if number < len(lines)]
-    if wrong:
-        _warn_of_damage(file, len(wrong), wrong[0])
+    # The text after the last newline is empty, or incomplete after a crash.
+    complete = [number for number in damaged if number < len(lines)]
+    if complete:
+        _warn_of_damage(file, len(complete), complete[0])
 
 
 @lru_cache(maxsize=64)
 def _warn_of_damage(file: Path, count: int, first: int) -> None:
-    """Warn of damaged lines, once as long as they are the same."""
+    """Warn of damaged lines, once for the same lines."""
     logger.warning(
-        "%s: %d of its lines, the first of them line %d, are no records of a run, and "
-        "are left aside; put the run's own file back if you have a copy.",
+        "%s: %d damaged lines are ignored, the first is line %d. Restore the file if "
+        "you have a copy.",
         file,
         count,
         first,
@@ -139,27 +145,22 @@ def _warn_of_damage(file: Path, count: int, first: int) -> None:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _number(value: Any, least: float = -inf) -> float:
     if type(value) not in (int, float) or value < least:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 class MovedError(ValueError):
-    """A run directory that is no longer where its run has begun.
-
-    Example:
-        >>> str(MovedError("runs/first was moved or replaced"))
-        'runs/first was moved or replaced'
-    """
+    """Raised if a run directory was moved or replaced during its run."""
 
 
 class Journal:
-    """Records being written, each as soon as it is known.
+    """A writer of records, each as soon as it is known.
 
     Example:
         >>> import tempfile
@@ -171,9 +172,10 @@ class Journal:
     """
 
     def __init__(self, directory: Path, first: int) -> None:
-        """Keep what was written before round `first`, which is about to be run."""
-        # A run from the start has nothing before it, whatever another left behind.
-        earlier = [one for one in read_records(directory) if 0 < first >= one.rounds]
+        """Drop records after round `first`, at which the run starts or resumes."""
+        # A run from the start has no earlier records; another run may have left some.
+        records = read_records(directory)
+        earlier = [record for record in records if 0 < first >= record.rounds]
         self.seconds = earlier[-1].seconds if earlier else 0.0
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
@@ -186,7 +188,7 @@ class Journal:
         self._file.close()
 
     def rewind(self, rounds: int) -> None:
-        """Drop the records of more rounds: a run went back to a checkpoint.
+        """Drop the records after `rounds` rounds, when a run returns to a checkpoint.
 
         Example:
             >>> import tempfile
@@ -199,25 +201,25 @@ class Journal:
             [0, 1]
         """
         self._file.close()
-        kept = [one for one in read_records(self._directory) if one.rounds <= rounds]
-        self._replace(kept)
+        records = read_records(self._directory)
+        self._replace([record for record in records if record.rounds <= rounds])
 
     def write(self, record: Record) -> None:
-        """Write a record, for others to read at once.
+        """Write a record and flush it.
 
         Raises:
-            MovedError: if the directory is no longer the one that the run began in.
-            OSError: if it cannot be written; names the file.
+            MovedError: if the run directory was moved or replaced.
+            OSError: if the record cannot be written; it names the file.
         """
-        self.check_place()
+        self.check_location()
         try:
             self._file.write(f"{record.line}\n")
             self._file.flush()
         except OSError as error:
             raise type(error)(error.errno, error.strerror, self._file.name) from None
 
-    def check_place(self) -> None:
-        """Refuse to go on if another file has taken the place of this one."""
+    def check_location(self) -> None:
+        """Raise `MovedError` if the file was moved or replaced."""
         try:
             same = os.path.samestat(
                 os.stat(self._file.name), os.fstat(self._file.fileno())
@@ -227,13 +229,13 @@ class Journal:
         if not same:
             directory = Path(self._file.name).parent
             raise MovedError(
-                f"{directory} was moved or replaced while a run was going on in it, so "
-                "the run was stopped; put its directory back there, and go on with it "
-                f"by: fedbilevel resume {quote(str(directory))}"
+                f"The run directory {directory} was moved or replaced during the run, "
+                "so the run was stopped. Move the directory back, then resume the run: "
+                f"fedbilevel resume {quote(str(directory))}"
             )
 
     def _replace(self, records: Sequence[Record]) -> None:
         file = self._directory / RECORDS
-        with replacing(file) as unfinished:
-            unfinished.write_text("".join(f"{one.line}\n" for one in records))
+        with atomic_replace(file) as unfinished:
+            unfinished.write_text("".join(f"{record.line}\n" for record in records))
         self._file = file.open("a")

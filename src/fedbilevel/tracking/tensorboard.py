@@ -1,4 +1,4 @@
-"""TensorBoard."""
+"""A tracker for TensorBoard."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +9,10 @@ from fedbilevel.tracking.records import Record
 
 
 class TensorBoard:
-    """Writes event files that `tensorboard --logdir` shows.
+    """A tracker that writes event files for `tensorboard --logdir`.
 
-    Where a run goes on, TensorBoard shows its rounds once: those from before up to the
-    first new record, and the new ones from there.
-
-    Example:
-        >>> TensorBoard(Path("runs/first")).directory.name
-        'first'
+    After a resumption TensorBoard shows earlier records up to the first new record,
+    and new records from there.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -24,24 +20,24 @@ class TensorBoard:
         self._settings = ""
         self._writer: Any = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
-        """See that files can be written; the first record opens one."""
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
+        """Check that tensorboardX is installed; the first record opens the file."""
         try:
             import tensorboardX  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                "TensorBoard's files are written by tensorboardX; "
-                "run: pip install 'fedbilevel[tensorboard]'"
+                "The Python package tensorboardX, which writes TensorBoard's files, is "
+                "not installed. Run: pip install 'fedbilevel[tensorboard]'"
             ) from error
         lines = (f"    {key} = {value}" for key, value in settings.items())
         self._settings = "\n".join(lines)
 
     def record(self, record: Record) -> None:
-        """Add the numbers of a round."""
+        """Add the values of a record."""
         if self._writer is None:
             from tensorboardX import SummaryWriter
 
-            # Tells TensorBoard to forget this round and later ones of earlier files.
+            # TensorBoard then ignores this and later rounds in earlier files.
             self._writer = SummaryWriter(str(self.directory), purge_step=record.rounds)
             self._writer.add_text("settings", self._settings, record.rounds)
         for name, value in numbers(record).items():

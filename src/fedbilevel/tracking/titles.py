@@ -1,20 +1,20 @@
-"""What a person calls a figure."""
+"""Titles of metrics in text and plots."""
 
 TITLES = {
     "loss": "validation loss",
     "training_loss": "training loss",
-    "detection": "wrong labels found (AUC)",
+    "detection": "corrupted labels detected (AUC)",
     "hypergradient": "‖∇Φ(x)‖²",
     "lower_error": "‖y − y*(x)‖²",
 }
-"""Figures that are better known by other words."""
+"""Titles of metrics that differ from their names."""
 
 
-def title_of(figure: str) -> str:
-    """Return what a person calls a figure.
+def title_of(metric: str) -> str:
+    """Return the title of a metric.
 
     Example:
         >>> title_of("balanced_accuracy")
         'balanced accuracy'
     """
-    return TITLES.get(figure, figure.replace("_", " "))
+    return TITLES.get(metric, metric.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""A tracker for Weights & Biases."""
 
 import os
 from collections.abc import Mapping
@@ -10,73 +10,69 @@ from fedbilevel.tracking.protocol import Outcome, numbers
 from fedbilevel.tracking.records import Record
 
 RUN = "wandb_run"
-"""The file in a run's directory that remembers W&B's name for it."""
+"""File in the run directory with the ID of the W&B run."""
 
-EXIT_CODE = {Outcome.FINISHED: 0, Outcome.LEFT: 255, Outcome.FAILED: 1}
-"""What W&B is told; 255 is its own code for Ctrl-C."""
+EXIT_CODE = {Outcome.FINISHED: 0, Outcome.STOPPED: 255, Outcome.FAILED: 1}
+"""Exit codes sent to W&B; 255 is its code for Ctrl-C."""
 
-PATIENCE = {"init_timeout": 10.0, "finish_timeout": 60.0}
-"""Seconds; by itself W&B waits without end for the last upload."""
+TIMEOUTS = {"init_timeout": 10.0, "finish_timeout": 60.0}
+"""Timeouts in seconds; by default W&B waits for the last upload without a limit."""
 
 
 class WeightsAndBiases:
-    """Sends settings and numbers to Weights & Biases, or keeps them for `wandb sync`.
+    """A tracker that sends settings and records to Weights & Biases.
 
-    A run that goes on does so under the same W&B run. Curves are drawn over `rounds`,
-    since W&B's own steps only count messages. Its environment variables
-    (`WANDB_MODE=offline`, `WANDB_ENTITY` and so on) mean what they always mean, and
-    come before `PATIENCE`.
-
-    Example:
-        >>> WeightsAndBiases("federated", Path("runs/first")).project
-        'federated'
+    A resumed run continues its W&B run. Curves are drawn against `rounds`, because the
+    steps of W&B count messages. Environment variables of W&B (`WANDB_MODE=offline`,
+    `WANDB_ENTITY` and so on) are respected, and take precedence over `TIMEOUTS`.
     """
 
     def __init__(self, project: str, directory: Path) -> None:
-        """Name W&B's project and the directory that W&B's files go to."""
+        """Set the W&B project and the directory of W&B's files."""
         self.project = project
         self.directory = directory
         self._run: Any = None
 
-    def begin(self, name: str, settings: Mapping[str, Any], goes_on: bool) -> None:
-        """Find or make the W&B run, and give it the settings."""
+    def begin(self, name: str, settings: Mapping[str, Any], resume: bool) -> None:
+        """Find or create the W&B run, and send the settings."""
         try:
             import wandb
         except ImportError as error:
             raise ImportError(
-                "wandb is not installed; run: pip install 'fedbilevel[wandb]'"
+                "The Python package wandb is not installed. Run: pip install "
+                "'fedbilevel[wandb]'"
             ) from error
-        remembered = self.directory / RUN
-        known = goes_on and remembered.exists()
+        id_file = self.directory / RUN
+        has_id = resume and id_file.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
-        ours = {
-            one: seconds
-            for one, seconds in PATIENCE.items()
-            if f"WANDB_{one.upper()}" not in os.environ
+        timeouts = {
+            name: seconds
+            for name, seconds in TIMEOUTS.items()
+            if f"WANDB_{name.upper()}" not in os.environ
         }
         try:
             self._run = wandb.init(
                 project=self.project,
                 dir=str(self.directory),
                 name=name,
-                id=remembered.read_text() if known else None,
-                resume="allow" if known else None,
+                id=id_file.read_text() if has_id else None,
+                resume="allow" if has_id else None,
                 config=dict(settings),
                 allow_val_change=True,
-                settings=wandb.Settings(**ours),
+                settings=wandb.Settings(**timeouts),
             )
         except wandb.Error as error:
             raise ConnectionError(
-                f"Weights & Biases cannot be used: {first_line(error)} "
-                "(WANDB_MODE=offline does without it)"
+                f"tracking.wandb: Weights & Biases cannot be used: {first_line(error)} "
+                "Correct this, set WANDB_MODE=offline, or omit tracking.wandb."
             ) from error
-        remembered.write_text(self._run.id)
+        id_file.write_text(self._run.id)
         self._run.define_metric("*", step_metric="rounds")
 
     def record(self, record: Record) -> None:
-        """Hand over the numbers of a round; W&B sends them when it can."""
+        """Queue the values of a record; W&B sends them in the background."""
         self._run.log({"rounds": record.rounds, **numbers(record)})
 
     def end(self, outcome: Outcome) -> None:
-        """Say how the run ended, and wait for what is still being sent."""
+        """Send the exit code, and wait for pending uploads."""
         self._run.finish(exit_code=EXIT_CODE[outcome])

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.run_directory.layout import FAILURE
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import Record, read_records
@@ -50,7 +50,7 @@ def write_failure(directory: Path, failure: Failure) -> None:
         >>> read_failure(directory)
         Failure(rounds=40, reason='the validation loss is inf')
     """
-    with replacing(directory / FAILURE) as unfinished:
+    with atomic_replace(directory / FAILURE) as unfinished:
         unfinished.write_text(f"{json.dumps(failure._asdict())}\n", encoding="utf-8")
 
 

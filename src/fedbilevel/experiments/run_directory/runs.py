@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.failures import read_failure
@@ -116,14 +116,14 @@ def keep(experiment: Experiment, directory: Path) -> None:
         100
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with replacing(directory / EXPERIMENT) as unfinished:
+    with atomic_replace(directory / EXPERIMENT) as unfinished:
         write_experiment(experiment, unfinished)
     (directory / PROBLEM).unlink(missing_ok=True)
     if (
         isinstance(experiment.problem, CustomProblem)
         and experiment.problem.file.is_file()
     ):
-        with replacing(directory / PROBLEM) as unfinished:
+        with atomic_replace(directory / PROBLEM) as unfinished:
             shutil.copyfile(experiment.problem.file, unfinished)
     for name in (SOLUTION, BASELINE, FAILURE, CAUSE):
         (directory / name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from zipfile import BadZipFile, ZipFile
 import jax
 import numpy as np
 
-from fedbilevel.atomic_write import replacing
+from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Task
@@ -57,7 +57,7 @@ def write_solution(directory: Path, solution: Solution) -> None:
         >>> sorted(np.load(directory / "solution.npz"))
         ["x['rate']", 'y']
     """
-    with replacing(directory / SOLUTION) as unfinished:
+    with atomic_replace(directory / SOLUTION) as unfinished:
         np.savez(unfinished, **_named(solution))
 
 

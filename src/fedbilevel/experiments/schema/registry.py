@@ -26,7 +26,12 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
 from fedbilevel.experiments.schema.engines import Sharded
 from fedbilevel.experiments.schema.problems import CustomProblem
-from fedbilevel.plugins import at_place, leave_out, leave_out_taken, plugged_in
+from fedbilevel.plugins import (
+    import_object,
+    load_plugins,
+    warn_excluded,
+    warn_name_taken,
+)
 
 AUTO = "auto"
 """The name of `Auto`."""
@@ -78,12 +83,12 @@ def list_types(table: str) -> Mapping[str, type]:
         built_in = [Auto, *_public(table, fedbilevel, _algorithms())]
     types = {AUTO if cls is Auto else cls.__name__: cls for cls in built_in}
     has_plugins = table in REQUIRED_METHODS
-    for point, cls in plugged_in(f"fedbilevel.{table}s") if has_plugins else ():
+    for point, cls in load_plugins(f"fedbilevel.{table}s") if has_plugins else ():
         reason = invalid_reason(table, cls)
         if reason is not None:
-            leave_out(point, reason)
+            warn_excluded(point, reason)
         elif point.name in types:
-            leave_out_taken(point, table)
+            warn_name_taken(point, table)
         else:
             types[point.name] = cls
     return types
@@ -144,7 +149,7 @@ def find_type(table: str, name: str) -> type:
         return known[name]
     if ":" not in name or table not in REQUIRED_METHODS:
         raise UnknownNameError(name, list(known))
-    cls: type = at_place(name)
+    cls: type = import_object(name)
     reason = invalid_reason(table, cls)
     if reason is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Servers that are away, and libraries that are not there.
+"""Trackers without their server or library.
 
 Servers that are in trouble: `test_server`.
 """
@@ -22,32 +22,33 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
-def test_a_server_that_is_away_at_the_beginning_is_told_at_once(tmp_path, capsys):
+def test_a_server_that_is_away_at_the_start_is_reported_at_once(tmp_path, capsys):
     file = tmp_path / "asked.toml"
     file.write_text(FILE.partition("[tracking]")[0])
     with as_for_users():
-        words = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
-        assert main(words) == 2
+        arguments = ["run", str(file), "--tracking.mlflow", "http://127.0.0.1:1"]
+        assert main(arguments) == 2
     assert capsys.readouterr().err.endswith(
-        "fedbilevel run: no MLflow server answers at http://127.0.0.1:1; start one "
-        "there (mlflow server), or leave MLflow out.\n"
+        "fedbilevel run: tracking.mlflow: no MLflow server responds at "
+        "http://127.0.0.1:1. Start one there (mlflow server), or omit "
+        "tracking.mlflow.\n"
     )
 
 
-def test_what_is_no_address_of_a_server_is_told(tmp_path):
+def test_an_invalid_address_of_a_server_is_reported(tmp_path):
     with pytest.raises(ConnectionError, match="MLflow at gopher://old cannot be used"):
-        MLflow("gopher://old", tmp_path).begin("wrong", {}, goes_on=False)
+        MLflow("gopher://old", tmp_path).begin("wrong", {}, resume=False)
 
 
-def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
+def test_a_missing_login_to_wandb_is_reported_with_its_cure(tmp_path):
     program = (
         "from pathlib import Path; from fedbilevel.tracking import WeightsAndBiases;"
-        "WeightsAndBiases('federated', Path('run')).begin('first', {}, goes_on=False)"
+        "WeightsAndBiases('federated', Path('run')).begin('first', {}, resume=False)"
     )
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        env={**kept, "HOME": str(tmp_path)},
+        env={**environment, "HOME": str(tmp_path)},
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -66,13 +67,13 @@ def test_nobody_logged_in_to_wandb_is_told_what_to_do(tmp_path):
         (WeightsAndBiases, "wandb", "wandb"),
     ],
 )
-def test_a_missing_library_is_told_with_its_extra(
+def test_a_missing_library_is_reported_with_its_extra(
     tracker, library, extra, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, library, None)
-    made = tracker(tmp_path) if tracker is TensorBoard else tracker("any", tmp_path)
+    created = tracker(tmp_path) if tracker is TensorBoard else tracker("any", tmp_path)
     with pytest.raises(ImportError, match=rf"pip install 'fedbilevel\[{extra}\]'"):
-        made.begin("first", {}, goes_on=False)
+        created.begin("first", {}, resume=False)
 
 
 def test_no_library_of_a_tracker_is_imported_before_it_begins():
