@@ -24,10 +24,20 @@ COMMANDS = {
     "plot": "pictures of a run and of what it has learnt, and a page with all of it",
     "new": "scaffold a problem of your own: two losses, a test, an experiment file",
     "doctor": "what is installed, what it runs on, which data can be found",
+    "completion": "print a script that completes commands in bash, zsh or fish",
 }
 """What each command is for; each is a module of `fedbilevel.commands`."""
 
-EXTRA = ("cattrs", "filelock", "matplotlib", "optuna", "rich", "tomli_w", "tyro")
+EXTRA = (
+    "cattrs",
+    "filelock",
+    "matplotlib",
+    "optuna",
+    "rich",
+    "shtab",
+    "tomli_w",
+    "tyro",
+)
 """Modules that the command line needs and the library does not."""
 
 

@@ -43,6 +43,30 @@ def asked(
         Asked(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False)
     """
+    parser = subject_parser(command, subject, trusting)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        parser.exit(0 if arguments else 2)
+    if arguments[0].startswith("-"):
+        parser.error(f"{subject} comes first, and options after it.")
+    found, options = parser.parse_known_args(arguments)
+    return Asked(found.subject, found.json, options, trusting and found.trust)
+
+
+def subject_parser(
+    command: str, subject: str, trusting: bool = False
+) -> argparse.ArgumentParser:
+    """Return the parser of a command about one file or folder.
+
+    Args:
+        command: its name.
+        subject: what it is about, for the help.
+        trusting: whether it may execute a file that its subject names.
+
+    Example:
+        >>> subject_parser("run", "FILE").parse_args(["first.toml"]).subject
+        'first.toml'
+    """
     parser = argparse.ArgumentParser(
         prog=f"fedbilevel {command}",
         add_help=False,
@@ -52,10 +76,4 @@ def asked(
     parser.add_argument("--json", action="store_true", help="lines of JSON, no words")
     if trusting:
         add_trust(parser)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help()
-        parser.exit(0 if arguments else 2)
-    if arguments[0].startswith("-"):
-        parser.error(f"{subject} comes first, and options after it.")
-    found, options = parser.parse_known_args(arguments)
-    return Asked(found.subject, found.json, options, trusting and found.trust)
+    return parser

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = _parser().parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     for option, number in (("--seeds", given.seeds), ("--jobs", given.jobs)):
         if number is not None and number < 1:
             raise ValueError(f"{option}: give at least 1, not {number}.")
@@ -69,7 +69,13 @@ def main(arguments: Sequence[str]) -> int:
     return INCOMPLETE if errors else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel compare'
+    """
     parser = argparse.ArgumentParser(
         prog="fedbilevel compare",
         description="Compare runs by their directories, or experiments by their files: "

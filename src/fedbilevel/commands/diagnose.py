@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = _parser().parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     survey = Survey(batch_size=given.batch_size, products=given.products)
     finished = given.run.is_dir()
     experiment = asked_of(given.run) if finished else read_experiment(given.run)
@@ -81,7 +81,13 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel diagnose'
+    """
     parser = argparse.ArgumentParser(
         prog="fedbilevel diagnose",
         description="LocalBSGM, LocalBSGVRM and LFedNest follow the mean of the "

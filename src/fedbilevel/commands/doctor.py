@@ -35,9 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    parser = argparse.ArgumentParser(prog="fedbilevel doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
-    given = parser.parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     packages = {name: _version(name) for name in PACKAGES}
     devices, data = _devices(), _data(packages["scikit-learn"] is not None)
     if given.json:
@@ -57,6 +55,18 @@ def main(arguments: Sequence[str]) -> int:
     if None in data.values():
         print("  (loading one that was not found says where its files come from)")
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel doctor'
+    """
+    parser = argparse.ArgumentParser(prog="fedbilevel doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser
 
 
 def _version(name: str) -> str | None:

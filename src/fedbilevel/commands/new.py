@@ -33,18 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel new",
-        description="Write NAME.py with two losses and the loading of data, "
-        "test_NAME.py, test_NAME_site.py for the sites of a federation, and NAME.toml; "
-        "or, with --ready, NAME.toml for a problem that there is already.",
-    )
-    parser.add_argument("name", metavar="NAME", help="a word that Python can import")
-    parser.add_argument(
-        "--ready", metavar="PROBLEM", help="a ready-made problem, such as cleaning"
-    )
-    parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
-    given = parser.parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     if given.ready:
         _check_file_name(given.name)
         texts = {"{}.toml": HEADER + _template_of(given.ready)}
@@ -72,6 +61,27 @@ def main(arguments: Sequence[str]) -> int:
         f"{quote(str(experiment))}"
     )
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel new'
+    """
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel new",
+        description="Write NAME.py with two losses and the loading of data, "
+        "test_NAME.py, test_NAME_site.py for the sites of a federation, and NAME.toml; "
+        "or, with --ready, NAME.toml for a problem that there is already.",
+    )
+    parser.add_argument("name", metavar="NAME", help="a word that Python can import")
+    parser.add_argument(
+        "--ready", metavar="PROBLEM", help="a ready-made problem, such as cleaning"
+    )
+    parser.add_argument("--folder", type=Path, default=Path(), help="where; here")
+    return parser
 
 
 def _check_file_name(name: str) -> None:

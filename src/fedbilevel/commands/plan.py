@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given = _parser().parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     experiment, records = read_run(given.folder)
     algorithm = experiment.algorithm
     if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
@@ -161,7 +161,13 @@ def _shown(value: float | int | CubeRootDecay) -> str:
     return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel plan'
+    """
     parser = argparse.ArgumentParser(
         prog="fedbilevel plan",
         description="Turn settings that worked into settings for K devices and an "

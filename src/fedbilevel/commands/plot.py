@@ -33,16 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel plot",
-        description="Draw how a run went and what it has learnt: pictures (.svg), and "
-        f"{REPORT}, one page that opens anywhere without a network.",
-    )
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
-    parser.add_argument("--out", type=Path, help="where pictures go; into FOLDER")
-    add_trust(parser)
-    parser.add_argument("--json", action="store_true", help="JSON, no words")
-    given = parser.parse_args(arguments)
+    given = command_parser().parse_args(arguments)
     experiment, records = read_run(given.folder)
     failure = read_failure(given.folder)
     bad = failure or divergence(records)
@@ -77,3 +68,22 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(map(str, files)))
         print(f"all of them on one page: {page}")
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel plot'
+    """
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel plot",
+        description="Draw how a run went and what it has learnt: pictures (.svg), and "
+        f"{REPORT}, one page that opens anywhere without a network.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of a run")
+    parser.add_argument("--out", type=Path, help="where pictures go; into FOLDER")
+    add_trust(parser)
+    parser.add_argument("--json", action="store_true", help="JSON, no words")
+    return parser

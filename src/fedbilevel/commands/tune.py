@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         >>> main.__name__
         'main'
     """
-    given, options = _parser().parse_known_args(arguments)
+    given, options = command_parser().parse_known_args(arguments)
     for option, number in (("--seeds", given.seeds), ("--trials", given.trials)):
         if number < 1:
             raise ValueError(f"{option}: give at least 1, not {number}.")
@@ -162,7 +162,13 @@ def _as_json(found: Tuned, goal: Goal, folder: Path) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand.
+
+    Example:
+        >>> command_parser().prog
+        'fedbilevel tune'
+    """
     parser = argparse.ArgumentParser(
         prog="fedbilevel tune",
         description="Search the rates of an experiment's algorithm by successive "
