@@ -4,6 +4,17 @@ See `run` for the way in. Names are imported when first asked for (`__init__.pyi
 them), so that the command line answers before JAX is loaded.
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # Here, since importing it takes as long as importing this package.
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _load(name)

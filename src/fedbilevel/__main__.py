@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import NoReturn
 
+import fedbilevel
 from fedbilevel.terminal import printable, printable_streams
 
 COMMANDS = {
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Each command has a --help of its own.",
     )
     parser.add_argument(
-        "--version", action="version", version=f"fedbilevel {version('fedbilevel')}"
+        "--version", action="version", version=f"fedbilevel {fedbilevel.__version__}"
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():
