@@ -65,7 +65,7 @@ def images(
     context = tmp_path_factory.mktemp("context")
     shutil.copy(ROOT / "constraints.txt", context)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet"]
-    wheels = ["--wheel-dir", context / "dist", "-c", ROOT / "constraints.txt"]
+    wheels = ["--wheel-dir", f"{context}/dist", "-c", f"{ROOT}/constraints.txt"]
     run(*pip, *wheels, f"{ROOT}[commands,nvflare]")
     for name in ("server", "site"):
         options = ["--build-arg", f"BASE={BASE}", "--build-arg", "PIP_NO_INDEX=1"]
