@@ -6,7 +6,8 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # Programs of tests start interpreters, which would compile every import anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup data quick lint check test coverage nightly docs bench experiments build clean
+.PHONY: setup newest-jax data quick lint check test coverage nightly docs bench \
+	experiments build clean
 
 setup: .venv/.ready
 
@@ -18,6 +19,13 @@ setup: .venv/.ready
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt \
 		-e '.[dev,docs,partition,benchmarks]'
 	touch .venv/.ready
+
+# JAX's newest release that pyproject.toml allows, whatever constraints.txt says; `make
+# test` then runs with it, and `touch pyproject.toml && make setup` goes back.
+newest-jax: setup
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade-package jax \
+		--upgrade-package jaxlib -e .
+	$(BIN)/python -c 'import jax; print("JAX", jax.__version__)'
 
 data: setup
 	$(BIN)/python -m benchmarks.fetch_data

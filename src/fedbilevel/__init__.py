@@ -4,6 +4,17 @@ Start with `run`. Names are imported on first use (`__init__.pyi` lists them), s
 the command line can print help before JAX is loaded.
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # Here, since importing it takes as long as importing this package.
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _load(name)

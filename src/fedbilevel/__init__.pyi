@@ -50,6 +50,8 @@ from .tuning.space import Setting, Space, search_space
 from .tuning.study import Trial
 from .tuning.tuner import TuningProgress, TuningResult, tune
 
+__version__: str
+
 __all__ = [
     "F2SA",
     "AutoFedBiO",

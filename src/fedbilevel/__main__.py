@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import NoReturn
 
+import fedbilevel
 from fedbilevel.terminal import printable, printable_streams
 
 COMMANDS = {
@@ -24,10 +24,20 @@ COMMANDS = {
     "plot": "plot a run and write its HTML report",
     "new": "create a custom problem: losses, tests, experiment file",
     "doctor": "check the installation, the hardware and the data sets",
+    "completion": "print a completion script for bash, zsh or fish",
 }
 """One line of help for each command, a module of `fedbilevel.commands`."""
 
-EXTRA = ("cattrs", "filelock", "matplotlib", "optuna", "rich", "tomli_w", "tyro")
+EXTRA = (
+    "cattrs",
+    "filelock",
+    "matplotlib",
+    "optuna",
+    "rich",
+    "shtab",
+    "tomli_w",
+    "tyro",
+)
 """Modules that only the command line needs."""
 
 
@@ -74,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="fedbilevel COMMAND --help shows the options of a command.",
     )
     parser.add_argument(
-        "--version", action="version", version=f"fedbilevel {version('fedbilevel')}"
+        "--version", action="version", version=f"fedbilevel {fedbilevel.__version__}"
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():

@@ -72,6 +72,22 @@ def parse_arguments(
         Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False)
     """
+    parser = subject_parser(command, subject, description, has_trust)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _print_help(parser, subject == "FILE")
+        parser.exit(0 if arguments else 2)
+    if arguments[0].startswith("-"):
+        parser.error(
+            f"{arguments[0]} comes before {subject}. Give {subject} before options."
+        )
+    parsed, options = parser.parse_known_args(arguments)
+    return Arguments(parsed.subject, parsed.json, options, has_trust and parsed.trust)
+
+
+def subject_parser(
+    command: str, subject: str, description: str = "", has_trust: bool = False
+) -> argparse.ArgumentParser:
+    """Return the argument parser of a command about one file or directory."""
     parser = argparse.ArgumentParser(
         prog=f"fedbilevel {command}",
         usage=f"fedbilevel {command} {subject} [OPTIONS]",
@@ -81,24 +97,15 @@ def parse_arguments(
         "Another algorithm, problem or engine is selected by algorithm:NAME, "
         "problem:NAME or engine:NAME, followed by its options.",
     )
-    is_file = subject == "FILE"
     parser.add_argument(
         "subject",
         metavar=subject,
-        help="experiment file (.toml)" if is_file else "run directory",
+        help="experiment file (.toml)" if subject == "FILE" else "run directory",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     if has_trust:
         add_trust(parser)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        _print_help(parser, is_file)
-        parser.exit(0 if arguments else 2)
-    if arguments[0].startswith("-"):
-        parser.error(
-            f"{arguments[0]} comes before {subject}. Give {subject} before options."
-        )
-    parsed, options = parser.parse_known_args(arguments)
-    return Arguments(parsed.subject, parsed.json, options, has_trust and parsed.trust)
+    return parser
 
 
 def _print_help(parser: argparse.ArgumentParser, is_file: bool) -> None:

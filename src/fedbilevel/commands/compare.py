@@ -27,7 +27,7 @@ INCOMPLETE = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Compare runs; first run those that are missing."""
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     for option, number in (("--seeds", options.seeds), ("--jobs", options.jobs)):
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}. Give at least 1.")
@@ -67,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     return INCOMPLETE if errors else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel compare",
         description="Compare runs in a table and in curves. Give run directories, or "

@@ -22,7 +22,7 @@ from fedbilevel.metrics.survey import Survey
 
 def main(arguments: Sequence[str]) -> int:
     """Measure how far the mean of local hypergradients is from the global one."""
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     survey = Survey(batch_size=options.batch_size, products=options.products)
     path = options.run
     is_run = path.is_dir()
@@ -79,7 +79,8 @@ def _as_json(result: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel diagnose",
         description="Measure how far the mean of the devices' local hypergradients, "

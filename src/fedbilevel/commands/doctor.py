@@ -30,13 +30,7 @@ PACKAGES = {
 
 def main(arguments: Sequence[str]) -> int:
     """Print packages, devices and data sets; the exit code is 0 even if some lack."""
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel doctor",
-        description="Check the installation, the hardware and the data sets, and print "
-        "how to install what is missing.",
-    )
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    options = parser.parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     packages = {name: _version(name) for name in PACKAGES}
     devices, data = _devices(), _data(packages["scikit-learn"] is not None)
     if options.json:
@@ -62,6 +56,17 @@ def main(arguments: Sequence[str]) -> int:
             "  (The error message of a missing data set names the source of its files.)"
         )
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel doctor",
+        description="Check the installation, the hardware and the data sets, and print "
+        "how to install what is missing.",
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    return parser
 
 
 def _version(name: str) -> str | None:

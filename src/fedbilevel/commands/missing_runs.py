@@ -33,7 +33,9 @@ def jobs_of(file: Path, seeds: int) -> list[Job]:
     jobs = []
     for seed in range(original.seed, original.seed + seeds):
         suffix = f"-seed-{seed}" if seed != original.seed else ""
-        experiment, directory = resolve_run_directory(replace(original, seed=seed), file, suffix)
+        experiment, directory = resolve_run_directory(
+            replace(original, seed=seed), file, suffix
+        )
         owner = directory.parent.parent / f"{directory.name}.toml"
         has_owner = directory.parent.name == "runs" and owner.is_file()
         if has_owner and not owner.samefile(file):

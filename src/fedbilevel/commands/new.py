@@ -28,26 +28,7 @@ HEADER = """# fedbilevel run $name.toml
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files of a custom problem, or an experiment file alone."""
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel new",
-        description="Create a custom problem: NAME.py with two losses and the loading "
-        "of data, test_NAME.py, test_NAME_site.py for the sites of a federation, and "
-        "NAME.toml. With --ready, create only NAME.toml for a ready-made problem.",
-    )
-    parser.add_argument(
-        "name", metavar="NAME", help="name of the problem, a Python identifier"
-    )
-    parser.add_argument(
-        "--ready", metavar="PROBLEM", help="ready-made problem, such as cleaning"
-    )
-    parser.add_argument(
-        "--directory",
-        metavar="DIRECTORY",
-        type=Path,
-        default=Path(),
-        help="directory of the new files (default: the working directory)",
-    )
-    options = parser.parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     if options.ready:
         _check_file_name(options.name)
         texts = {"{}.toml": HEADER + _template_of(options.ready)}
@@ -75,6 +56,30 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{site}: test of the data of a federation's site")
     print(f"{experiment}: settings. To run: fedbilevel run {quote(str(experiment))}")
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel new",
+        description="Create a custom problem: NAME.py with two losses and the loading "
+        "of data, test_NAME.py, test_NAME_site.py for the sites of a federation, and "
+        "NAME.toml. With --ready, create only NAME.toml for a ready-made problem.",
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the problem, a Python identifier"
+    )
+    parser.add_argument(
+        "--ready", metavar="PROBLEM", help="ready-made problem, such as cleaning"
+    )
+    parser.add_argument(
+        "--directory",
+        metavar="DIRECTORY",
+        type=Path,
+        default=Path(),
+        help="directory of the new files (default: the working directory)",
+    )
+    return parser
 
 
 def _check_file_name(name: str) -> None:

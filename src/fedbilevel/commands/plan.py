@@ -39,7 +39,7 @@ SYMBOLS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
     algorithm = experiment.algorithm
@@ -161,7 +161,8 @@ def _format(value: float | int | CubeRootDecay) -> str:
     return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel plan",
         description="Derive the settings for K devices and an accuracy ε from a "

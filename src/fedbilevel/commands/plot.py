@@ -29,23 +29,7 @@ REPORT = "report.html"
 
 def main(arguments: Sequence[str]) -> int:
     """Plot a run and write its HTML report."""
-    parser = argparse.ArgumentParser(
-        prog="fedbilevel plot",
-        description="Plot the metrics and the solution of a run (.svg), and write "
-        f"{REPORT}, an HTML report that needs no network.",
-    )
-    parser.add_argument(
-        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIRECTORY",
-        type=Path,
-        help="directory of the pictures and the report (default: RUN_DIRECTORY)",
-    )
-    add_trust(parser)
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    options = parser.parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
     failure = read_failure(directory)
@@ -85,3 +69,24 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(map(str, files)))
         print(f"Report: {page}")
     return 0
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="fedbilevel plot",
+        description="Plot the metrics and the solution of a run (.svg), and write "
+        f"{REPORT}, an HTML report that needs no network.",
+    )
+    parser.add_argument(
+        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIRECTORY",
+        type=Path,
+        help="directory of the pictures and the report (default: RUN_DIRECTORY)",
+    )
+    add_trust(parser)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    return parser

@@ -43,7 +43,7 @@ STATIONARITY = ("hypergradient", "lower_error")
 
 def main(arguments: Sequence[str]) -> int:
     """Tune settings; the same command resumes a stopped search."""
-    options, overrides = _parser().parse_known_args(arguments)
+    options, overrides = command_parser().parse_known_args(arguments)
     for option, number in (("--seeds", options.seeds), ("--trials", options.trials)):
         if number < 1:
             raise ValueError(f"{option} is {number}. Give at least 1.")
@@ -165,7 +165,8 @@ def _as_json(result: TuningResult, goal: Goal, directory: Path) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
         prog="fedbilevel tune",
         description="Tune the learning rates of an experiment's algorithm by "
