@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks
+from tools.pages import blocks
 
 pytestmark = pytest.mark.nightly
 

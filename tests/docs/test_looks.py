@@ -29,7 +29,11 @@ def rule(selector: str) -> str:
 
 
 def test_the_site_has_the_stylesheet():
-    assert "extra_css: [stylesheets/extra.css]" in (ROOT / "mkdocs.yml").read_text()
+    assert "stylesheets/extra.css]" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_wide_formulas_scroll_by_themselves():
+    assert "overflow-x: auto" in rule(".md-typeset .katex-display")
 
 
 @pytest.mark.parametrize("wide", [".md-typeset__scrollwrap", ".md-typeset pre > code"])
