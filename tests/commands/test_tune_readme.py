@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 
-# The settings that were found by hand, as `tools.screenshots` types them.
+# The settings that were found by hand, as `tools.images` types them.
 RIVAL = (
     "algorithm:FedBiO --algorithm.learning-rate 1 --algorithm.upper-rate 10 "
     "--algorithm.lower-rate 0.5 --algorithm.adjoint-rate 0.5 "
