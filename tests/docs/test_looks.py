@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.docs.pages import ROOT
+from tools import tables
 from tools.code_blocks import on_page_markdown
 
 DOCS = ROOT / "docs"
@@ -51,6 +52,14 @@ def test_output_in_sentences_wraps_and_output_in_columns_does_not():
     assert on_page_markdown(columns) == columns
     program = "```python\nx = 3\n```\n"
     assert on_page_markdown(program) == program
+
+
+def test_sentences_in_tables_get_width_on_phones():
+    sentence = "<td>a cell that holds a whole sentence, with <code>code</code></td>"
+    assert tables.on_page_content(sentence).startswith('<td class="sentence">')
+    number = "<td>0.869</td>"
+    assert tables.on_page_content(number) == number
+    assert "td.sentence" in STYLES.read_text()
 
 
 def test_every_figure_is_treated_in_dark_mode():

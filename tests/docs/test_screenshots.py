@@ -18,6 +18,6 @@ def test_every_page_is_shown_wide_and_narrow_light_and_dark(tmp_path):
 
 
 def test_without_a_browser_a_message_names_it(monkeypatch):
-    monkeypatch.setattr(browser.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(SystemExit, match="Chromium was not found on the PATH"):
         browser.browser()
