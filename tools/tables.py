@@ -4,9 +4,10 @@ import re
 from typing import Any
 
 CELL = re.compile(r"<td>(?=(.*?)</td>)", re.DOTALL)
+CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
-SENTENCE = 45
-"""Characters from which a cell counts as a sentence."""
+SENTENCE = 40
+"""Characters, code aside, from which a cell counts as a sentence."""
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -15,5 +16,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _marked(cell: re.Match[str]) -> str:
-    text = TAG.sub("", cell[1])
+    text = " ".join(TAG.sub("", CODE.sub("", cell[1])).split())
     return '<td class="sentence">' if len(text) >= SENTENCE else cell[0]

@@ -57,9 +57,11 @@ def test_output_in_sentences_wraps_and_output_in_columns_does_not():
 def test_sentences_in_tables_get_width_on_phones():
     sentence = "<td>a cell that holds a whole sentence, with <code>code</code></td>"
     assert tables.on_page_content(sentence).startswith('<td class="sentence">')
-    number = "<td>0.869</td>"
-    assert tables.on_page_content(number) == number
-    assert "td.sentence" in STYLES.read_text()
+    code = f"<td> <code>{'long.name.of.a.type' * 5}</code> </td>"
+    for cell in ("<td>0.869</td>", code):
+        assert tables.on_page_content(cell) == cell
+    # As specific as the rule for all cells, which would win otherwise.
+    assert ".md-typeset table:not([class]) td.sentence {" in STYLES.read_text()
 
 
 def test_every_figure_is_treated_in_dark_mode():
