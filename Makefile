@@ -6,7 +6,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # Programs of tests start interpreters, which would compile every import anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup newest-jax data quick lint check test coverage nightly docs bench \
+.PHONY: setup newest-jax data quick lint check test coverage nightly docs screenshots bench \
 	experiments build clean
 
 setup: .venv/.ready
@@ -56,6 +56,12 @@ nightly: lint data
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Needs Chromium, and says so; DIRECTORY=... is where the pictures go.
+DIRECTORY ?= build/screenshots
+
+screenshots: setup
+	$(BIN)/python -m tools.screenshots $(DIRECTORY)
 
 bench: setup
 	$(BIN)/python -m benchmarks.overhead

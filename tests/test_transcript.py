@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks
+from tools.pages import blocks
 
 pytestmark = pytest.mark.nightly
 

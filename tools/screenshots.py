@@ -1,85 +1,81 @@
-"""The pictures of the command line in the documentation, made anew.
+"""Screenshots of the site, of a report and of the terminal, in light and dark mode.
 
-    python -m tools.screenshots
+    python -m tools.screenshots [DIRECTORY]
 
-It runs the commands of the README in a terminal of 92 columns and writes
-`docs/images/progress.svg`, `comparison.svg`, `tuning.svg` and `report.png`. Besides the
-package it needs pyte, which knows what a terminal shows, and Chromium.
+It builds the site, makes a run of 20 seconds for its report, and writes each view as
+`NAME-WIDTH-SCHEME.png` to `build/screenshots` or to the directory given. It installs
+nothing: where Chromium is missing it ends with a message.
 """
 
-import io
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import pyte
-from rich.console import Console
-from rich.text import Text
+from tools.browser import browser, photograph
 
-from tools.terminal import shown
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    "index": "index.html",
+    "tutorial": "tutorials/regularisation.html",
+    "results": "results.html",
+    "reference": "reference/algorithms.html",
+    "maths": "maths.html",
+}
+DESKTOP, PHONE = 1440, 390
+HEIGHT = 1600
+RUN = ("new first --ready regularisation", "run first.toml", "plot runs/first")
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
-COLUMNS, LINES = 92, 12
-RIVAL = (
-    "run first.toml algorithm:FedBiO --algorithm.learning-rate 1 "
-    "--algorithm.upper-rate 10 --algorithm.lower-rate 0.5 --algorithm.adjoint-rate 0.5 "
-    "--algorithm.local-steps 5 --algorithm.batch-size 16"
-)
+
+class View(NamedTuple):
+    """A picture to be taken: of which page, how wide, and in which colours."""
+
+    name: str
+    address: str
+    width: int
+    dark: bool
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        width = "phone" if self.width == PHONE else "desktop"
+        return f"{self.name}-{width}-{'dark' if self.dark else 'light'}.png"
 
 
-def main() -> None:
-    """Make all four."""
+def views(site: Path, report: Path) -> Iterator[View]:
+    """Yield every view of the built site and of a report."""
+    addresses = {name: (site / page).as_uri() for name, page in PAGES.items()}
+    addresses["report"] = report.as_uri()
+    for name, address in addresses.items():
+        for width in (DESKTOP, PHONE):
+            for dark in (False, True):
+                yield View(name, address, width, dark)
+    # The terminal is a picture of fixed width, which pages scale.
+    terminal = (site / "images" / "progress.svg").as_uri()
+    for dark in (False, True):
+        yield View("terminal", terminal, DESKTOP, dark)
+
+
+def main(directory: Path) -> None:
+    """Build, run, and take all pictures."""
+    program = browser()
+    directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        typed(directory, "new first --ready regularisation")
-        screens = in_terminal(directory, "run first.toml --evaluation.every 1")
-        going = [
-            text for text in screens if " left" in text and "without tuning" not in text
-        ]
-        terminal_picture("fedbilevel run first.toml", going[len(going) // 2])
-        typed(directory, RIVAL)
-        typed(
-            directory,
-            f"compare runs/first runs/first-FedBiO --out {IMAGES}/comparison.svg",
-        )
-        typed(directory, "tune first.toml")
-        tuning = directory / "runs" / "first-tuned" / "tuning.svg"
-        shutil.copyfile(tuning, IMAGES / "tuning.svg")
-        typed(directory, "plot runs/first")
-        page = directory / "runs" / "first" / "report.html"
-        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
-        size = ["--window-size=1000,1300", f"--screenshot={IMAGES}/report.png"]
-        subprocess.run([*command, *size, page.as_uri()], check=True)
-
-
-def typed(directory: Path, words: str) -> None:
-    """Type a command."""
-    command = [sys.executable, "-m", "fedbilevel", *words.split()]
-    subprocess.run(command, check=True, cwd=directory)
-
-
-def in_terminal(directory: Path, words: str) -> list[str]:
-    """Type a command in a terminal; return all that its screen showed, one by one."""
-    command = [sys.executable, "-m", "fedbilevel", *words.split()]
-    screen = pyte.Screen(COLUMNS, LINES)
-    stream = pyte.ByteStream(screen)
-    screens = []
-    for piece in shown(command, directory, os.environ, COLUMNS):
-        stream.feed(piece)
-        screens.append("\n".join(line.rstrip() for line in screen.display).rstrip())
-    return screens
-
-
-def terminal_picture(title: str, text: str) -> None:
-    """Draw a screen as a window."""
-    console = Console(width=COLUMNS, record=True, file=io.StringIO())
-    console.print(Text(f"$ {title}", style="bold"))
-    console.print(Text(text))
-    console.save_svg(str(IMAGES / "progress.svg"), title="fedbilevel")
+        place = Path(name)
+        build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir"]
+        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        subprocess.run([*build, place / "site"], check=True, cwd=ROOT, env=environment)
+        for words in RUN:
+            command = [sys.executable, "-m", "fedbilevel", *words.split()]
+            subprocess.run(command, check=True, cwd=place)
+        for view in views(place / "site", place / "runs" / "first" / "report.html"):
+            file = directory / view.file
+            photograph(program, view.address, file, view.width, HEIGHT, view.dark)
+            print(file)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "screenshots")

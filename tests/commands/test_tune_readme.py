@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 
-# The hand-tuned settings of `tools.screenshots`.
+# The hand-tuned settings of `tools.images`.
 RIVAL = (
     "algorithm:FedBiO --algorithm.learning-rate 1 --algorithm.upper-rate 10 "
     "--algorithm.lower-rate 0.5 --algorithm.adjoint-rate 0.5 "

@@ -16,8 +16,9 @@ from fedbilevel.__main__ import COMMANDS
 from tests.compiling import QUICKLY
 from tests.conftest import NIGHTLY_DOCTESTS
 from tests.docs import pages
-from tests.docs.pages import PAGES, ROOT, Block, Fate
+from tests.docs.pages import PAGES, ROOT
 from tests.waiting import HANG
+from tools.pages import Block, Fate, blocks
 
 NOT_RUN = {Fate.MARKED, Fate.OUTPUT, Fate.UNKNOWN}
 BY_DAY = {"docs/how-to/data.md", "docs/extending/algorithm.md"}
@@ -39,11 +40,13 @@ def readers_environment(directory: Path) -> dict[str, str]:
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedbilevel "$@"\n')
     shim.chmod(0o755)
     path = [str(directory), str(Path(sys.executable).parent), os.environ["PATH"]]
+    modules = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "FEDBILEVEL_DATA": str(ROOT / ".data"),
         **os.environ,
         "XLA_FLAGS": QUICKLY,
         "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(modules),  # for tests/docs/pages.py alone
     }
 
 
@@ -69,7 +72,7 @@ def run_page(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 def test_every_code_block_is_run_or_marked(page):
     unknown = [
         f"{name(page)}:{block.line}"
-        for block in pages.blocks(page.read_text())
+        for block in blocks(page.read_text())
         if block.fate == Fate.UNKNOWN
     ]
     assert not unknown, "run these, or write `notest` after the block's language"
@@ -94,7 +97,7 @@ def check_names(program: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_names_of_a_page_exist(page):
     # The small version of running the page, which only `make nightly` does for most.
-    for block in pages.blocks(page.read_text()):
+    for block in blocks(page.read_text()):
         if block.marked:
             continue
         if block.language == "python":
@@ -126,7 +129,7 @@ def test_the_names_of_a_nightly_doctest_exist(name):
     [
         pytest.param(page, marks=[] if name(page) in BY_DAY else pytest.mark.nightly)
         for page in PAGES[1:]
-        if any(block.fate not in NOT_RUN for block in pages.blocks(page.read_text()))
+        if any(block.fate not in NOT_RUN for block in blocks(page.read_text()))
     ],
     ids=lambda page: name(page),
 )

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.docs.pages import ROOT
+from tools import tables
 from tools.code_blocks import on_page_markdown
 
 DOCS = ROOT / "docs"
@@ -29,7 +30,11 @@ def rule(selector: str) -> str:
 
 
 def test_the_site_has_the_stylesheet():
-    assert "extra_css: [stylesheets/extra.css]" in (ROOT / "mkdocs.yml").read_text()
+    assert "stylesheets/extra.css]" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_wide_formulas_scroll_by_themselves():
+    assert "overflow-x: auto" in rule(".md-typeset .katex-display")
 
 
 @pytest.mark.parametrize("wide", [".md-typeset__scrollwrap", ".md-typeset pre > code"])
@@ -47,6 +52,16 @@ def test_output_in_sentences_wraps_and_output_in_columns_does_not():
     assert on_page_markdown(columns) == columns
     program = "```python\nx = 3\n```\n"
     assert on_page_markdown(program) == program
+
+
+def test_sentences_in_tables_get_width_on_phones():
+    sentence = "<td>a cell that holds a whole sentence, with <code>code</code></td>"
+    assert tables.on_page_content(sentence).startswith('<td class="sentence">')
+    code = f"<td> <code>{'long.name.of.a.type' * 5}</code> </td>"
+    for cell in ("<td>0.869</td>", code):
+        assert tables.on_page_content(cell) == cell
+    # As specific as the rule for all cells, which would win otherwise.
+    assert ".md-typeset table:not([class]) td.sentence {" in STYLES.read_text()
 
 
 def test_every_figure_is_treated_in_dark_mode():

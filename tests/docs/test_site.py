@@ -11,6 +11,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.waiting import HANG
+from tools.notebooks import TUTORIALS
 from tools.public_names import public_names
 
 pytestmark = pytest.mark.process
@@ -58,16 +59,37 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(site):
     )
     for page in pages:
         assert not fetched.search(page.read_text()), page
+    for sheet in site.rglob("*.css"):
+        for target in re.findall(r"url\([\"']?([^)\"']+)", sheet.read_text()):
+            if not target.startswith(("data:", "#")):
+                assert (sheet.parent / target.split("?")[0]).exists(), target
 
 
-def test_formulas_are_drawn_as_mathml(site):
-    page = (site / "maths" / "index.html").read_text()
-    assert page.count("<math") > 20
+def test_pages_and_search_work_without_a_server(site):
+    # Browsers fetch nothing by script from file://, so the index is itself a script.
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index")
+    page = (site / "tutorials" / "cleaning.html").read_text()
+    assert 'src="../javascripts/iframe-worker/shim.js"' in page
+    assert 'href="../index.html"' in page
+
+
+def test_formulas_are_typeset_when_the_site_is_built(site):
+    page = (site / "maths.html").read_text()
+    assert page.count('class="katex-display"') > 5
+    assert page.count("<math") > 20  # for screen readers
     assert "arithmatex" not in page
+    assert "katex.min.css" in page
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_links_to_its_notebook(site, tutorial):
+    page = (site / "tutorials" / f"{tutorial.stem}.html").read_text()
+    assert f'href="../notebooks/{tutorial.stem}.ipynb"' in page
+    assert (site / "notebooks" / f"{tutorial.stem}.ipynb").exists()
 
 
 def test_an_entry_has_an_anchor_and_examples(site):
-    page = (site / "reference" / "algorithms" / "index.html").read_text()
+    page = (site / "reference" / "algorithms.html").read_text()
     assert 'id="fedbilevel.LocalBSGM"' in page
     assert '<span class="doc-section-title">Examples:</span>' in page
 

@@ -124,5 +124,5 @@ def test_two_sites_and_a_server_in_containers_run_an_experiment(
         file = written(tmp_path / "study", "LocalBSGM", "rounds = 3", SITES)
         with federating(file, "--federation.kit", str(kits.lead)) as command:
             command.until_its_end()
-    (records,) = (tmp_path / "study").rglob("measured.jsonl")
+    (records,) = (tmp_path / "study").rglob("metrics.jsonl")
     assert json.loads(records.read_text().splitlines()[-1])["rounds"] == 3

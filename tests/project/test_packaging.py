@@ -39,11 +39,11 @@ follow_imports_for_stubs = true
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("distributions")
+    directory = tmp_path_factory.mktemp("distributions")
     # The wheel is built from the source distribution, as on PyPI.
-    command = ["-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    command = ["-m", "build", "--no-isolation", "--outdir", str(directory), str(ROOT)]
     done(sys.executable, *command)
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def unpacked(distributions: Path) -> Path:
 @pytest.fixture(scope="module")
 def python(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment into which the wheel was installed."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, symlinks=True, with_pip=False)
-    python = folder / "bin" / "python"
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, symlinks=True, with_pip=False)
+    python = directory / "bin" / "python"
     (wheel,) = distributions.glob("*.whl")
     uv = Path(sys.executable).parent / "uv"
     done(str(uv), "pip", "install", "--no-deps", "--python", str(python), str(wheel))
@@ -77,11 +77,11 @@ def site_packages() -> list[str]:
     return sorted(one for one in places if one.endswith("site-packages"))
 
 
-def done(*command: str, folder: Path = ROOT, code: int = 0) -> str:
+def done(*command: str, directory: Path = ROOT, code: int = 0) -> str:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPATH", None)
     ended = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True
+        command, cwd=directory, env=environment, capture_output=True, text=True
     )
     assert ended.returncode == code, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
@@ -92,7 +92,7 @@ def test_the_installed_package_has_its_version_and_its_types(python, tmp_path):
         str(python),
         "-c",
         "import fedbilevel; print(fedbilevel.__version__, fedbilevel.__file__)",
-        folder=tmp_path,
+        directory=tmp_path,
     )
     number, file = shown.split()
     assert number == fedbilevel.__version__
@@ -107,7 +107,7 @@ def test_type_checkers_see_the_types_of_the_installed_package(python, tmp_path):
     (tmp_path / "mypy.ini").write_text(SETTINGS)
     options = ["--python-executable", str(python), "--no-incremental"]
     command = [sys.executable, "-m", "mypy", *options, "program.py"]
-    shown = done(*command, folder=tmp_path, code=1)
+    shown = done(*command, directory=tmp_path, code=1)
     assert 'Revealed type is "str"' in shown
     assert 'Revealed type is "fedbilevel.algorithms.fedbio.FedBiO"' in shown
     assert 'Revealed type is "fedbilevel.problems.hyper_cleaning.Cleaning"' in shown
@@ -130,7 +130,7 @@ def test_the_tests_of_the_source_distribution_run_from_it(unpacked):
         "--override-ini",
         f"pythonpath={unpacked / 'src'} {unpacked}",
         *(f"tests/{one}" for one in tests),
-        folder=unpacked,
+        directory=unpacked,
     )
     assert " passed" in shown
     assert " failed" not in shown
