@@ -42,12 +42,14 @@ class Arguments(NamedTuple):
         as_json: whether to print JSON lines.
         options: remaining arguments, which override the experiment.
         trust: whether to execute the problem file without a question.
+        dry_run: whether to print the run and its costs instead of running it.
     """
 
     subject: str
     as_json: bool
     options: list[str]
     trust: bool = False
+    dry_run: bool = False
 
 
 def parse_arguments(
@@ -70,7 +72,7 @@ def parse_arguments(
         >>> argv = ["first.toml", "--json", "--rounds", "3"]
         >>> parse_arguments("run", "FILE", argv, "Run an experiment file.")
         Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
-              trust=False)
+              trust=False, dry_run=False)
     """
     parser = subject_parser(command, subject, description, has_trust)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -81,7 +83,13 @@ def parse_arguments(
             f"{arguments[0]} comes before {subject}. Give {subject} before options."
         )
     parsed, options = parser.parse_known_args(arguments)
-    return Arguments(parsed.subject, parsed.json, options, has_trust and parsed.trust)
+    return Arguments(
+        parsed.subject,
+        parsed.json,
+        options,
+        trust=has_trust and parsed.trust,
+        dry_run=command == "run" and parsed.dry_run,
+    )
 
 
 def subject_parser(
@@ -103,6 +111,12 @@ def subject_parser(
         help="experiment file (.toml)" if subject == "FILE" else "run directory",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    if command == "run":
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="print the settings and the predicted costs of the run, and exit",
+        )
     if has_trust:
         add_trust(parser)
     return parser

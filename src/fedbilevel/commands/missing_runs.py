@@ -109,6 +109,6 @@ def _refuse_different(first: Job, second: Job) -> None:
     if different:
         raise ValueError(
             f"{first.file} and {second.file} specify different runs in "
-            f"{first.directory}: {format_differences(different)}. Set another `directory` in one "
-            "of them."
+            f"{first.directory}: {format_differences(different)}. Set another "
+            "`directory` in one of them."
         )

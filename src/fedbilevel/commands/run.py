@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbilevel.commands.arguments import parse_arguments
+from fedbilevel.commands.dry_run import dry_run
 from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
@@ -30,5 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     suffix = f"-{algorithm.__name__}" if is_rival else ""
     experiment, directory = resolve_run_directory(changed, file, suffix)
     remember_problem(experiment)
+    if options.dry_run:
+        return dry_run(experiment, directory, as_json=options.as_json)
     end = follow(experiment, directory, resume=False, as_json=options.as_json)
     return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
