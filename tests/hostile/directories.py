@@ -301,7 +301,7 @@ def records() -> list[Case]:
         at(
             "a damaged line among others",
             lambda file: written(b"{}\n{}\n{}\n" + file.read_bytes(), file),
-            "metrics.jsonl: 3 of its lines, the first of them line 1, are no records",
+            "metrics.jsonl: 3 damaged lines are ignored, the first is line 1",
             code=0,
         ),
         at(
@@ -372,7 +372,7 @@ def endings() -> list[Case]:
             "escapes",
             partial(written, b"\x1b[2Jall is well"),
             "resume",
-            "after 4 rounds",
+            "After 4 rounds",
         )._replace(code=0),
     ]
 
@@ -483,7 +483,7 @@ def places() -> list[Case]:
             "a draft that is a link outside",
             lambda run: outside(run / "unfinished-experiment.toml"),
             more,
-            "after 5 rounds",
+            "After 5 rounds",
             code=0,
             changes=True,
         ),
@@ -547,7 +547,7 @@ def checkpoints() -> list[Case]:
             lambda kept: (kept / "round_99999999999999999999").mkdir(),
             "has got newer ones meanwhile. Let one run at a time use a directory",
         ),
-        at("names of none", lambda kept: (kept / "round_x").mkdir(), "after 5", 0),
+        at("names of none", lambda kept: (kept / "round_x").mkdir(), "After 5", 0),
     ]
 
 

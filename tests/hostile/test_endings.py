@@ -128,7 +128,7 @@ def test_no_number_of_interruptions_prints_a_traceback(tmp_path):
         said = process.stderr.read()
     assert "Traceback" not in said, said
     assert process.returncode == 130
-    assert "stopping after this round" in said
+    assert "Stopping after this round" in said
 
 
 def test_lines_that_renew_themselves_show_escapes_and_obey_none(monkeypatch):
