@@ -233,7 +233,7 @@ def plotted() -> list[Case]:
         )
 
     outside = partial(link, f"../{PRECIOUS}")
-    blocked = "Is a directory; move that directory out of the way"
+    blocked = "Is a directory. Move or rename that directory"
     return [
         at("a link outside", "report.html", outside, "Report: ", 0),
         at("a link outside", "course.svg", outside, "Report: ", 0),
@@ -458,7 +458,7 @@ def places() -> list[Case]:
             "a name of 300 letters",
             lambda run: None,
             ("run", "../a.toml", "--directory", "x" * 300),
-            "File name too long; give a shorter name",
+            "File name too long. Give a shorter name",
         ),
         Case(
             "a lock that is a link outside",
@@ -476,7 +476,7 @@ def places() -> list[Case]:
             "a draft that is a directory",
             lambda run: directory(run / "unfinished-experiment.toml"),
             more,
-            "Is a directory; move that directory out of the way",
+            "Is a directory. Move or rename that directory",
             changes=True,
         ),
         Case(
