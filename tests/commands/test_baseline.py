@@ -116,7 +116,7 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     losses = (f"{one.figures['loss']:.4g}" for one in (first, record, last))
     row = "<td>{}</td><td>{}</td><td><strong>{}</strong></td>".format(*losses)
     assert row in page
-    assert "The dashed lines" in page
+    assert "Dashed lines" in page
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "7", '{"rounds": 6}'])
@@ -165,7 +165,7 @@ def test_an_interruption_leaves_the_run_and_names_the_command_for_its_baseline(
     # The current call ends first: one or two rounds, depending on the machine.
     assert re.search("stopped after [23] of 6 rounds", shown.err)
     assert "fedbilevel resume runs/scale" in shown.err
-    assert "after 6 rounds:" in shown.out
+    assert "After 6 rounds:" in shown.out
     assert "without tuning" not in shown.out
     assert Path("runs/scale/solution.npz").exists()
     assert not Path("runs/scale/baseline.json").exists()
@@ -198,7 +198,7 @@ def test_a_baseline_that_diverges_takes_nothing_from_the_run(desk, capsys, monke
     assert (
         "its baseline without tuning failed: round 1: no upload is finite." in shown.err
     )
-    assert "after 6 rounds:" in shown.out
+    assert "After 6 rounds:" in shown.out
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,11 @@ def test_the_first_interruption_ends_all_rounds_and_begins_no_run(tmp_path, caps
 def test_whatever_ends_the_command_ends_its_workers(tmp_path, monkeypatch):
     jobs = [job(tmp_path, "endless-1"), job(tmp_path, "endless-2")]
 
-    def hear(crew) -> None:
+    def interrupt(pool) -> None:
         if all((one.directory / "process").exists() for one in jobs):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(WorkerPool, "hear", hear)
+    monkeypatch.setattr(WorkerPool, "read_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_batch(jobs, 2, quiet=True)
     assert not any(alive(process_of(one)) for one in jobs)

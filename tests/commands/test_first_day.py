@@ -86,7 +86,7 @@ def test_a_scaffolds_test_explains_a_loss_that_is_not_convex(tmp_path, monkeypat
     module = importlib.import_module("test_bumpy")
     expected = (
         r"lower_loss of bumpy\.py has curvature -\d\.\d+ in some direction of y.*"
-        r"add 0\.5 \* c \* jnp\.sum\(y\*\*2\) to lower_loss, with c above \d\.\d+"
+        r"Add 0\.5 \* c \* jnp\.sum\(y\*\*2\) to lower_loss, with c above \d\.\d+"
     )
     with pytest.raises(AssertionError, match=expected):
         module.test_the_lower_loss_is_strongly_convex()

@@ -84,8 +84,8 @@ def test_the_first_ctrl_c_ends_a_batch_and_prints_how_to_resume(tmp_path):
         begun.send_signal(signal.SIGINT)  # while it loads and compiles
         output = begun.stderr.read()
     assert begun.returncode == 130
-    assert "stopping after this batch" in output
-    assert "the same command resumes the search in runs/quick-tuned" in output
+    assert "Stopping after this batch" in output
+    assert "The same command resumes the search in runs/quick-tuned" in output
     assert "Traceback" not in output
     assert scores_in(tmp_path / "runs" / "quick-tuned" / "study.log") > 0
 

@@ -245,7 +245,7 @@ def plotted() -> list[Case]:
         )
 
     outside = partial(link, f"../{PRECIOUS}")
-    blocked = "Is a directory; move that directory out of the way"
+    blocked = "Is a directory. Move or rename that directory"
     return [
         at("a link outside", "report.html", outside, "Report: ", 0),
         at("a link outside", "course.svg", outside, "Report: ", 0),
@@ -313,7 +313,7 @@ def records() -> list[Case]:
         at(
             "a damaged line among others",
             lambda file: written(b"{}\n{}\n{}\n" + file.read_bytes(), file),
-            "metrics.jsonl: 3 of its lines, the first of them line 1, are no records",
+            "metrics.jsonl: 3 damaged lines are ignored, the first is line 1",
             code=0,
         ),
         at(
@@ -390,7 +390,7 @@ def endings() -> list[Case]:
             "escapes",
             partial(written, b"\x1b[2Jall is well"),
             "resume",
-            "after 4 rounds",
+            "After 4 rounds",
         )._replace(code=0),
     ]
 
@@ -482,7 +482,7 @@ def places() -> list[Case]:
             "a name of 300 letters",
             lambda run: None,
             ("run", "../a.toml", "--directory", "x" * 300),
-            "File name too long; give a shorter name",
+            "File name too long. Give a shorter name",
         ),
         Case(
             "a lock that is a link outside",
@@ -500,14 +500,14 @@ def places() -> list[Case]:
             "a draft that is a directory",
             lambda run: directory(run / "unfinished-experiment.toml"),
             more,
-            "Is a directory; move that directory out of the way",
+            "Is a directory. Move or rename that directory",
             changes=True,
         ),
         Case(
             "a draft that is a link outside",
             lambda run: outside(run / "unfinished-experiment.toml"),
             more,
-            "after 5 rounds",
+            "After 5 rounds",
             code=0,
             changes=True,
         ),
@@ -571,7 +571,7 @@ def checkpoints() -> list[Case]:
             lambda path: (path / "round_99999999999999999999").mkdir(),
             "another run has written newer ones",
         ),
-        at("names of none", lambda path: (path / "round_x").mkdir(), "after 5", 0),
+        at("names of none", lambda path: (path / "round_x").mkdir(), "After 5", 0),
     ]
 
 

@@ -78,7 +78,7 @@ FILES = {
     ),
     "a layer of a trillion": (
         f'{AUTO}[problem]\nname = "Representation"\nunits = [1000000000000]',
-        "more memory than there is",
+        "Out of memory: ",
     ),
     "no layer": (
         f'{AUTO}[problem]\nname = "Representation"\nunits = []',
@@ -151,8 +151,8 @@ ARGUMENTS = {
     "no seed": (("compare", "a.toml", "--seeds", "0"), "is 0. Give at least 1."),
     "no job": (("compare", "a.toml", "--jobs", "0"), "is 0. Give at least 1."),
     "nothing to federate": (("federate", "nope.toml"), "cannot be read"),
-    "a keyword": (("new", "class"), "choose letters, digits and underscores"),
-    "a module": (("new", "json"), "choose another name"),
+    "a keyword": (("new", "class"), "Use letters, digits and underscores"),
+    "a module": (("new", "json"), "Choose another name"),
     "a path": (("new", "../x", "--ready", "cleaning"), "is not a file name"),
 }
 

@@ -129,7 +129,7 @@ def test_no_number_of_interruptions_prints_a_traceback(tmp_path):
         errors = process.stderr.read()
     assert "Traceback" not in errors, errors
     assert process.returncode == 130
-    assert "stopping after this round" in errors
+    assert "Stopping after this round" in errors
 
 
 def test_lines_that_renew_themselves_show_escapes_and_obey_none(monkeypatch):
