@@ -54,7 +54,7 @@ def test_a_loss_that_is_infinite_on_any_device_ends_the_command(here, capsys):
     Path("own.py").write_text(PROBLEM.replace("UPPER", LOGARITHM))
     assert command_line.main(["run", "start.toml"]) == 2
     said = capsys.readouterr().err
-    assert "the validation loss (upper_loss on the examples of all devices)" in said
+    assert "The validation loss (upper_loss on the examples of all devices)" in said
     assert "is inf at the start" in said
     assert "a logarithm of 0?" in said
     assert "round" not in said
@@ -70,7 +70,7 @@ def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(here, caps
     assert command_line.main(["run", "start.toml", "--rounds", "3"]) == 2
     said = capsys.readouterr().err
     assert "runs/start already has a finished run of 2 rounds" in said
-    assert "fedbilevel resume runs/start --rounds 4, or give" in said
+    assert "fedbilevel resume runs/start --rounds 4, or choose" in said
 
 
 @pytest.mark.parametrize("command", ["run", "diagnose"])
