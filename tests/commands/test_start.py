@@ -53,11 +53,11 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_loss_that_is_infinite_on_any_device_ends_the_command(workdir, capsys):
     Path("own.py").write_text(PROBLEM.replace("UPPER", LOGARITHM))
     assert command_line.main(["run", "start.toml"]) == 2
-    output = capsys.readouterr().err
-    assert "the validation loss (upper_loss on the examples of all devices)" in output
-    assert "is inf at the start" in output
-    assert "a logarithm of 0?" in output
-    assert "round" not in output
+    said = capsys.readouterr().err
+    assert "The validation loss (upper_loss on the examples of all devices)" in said
+    assert "is inf at the start" in said
+    assert "a logarithm of 0?" in said
+    assert "round" not in said
     assert not Path("runs").exists()
 
 
@@ -68,9 +68,9 @@ def test_a_metric_may_be_undefined_and_a_finished_run_is_not_replaced(workdir, c
     assert (workdir / "runs/start/metrics.jsonl").read_text().count("NaN") == 3
     capsys.readouterr()
     assert command_line.main(["run", "start.toml", "--rounds", "3"]) == 2
-    output = capsys.readouterr().err
-    assert "runs/start has a finished run of 2 rounds already" in output
-    assert "fedbilevel resume runs/start --rounds 4, or give" in output
+    said = capsys.readouterr().err
+    assert "runs/start already has a finished run of 2 rounds" in said
+    assert "fedbilevel resume runs/start --rounds 4, or choose" in said
 
 
 @pytest.mark.parametrize("command", ["run", "diagnose"])
