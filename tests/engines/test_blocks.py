@@ -204,7 +204,7 @@ def test_the_error_names_the_round_and_the_checkpoint_before_it(tmp_path):
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
     assert "Round 9, exchange 0" in messages[0]
-    assert "of 8 rounds" in messages[0]
+    assert "has 8 rounds" in messages[0]
 
 
 @pytest.mark.slow
