@@ -115,7 +115,7 @@ def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
         (b"raise ", f"raised ValueError {WHERE}"),
         (b"raise one\ntwo", f"raised ValueError {WHERE}: one"),
         ("raise λ≥0".encode(), f"raised ValueError {WHERE}: λ≥0"),
-        (b"number 3", "raised TypeError: the answer must be bytes or words, not int"),
+        (b"number 3", "raised TypeError: the answer must be bytes or str, not int"),
     ],
 )
 def test_a_failure_raises_an_error_and_the_next_message_works(worker, order, reason):
@@ -346,7 +346,7 @@ worker.close()
         output, _ = process.communicate(timeout=HANG)
         assert process.returncode == 0
     assert output.splitlines()[1:] == [
-        "asking failed: MemoryError()",
+        "the request to the worker failed: MemoryError()",
         r"b'\x00\x00\x00'",
     ]
 
