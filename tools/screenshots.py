@@ -27,6 +27,10 @@ PAGES = {
 }
 DESKTOP, PHONE = 1440, 390
 HEIGHT = 1600
+TERMINAL = """<!doctype html><style>:root { color-scheme: light dark }</style>
+<img src="images/progress.svg" width="100%">
+"""
+"""A page with the picture of the terminal, on the background of either scheme."""
 RUN = ("new first --ready regularisation", "run first.toml", "plot runs/first")
 
 
@@ -53,8 +57,7 @@ def views(site: Path, report: Path) -> Iterator[View]:
         for width in (DESKTOP, PHONE):
             for dark in (False, True):
                 yield View(name, address, width, dark)
-    # The terminal is a picture of fixed width, which pages scale.
-    terminal = (site / "images" / "progress.svg").as_uri()
+    terminal = (site / "terminal.html").as_uri()
     for dark in (False, True):
         yield View("terminal", terminal, DESKTOP, dark)
 
@@ -68,6 +71,7 @@ def main(directory: Path) -> None:
         build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir"]
         environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
         subprocess.run([*build, place / "site"], check=True, cwd=ROOT, env=environment)
+        (place / "site" / "terminal.html").write_text(TERMINAL)
         for words in RUN:
             command = [sys.executable, "-m", "fedbilevel", *words.split()]
             subprocess.run(command, check=True, cwd=place)
