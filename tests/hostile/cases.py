@@ -414,7 +414,7 @@ def questions() -> list[Case]:
         Case(
             "no devices to rescale from",
             lambda: fb.rescale(fb.LocalBSGM(0.1, SERIES), devices_from=0, devices_to=2),
-            "devices_from at least 1",
+            "devices_from is 0, expected at least 1",
         ),
     ]
 

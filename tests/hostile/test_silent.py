@@ -51,9 +51,8 @@ def test_every_seed_of_a_sweep_is_checked():
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**40])
 def test_whole_numbers_that_would_wrap_are_refused(number):
     numbers = np.array([0, number])
-    with pytest.raises(
-        ValueError, match=rf"lower .* device 1 .* {number}, which int32"
-    ):
+    message = rf"Device 1: lower examples .* {number}, which overflows int32"
+    with pytest.raises(ValueError, match=message):
         InMemoryDevices(
             [
                 LocalExamples(np.ones(2), np.array([0, 1])),
