@@ -60,15 +60,15 @@ def renamed_arguments(
         TypeError: by the function, if an argument is given under both names.
 
     Example:
-        >>> @renamed_arguments({"folder": "directory"}, removal="0.3")
+        >>> @renamed_arguments({"place": "directory"}, removal="0.3")
         ... def read(directory: str) -> str:
         ...     return directory
         >>> with warnings.catch_warnings(record=True) as shown:
         ...     warnings.simplefilter("always")
-        ...     read(folder="runs")
+        ...     read(place="runs")
         'runs'
         >>> str(shown[0].message)
-        'read(folder=...) is deprecated and will be removed in 0.3; use directory.'
+        'read(place=...) is deprecated and will be removed in 0.3; use directory.'
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

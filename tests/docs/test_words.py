@@ -1,0 +1,129 @@
+"""The rules of plain words that a program can check, over code, docs and README.
+
+- Phrases that readers have to decode occur nowhere.
+- Docstrings begin with a noun or a verb, not with a question word.
+- Names are not participles or pronouns that stand for a thing.
+- Keys of experiment files are nouns.
+- An error message is a sentence, and names what to do.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fedbilevel.experiments.schema import Experiment
+from tests.docs.pages import ROOT
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TEXTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *SOURCES,
+    *sorted((ROOT / "src/fedbilevel/commands/templates").glob("*.txt")),
+]
+PHRASES = {
+    r"of (one's|your) own\b|of (its|their) own([.,;:)]|$)": "custom, separate",
+    r"\bgo(es|ing)? on\b": "resume, continue",
+    r"\b(was|were|is|are|be|been) left out\b": "excluded, omitted",
+    r"\bspoilt\b": "corrupted",
+    r"\b(dealt|dealing)\b": "split, partition, assign",
+    r"\b(takes?|took|taking) part\b": "participate, participants",
+    r"\b(was|were) asked\b": "contacted, requested",
+    r"\blearnt\b": "tuned, learned, solution",
+    r"\b(is|are|was|were) told\b": "receives, is notified",
+    r"\bsays? so\b": "reports, states it",
+    r"\bthe software\b": "NVIDIA FLARE",
+    r"\bfolders?\b(?!_)": "directory",
+    r"\bclaimed\b": "locked",
+    r"\btravell?ing\b": "job files, sent",
+    r"\bin words\b": "as text",
+    r"\bno words\b": "instead of text",
+    r"\bwhoever\b": "the user, the operator, a process that",
+    r"\banew\b": "again, from the start",
+}
+"""Regular expressions without another meaning here, and what to write instead."""
+QUESTIONS = ("What", "Who", "Whose", "Whether", "How", "Where", "When", "Which", "Why")
+NAMES = {"asked", "told", "found", "given", "made", "said", "kept", "one", "both"}
+
+
+class Name(NamedTuple):
+    """A name that a module binds: a variable, a parameter, an attribute, a function."""
+
+    text: str
+    line: int
+
+
+def parsed(source: Path) -> ast.Module:
+    return ast.parse(source.read_text("utf-8"))
+
+
+def bound_names(tree: ast.Module) -> Iterator[Name]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=text, ctx=ast.Store()) | ast.arg(arg=text):
+                yield Name(text, node.lineno)
+            case ast.Attribute(attr=text, ctx=ast.Store()):
+                yield Name(text, node.lineno)
+            case ast.FunctionDef(name=text) | ast.ClassDef(name=text):
+                yield Name(text, node.lineno)
+
+
+def title(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_no_text_has_a_phrase_that_readers_decode(phrase):
+    pattern = re.compile(phrase, re.IGNORECASE)
+    places = [
+        f"{title(path)}:{number}: {line.strip()}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not places, f"write {PHRASES[phrase]!r} instead:\n" + "\n".join(places)
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    places = [
+        f"{title(path)}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, documented)
+        and (text := ast.get_docstring(node))
+        and (text.split()[0] in QUESTIONS or text.splitlines()[0].endswith("?"))
+    ]
+    assert not places, "\n".join(places)
+
+
+def test_names_say_what_a_thing_is():
+    places = [
+        f"{title(path)}:{name.line}: {name.text}"
+        for path in SOURCES
+        for name in bound_names(parsed(path))
+        if name.text.strip("_") in NAMES
+    ]
+    assert not places, "\n".join(places)
+
+
+def keys(settings: type, prefix: str = "") -> Iterator[str]:
+    """Return the keys of an experiment file, with those of nested tables."""
+    assert is_dataclass(settings)
+    for field in fields(settings):
+        yield prefix + field.name
+        for part in (field.type, *getattr(field.type, "__args__", ())):
+            if isinstance(part, type) and is_dataclass(part):
+                yield from keys(part, f"{prefix}{field.name}.")
+
+
+def test_keys_of_experiment_files_are_no_participles():
+    nouns = {"seed", "learning", "tracking"}
+    parts = {part for key in keys(Experiment) for part in re.split(r"[._]", key)}
+    assert {"evaluation", "straggler", "imbalance"} <= parts
+    assert not {part for part in parts - nouns if re.search(r"(ed|ing)$", part)}
