@@ -31,9 +31,9 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("completion")
-    file = folder / "fedbilevel.bash"
-    file.write_text(fedbilevel(folder, "completion bash").stdout)
+    directory = tmp_path_factory.mktemp("completion")
+    file = directory / "fedbilevel.bash"
+    file.write_text(fedbilevel(directory, "completion bash").stdout)
     return file
 
 
@@ -45,13 +45,13 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def replies(script: Path, folder: Path, *words: str) -> set[str]:
+def replies(script: Path, directory: Path, *words: str) -> set[str]:
     """Return what bash offers for the last of some words."""
     typed = " ".join(map(shlex.quote, ("fedbilevel", *words)))
     program = REPLIES.format(script=script, words=typed, position=len(words))
     done = subprocess.run(
         ["bash", "--norc", "-c", program],
-        cwd=folder,
+        cwd=directory,
         capture_output=True,
         text=True,
         check=True,
@@ -82,7 +82,7 @@ def test_bash_completes_experiment_files_and_run_directories(script, here):
     assert replies(script, here, "run", "") == {"first.toml", "runs"}
     assert replies(script, here, "resume", "") == {"runs"}
     assert replies(script, here, "compare", "runs/first", "f") == {"first.toml"}
-    assert replies(script, here, "plot", "runs/first", "--out", "n") == {"notes.txt"}
+    assert replies(script, here, "plot", "runs/first", "--out", "r") == {"runs"}
 
 
 @pytest.mark.process
@@ -105,18 +105,25 @@ def test_tab_completes_a_type_in_an_interactive_bash(script, here):
     assert "got run first.toml algorithm:FedNest --rounds 3" in shown
 
 
-def type_in_shell(command: list[str], folder: Path, line: str) -> str:
+def type_in_shell(command: list[str], directory: Path, line: str) -> str:
     """Type a line in a shell with the prompt "ready"; return what it showed."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(folder)
-        os.environ |= {"TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(folder)}
-        os.execvp(command[0], command)
+    # Not pty.fork: JAX warns of a fork in a process with threads.
+    terminal, inner = pty.openpty()
+    settings = {"TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(directory)}
+    shell = subprocess.Popen(
+        ["setsid", "--ctty", *command],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        cwd=directory,
+        env=os.environ | settings,
+    )
+    os.close(inner)
     shown = read_until(terminal, "ready")
     os.write(terminal, line.encode() + b"\n")
     shown += read_until(terminal, "ready")
     os.write(terminal, b"exit\n")
-    os.waitpid(child, 0)
+    shell.wait(HANG)
     os.close(terminal)
     return shown
 
@@ -139,7 +146,7 @@ def test_the_options_of_run_are_those_of_its_help(here, monkeypatch):
     assert "--partition.no-natural" in listed
     assert listed <= offered
     # Those of other types are offered too, for use after a word like engine:Sharded.
-    others = {"--json", "-h", *listed}
+    others = {"--json", "--dry-run", "-h", *listed}
     tables = ("--algorithm.", "--problem.", "--engine.")
     assert {name for name in offered - others if not name.startswith(tables)} == set()
 

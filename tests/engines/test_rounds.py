@@ -205,11 +205,11 @@ def test_a_loss_that_is_no_mean_is_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"learning_rate": -0.1}, "learning_rate above 0"),
-        ({"local_steps": 0}, "local_steps at least 1"),
-        ({"batch_size": 0}, "batch_size at least 1"),
+        ({"learning_rate": -0.1}, "learning_rate is -0.1, .* above 0"),
+        ({"local_steps": 0}, "local_steps is 0, .* at least 1"),
+        ({"batch_size": 0}, "batch_size is 0, .* at least 1"),
         ({"learning_rate": 0.5, "lower_mixing": 5.0}, "lower_mixing"),
-        ({"learning_rate": np.float32(-3)}, "learning_rate above 0"),
+        ({"learning_rate": np.float32(-3)}, "learning_rate is .* above 0"),
     ],
 )
 def test_impossible_hyperparameters_are_refused(settings, message):

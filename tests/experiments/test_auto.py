@@ -133,5 +133,7 @@ def test_federate_resumes_with_more_rounds_at_the_rates_of_the_run(
         federate_command.main([str(file), *options])
     assert [run.rounds for run in followed] == [12, 16, 20]
     assert {run.federated_algorithm for run in followed} == {AutoFedBiO(12)}
-    with pytest.raises(ValueError, match=r"was begun with another algorithm\.rounds"):
+    with pytest.raises(
+        ValueError, match=r"was started with other values of algorithm\.rounds"
+    ):
         federate_command.main([str(file), "--algorithm.rounds", "16"])

@@ -63,7 +63,7 @@ def test_whole_numbers_that_would_wrap_are_refused(number):
         3, lambda device: LocalExamples(numbers, np.ones(1)), 2, 1
     )
     with pytest.raises(
-        ValueError, match=rf"upper .* device 2 .* {number}, which int32"
+        ValueError, match=rf"Device 2: upper .* {number}, which overflows int32"
     ):
         devices.cohort(np.array([2]))
 
