@@ -95,7 +95,7 @@ def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     record = read_baseline(desk / "run")
     assert record is not None
     assert record.costs == by_hand.costs == last.round.costs
-    assert record.figures == work.measure(by_hand.x, by_hand.y)
+    assert record.metrics == work.measure(by_hand.x, by_hand.y)
 
 
 def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
@@ -103,8 +103,8 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     first, *_, last = read_records(Path("runs/scale"))
     record = read_baseline(Path("runs/scale"))
     assert record is not None
-    assert record.figures["scale"] == first.figures["scale"] < last.figures["scale"]
-    assert last.figures["loss"] < record.figures["loss"] < first.figures["loss"]
+    assert record.metrics["scale"] == first.metrics["scale"] < last.metrics["scale"]
+    assert last.metrics["loss"] < record.metrics["loss"] < first.metrics["loss"]
     shown = capsys.readouterr()
     assert shown.err.count("round 6 of 6") == 2
     assert "scale 0.1 → " in shown.out
@@ -113,7 +113,7 @@ def test_run_keeps_and_shows_it_beside_the_start_and_the_end(desk, capsys):
     page = Path("runs/scale/report.html").read_text()
     heads = "<td>at the start</td><td>without tuning</td><td>at the end</td>"
     assert heads in page
-    losses = (f"{one.figures['loss']:.4g}" for one in (first, record, last))
+    losses = (f"{one.metrics['loss']:.4g}" for one in (first, record, last))
     row = "<td>{}</td><td>{}</td><td><strong>{}</strong></td>".format(*losses)
     assert row in page
     assert "Dashed lines" in page
@@ -215,5 +215,5 @@ def test_without_a_wish_or_a_need_there_is_no_baseline(desk, capsys, option):
 def test_an_upper_rate_of_0_is_read_from_a_file_and_keeps_x(desk):
     (desk / "fixed.toml").write_text(FILE.replace("upper_rate = 0.3", "upper_rate = 0"))
     assert main(["run", "fixed.toml", "--json"]) == 0
-    scales = {one.figures["scale"] for one in read_records(Path("runs/fixed"))}
+    scales = {one.metrics["scale"] for one in read_records(Path("runs/fixed"))}
     assert scales == {float(np.float32(0.1))}

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 PROGRAM = r"""
 import json, os, signal, sys, time
 RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
-          "exchanges": 4, "bytes_down": 1, "bytes_up": 1, "figures": {"loss": 0.5}}
+          "exchanges": 4, "bytes_down": 1, "bytes_up": 1, "metrics": {"loss": 0.5}}
 for line in sys.stdin:
     directory = json.loads(line)
     name = os.path.basename(directory)

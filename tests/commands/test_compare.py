@@ -35,8 +35,8 @@ def run_in(
     with Journal(directory, first=0) as journal:
         for rounds, loss in zip(ROUNDS, losses, strict=False):
             costs = Costs(upper_samples=rounds, exchanges=2 * rounds, bytes_up=rounds)
-            figures = {"loss": loss, "accuracy": 0.5}
-            journal.write(Record(rounds, float(rounds), costs, figures))
+            metrics = {"loss": loss, "accuracy": 0.5}
+            journal.write(Record(rounds, float(rounds), costs, metrics))
     if failure is not None:
         write_failure(directory, failure)
     return str(directory)
@@ -116,8 +116,8 @@ def test_failed_seeds_are_in_the_json(seeds, tmp_path):
     assert [one["seed"] for one in content] == [0, 1, 2, 3, 4]
     assert [one["failure"] is None for one in content] == [1, 1, 0, 0, 1]
     assert content[2]["failure"] == {"rounds": 5, "reason": "no uploads"}
-    assert "figures" not in content[2]
-    assert [content[n]["figures"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
+    assert "metrics" not in content[2]
+    assert [content[n]["metrics"]["loss"] for n in (0, 1, 4)] == [0.31, 0.42, 0.56]
     assert content[2]["directory"] == seeds[2]
 
 
@@ -189,7 +189,7 @@ def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path)
     assert cells(untuned)[0] == "without tuning"
     assert cells(untuned)[at] == "0.7 ± 0.1"
     (content,) = json.loads(compare(tmp_path, *directories, "--json").out).values()
-    assert [one["baseline"]["figures"]["loss"] for one in content] == losses
+    assert [one["baseline"]["metrics"]["loss"] for one in content] == losses
     (Path(directories[0]) / "baseline.json").unlink()
     assert "without tuning" not in compare(tmp_path, *directories).out
 
@@ -267,7 +267,7 @@ def test_a_seed_that_diverges_does_not_end_the_comparison(tmp_path):
     (those,) = json.loads(parallel.out).values()
     assert those[SEEDS.index(FAILING)]["failure"] == failure
     for one, other in zip(content, those, strict=True):
-        assert one.get("figures") == other.get("figures")
+        assert one.get("metrics") == other.get("metrics")
     # An edited file cannot use the directories of its earlier runs.
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
     refused = compare(tmp_path, *options)

@@ -64,7 +64,7 @@ def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tm
     result = fedbilevel(tmp_path, "plot runs/first --json")
     content = json.loads(result.stdout)
     names = [Path(file).stem for file in content["pictures"]]
-    assert names == ["course", *PROBLEMS[problem]]
+    assert names == ["history", *PROBLEMS[problem]]
     for file in content["pictures"]:
         assert (tmp_path / file).read_text().startswith("<?xml")
     page = Page()
@@ -109,8 +109,8 @@ def test_a_plan_is_that_of_the_corollaries_and_can_be_run(tmp_path):
     fedbilevel(tmp_path, "run anchor.toml --evaluation.stationarity")
     # ε is the mean over records of both distances from stationarity.
     rows = (tmp_path / "runs/anchor/metrics.jsonl").read_text().splitlines()
-    figures = [json.loads(row)["figures"] for row in rows]
-    reached = sum(f["hypergradient"] + f["lower_error"] for f in figures) / len(rows)
+    metrics = [json.loads(row)["metrics"] for row in rows]
+    reached = sum(f["hypergradient"] + f["lower_error"] for f in metrics) / len(rows)
     accuracy = reached / 2
     result = fedbilevel(
         tmp_path,
@@ -182,7 +182,7 @@ def test_a_scaffold_runs_and_its_tests_pass(tmp_path, monkeypatch):
             test()
     del sys.modules["ridge"]
     content = json.loads(fedbilevel(tmp_path, "plot runs/ridge --json").stdout)
-    assert [Path(file).stem for file in content["pictures"]] == ["course", "upper"]
+    assert [Path(file).stem for file in content["pictures"]] == ["history", "upper"]
 
 
 def test_the_doctor_tells_what_is_there(tmp_path):

@@ -46,7 +46,7 @@ def test_a_run_without_a_terminal_prints_little_and_writes_all_files(tmp_path):
     records = measured(directory)
     assert [one["rounds"] for one in records] == [0, 4, 8, 12]
     assert records[0]["upper_samples"] == 0
-    assert records[-1]["figures"]["loss"] < records[0]["figures"]["loss"]
+    assert records[-1]["metrics"]["loss"] < records[0]["metrics"]["loss"]
     with np.load(directory / "solution.npz") as learnt:
         assert {name: learnt[name].shape for name in learnt} == {
             "x": (64,),
@@ -62,8 +62,8 @@ def test_json_is_one_record_a_line_and_nothing_else(tmp_path, finished):
     assert [row["rounds"] for row in rows] == [4, 8, 12]
     assert last["baseline"]["rounds"] == 12
     saved = (finished / "runs" / "quick" / "metrics.jsonl").read_text().splitlines()
-    assert [row["figures"] for row in rows] == [
-        json.loads(one)["figures"] for one in saved[1:]
+    assert [row["metrics"] for row in rows] == [
+        json.loads(one)["metrics"] for one in saved[1:]
     ]
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
         directory = tmp_path / "runs" / name
         rows = measured(directory)
         with np.load(directory / "solution.npz") as learnt:
-            results.append(([row["figures"] for row in rows], learnt["x"], learnt["y"]))
+            results.append(([row["metrics"] for row in rows], learnt["x"], learnt["y"]))
     assert len(results[0][0]) == 121
     for resumed, whole in zip(*results, strict=True):
         np.testing.assert_array_equal(resumed, whole)
@@ -157,7 +157,7 @@ def test_the_settings_of_a_resumption_are_stored_with_the_run(finished, tmp_path
     assert experiment.rounds == 14
     assert experiment.evaluation.stationarity
     before = measured(tmp_path / "runs" / "quick")
-    assert "hypergradient" in before[-1]["figures"]
+    assert "hypergradient" in before[-1]["metrics"]
     # Resuming a finished run changes nothing.
     fedbilevel(tmp_path, "resume runs/quick")
     assert measured(tmp_path / "runs" / "quick") == before

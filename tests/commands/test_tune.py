@@ -98,7 +98,7 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
     result = fedbilevel(searched, "run runs/quick-tuned/best.toml --json")
     *_, last, _ = map(json.loads, result.stdout.splitlines())
     assert last["rounds"] == 12
-    assert last["figures"]["loss"] == pytest.approx(again["values"][0], rel=1e-5)
+    assert last["metrics"]["loss"] == pytest.approx(again["values"][0], rel=1e-5)
     assert (tuned / "best" / "metrics.jsonl").exists()
     experiment = read_experiment(searched / "quick.toml")
     best = read_experiment(tuned / "best.toml")

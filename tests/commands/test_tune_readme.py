@@ -38,9 +38,9 @@ def typed(directory: Path, arguments: str) -> list[dict[str, Any]]:
 
 
 def loss(directory: Path, arguments: str) -> float:
-    *_, last = (one for one in typed(directory, arguments) if "figures" in one)
+    *_, last = (one for one in typed(directory, arguments) if "metrics" in one)
     assert last["rounds"] == 60
-    value: float = last["figures"]["loss"]
+    value: float = last["metrics"]["loss"]
     return value
 
 

@@ -20,8 +20,8 @@ from fedbilevel.experiments.schema import Experiment
 from fedbilevel.tracking.records import Journal, Record
 
 
-def record(rounds: int, **figures: float) -> Record:
-    return Record(rounds, 0.1, Costs(), figures)
+def record(rounds: int, **metrics: float) -> Record:
+    return Record(rounds, 0.1, Costs(), metrics)
 
 
 def test_an_error_of_numbers_is_remembered_with_the_last_measured_round(tmp_path):

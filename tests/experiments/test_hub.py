@@ -60,7 +60,7 @@ def test_an_experiment_over_a_directory_in_the_hubs_layout_runs(directory, monke
     *_, last, baseline = map(json.loads, result.stdout.splitlines())
     assert baseline["baseline"]["rounds"] == 2
     assert last["rounds"] == 2
-    assert 0 < last["figures"]["loss"] < 2.3  # of guessing: log 10
+    assert 0 < last["metrics"]["loss"] < 2.3  # of guessing: log 10
     # The copy in the run directory has the absolute path.
     copy = read_experiment(directory / "runs" / "first" / "experiment.toml")
     assert copy.data.path == str(directory / "small-digits")

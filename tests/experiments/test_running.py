@@ -60,7 +60,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     reference = newton_reference(task.problem, task.devices, weights=sizes)
     expected = stationarity(reference, by_hand.x, by_hand.y)
     np.testing.assert_allclose(
-        records[-1].figures["hypergradient"], expected.hypergradient, rtol=1e-6
+        records[-1].metrics["hypergradient"], expected.hypergradient, rtol=1e-6
     )
 
 

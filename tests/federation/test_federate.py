@@ -190,7 +190,7 @@ def test_its_result_equals_a_simulation_of_the_same_file(commands, tmp_path):
     )
     assert result.rounds == wanted.rounds == ROUNDS
     assert result.costs == wanted.costs
-    assert result.figures["accuracy"] == wanted.figures["accuracy"] > 0.8
+    assert result.metrics["accuracy"] == wanted.metrics["accuracy"] > 0.8
 
 
 EXCHANGES_SEEN = [

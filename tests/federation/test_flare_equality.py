@@ -169,7 +169,7 @@ def test_every_round_of_a_job_is_that_of_the_simulation(runs, algorithm, tmp_pat
 
 def measured(directory: Path) -> list[tuple[float, float]]:
     records = read_records(directory)
-    return [(record.figures["x"], record.figures["y"]) for record in records]
+    return [(record.metrics["x"], record.metrics["y"]) for record in records]
 
 
 @pytest.mark.parametrize(

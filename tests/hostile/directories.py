@@ -59,7 +59,7 @@ every = 2
 """
 LINE = (
     '{"rounds": 4, "seconds": 0.1, "upper_samples": 1, "lower_samples": 1, '
-    '"exchanges": 1, "bytes_down": 1, "bytes_up": 1, "figures": {"loss": 1.0}}'
+    '"exchanges": 1, "bytes_down": 1, "bytes_up": 1, "metrics": {"loss": 1.0}}'
 )
 
 
@@ -248,11 +248,11 @@ def plotted() -> list[Case]:
     blocked = "Is a directory. Move or rename that directory"
     return [
         at("a link outside", "report.html", outside, "Report: ", 0),
-        at("a link outside", "course.svg", outside, "Report: ", 0),
+        at("a link outside", "history.svg", outside, "Report: ", 0),
         at("a link", "unfinished-report.html", outside, "Report: ", 0),
         at("a pipe", "report.html", DAMAGES["a pipe"], "Report: ", 0),
         at("a directory", "report.html", directory, blocked, 2),
-        at("a directory", "unfinished-course.svg", directory, blocked, 2),
+        at("a directory", "unfinished-history.svg", directory, blocked, 2),
     ]
 
 
@@ -282,15 +282,15 @@ def records() -> list[Case]:
         "seconds below zero": {"seconds": -1},
         "seconds in a list": {"seconds": [1]},
         "bytes that are a word": {"bytes_up": "1"},
-        "figures in a list": {"figures": [1.0]},
-        "figures that are words": {"figures": {"loss": "1"}},
-        "figures that are lists": {"figures": {"loss": [1.0]}},
-        "figures that are true": {"figures": {"loss": True}},
-        "no figures": {"figures": None},
+        "metrics in a list": {"metrics": [1.0]},
+        "metrics that are words": {"metrics": {"loss": "1"}},
+        "metrics that are lists": {"metrics": {"loss": [1.0]}},
+        "metrics that are true": {"metrics": {"loss": True}},
+        "no metrics": {"metrics": None},
         "exclusions in a list": {"exclusions": [1]},
         "unknown exclusions": {"exclusions": {"who": 1}},
         "exclusions of no devices": {"exclusions": {"devices": [[1]]}},
-        "a number of 500 digits": {"figures": {"loss": 10**500}},
+        "a number of 500 digits": {"metrics": {"loss": 10**500}},
     }
     lines = {
         name: f"{json.dumps({**json.loads(LINE), **changes})}\n".encode()

@@ -93,4 +93,4 @@ def batch_progress(runs: int, quiet: bool) -> Iterator[BatchProgress]:
 def _text(clock: RoundClock, record: Record | None) -> str:
     if record is None:
         return "loading data and compiling …"
-    return f"{clock.text(record.rounds)}, {format_metrics(record.figures)}"
+    return f"{clock.text(record.rounds)}, {format_metrics(record.metrics)}"

@@ -144,7 +144,7 @@ def _axis(name: str) -> Axis:
 def _metrics(groups: Sequence[Group], requested: Sequence[str] | None) -> list[str]:
     """Return the metrics to draw: the requested ones, or the first common one."""
     metrics_of_runs = [
-        (group.label, list(run.records[-1].figures))
+        (group.label, list(run.records[-1].metrics))
         for group in groups
         for run in group.runs
         if run.records

@@ -32,7 +32,7 @@ def table(groups: Sequence[Group]) -> str:
         run  seeds  rounds  samples  sent  time
     """
     ends = [last_common(group) for group in groups]
-    names = list(dict.fromkeys(n for last in ends if last for n in last[0].figures))
+    names = list(dict.fromkeys(n for last in ends if last for n in last[0].metrics))
     failed = any(group.failed for group in groups)
     counts = ["seeds", *(["failed"] if failed else [])]
     rows = [
@@ -40,7 +40,7 @@ def table(groups: Sequence[Group]) -> str:
     ]
 
     def values(records: Sequence[Record]) -> list[str]:
-        columns = [[record.figures.get(name) for record in records] for name in names]
+        columns = [[record.metrics.get(name) for record in records] for name in names]
         return [*_costs(records), *map(_value, columns)]
 
     for group, last in zip(groups, ends, strict=True):

@@ -207,13 +207,13 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _reached(records: Sequence[Record], directory: Path) -> float:
     """Return the mean stationarity over all records of a run."""
-    if "hypergradient" not in records[-1].figures:
+    if "hypergradient" not in records[-1].metrics:
         raise ValueError(
             f"The stationarity of the run in {directory} was not measured. Run the "
             "experiment with --evaluation.stationarity, or give --reached ε."
         )
     return mean(
-        record.figures["hypergradient"] + record.figures["lower_error"]
+        record.metrics["hypergradient"] + record.metrics["lower_error"]
         for record in records
-        if "hypergradient" in record.figures
+        if "hypergradient" in record.metrics
     )

@@ -73,7 +73,7 @@ def _live(rounds: int, also: Mapping[str, str]) -> Iterator[Show]:
             nonlocal latest, metrics
             latest = finished, costs
             if record is not None:
-                metrics = record.figures
+                metrics = record.metrics
                 clock.start(finished)
 
         yield show
@@ -92,7 +92,7 @@ def _plain(rounds: int) -> Show:
         if time_now - printed_at < PLAIN_SECONDS and finished < rounds:
             return
         printed_at = time_now
-        metrics = format_metrics(record.figures)
+        metrics = format_metrics(record.metrics)
         print(
             f"round {clock.text(finished)} | {_format_costs(costs)} | {metrics}",
             file=sys.stderr,

@@ -133,8 +133,8 @@ def headline(experiment: Experiment, directory: Path) -> str:
 
 
 def _summary(records: Sequence[Record], baseline: Record | None) -> str:
-    first, last = records[0].figures, records[-1].figures
-    untuned = baseline.figures if baseline is not None else {}
+    first, last = records[0].metrics, records[-1].metrics
+    untuned = baseline.metrics if baseline is not None else {}
     changes = (
         f"{title_of(name)} {first.get(name, float('nan')):.4g} → {value:.4g}"
         + (f" (without tuning {untuned[name]:.4g})" if name in untuned else "")

@@ -49,7 +49,7 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
         >>> better(Best(0.5, 0, 0, 3.0, 0.0), record, 5, 2.0, 1.0).rounds
         0
     """
-    loss = record.figures.get(LOSS, inf)
+    loss = record.metrics.get(LOSS, inf)
     if not isfinite(loss) or loss >= best.loss:
         return best
     return Best(loss, record.rounds, int(step), x, y)

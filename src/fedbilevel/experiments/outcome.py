@@ -104,7 +104,7 @@ def outcome_of(
         ('worse than at the start: the validation loss was 0.5 and is 0.7; the lowest
           was 0.2, after 1 rounds.',)
     """
-    first, last = records[0].figures, records[-1].figures
+    first, last = records[0].metrics, records[-1].metrics
     change, reasons = _change(first.get(LOSS, nan), last.get(LOSS)), []
     not_finite = [
         title_of(name)
@@ -144,16 +144,16 @@ def _change(first: float, last: float | None) -> Change:
 
 
 def _losses(records: Sequence[Record]) -> str:
-    first, last = records[0].figures[LOSS], records[-1].figures[LOSS]
+    first, last = records[0].metrics[LOSS], records[-1].metrics[LOSS]
     best = min(records, key=_loss)
     text = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
-    if best.rounds > records[0].rounds and best.figures[LOSS] < min(first, last):
+    if best.rounds > records[0].rounds and best.metrics[LOSS] < min(first, last):
         return f"{text}; the lowest was {_loss(best):.4g}, after {best.rounds} rounds"
     return text
 
 
 def _loss(record: Record) -> float:
-    value = record.figures.get(LOSS, nan)
+    value = record.metrics.get(LOSS, nan)
     return value if isfinite(value) else float("inf")
 
 

@@ -151,7 +151,7 @@ def _draw(panel: "Axes", group: Group, axis: Axis, metric: str, color: str) -> N
     for run in group.failed:
         finite = thin(_finite(run, metric))
         costs = [axis.of(record) for record in finite]
-        values = [record.figures[metric] for record in finite]
+        values = [record.metrics[metric] for record in finite]
         panel.plot(costs, values, color=color, linestyle="--", linewidth=1)
 
 
@@ -165,12 +165,12 @@ def _draw_mean(
 ) -> None:
     # Seeds are averaged at common rounds; their other costs may differ.
     known = [
-        {record.rounds: record for record in run.records if metric in record.figures}
+        {record.rounds: record for record in run.records if metric in record.metrics}
         for run in runs
     ]
     common = thin(sorted(set.intersection(*map(set, known))))
     costs = np.array([[axis.of(run[n]) for n in common] for run in known])
-    values = np.array([[run[n].figures[metric] for n in common] for run in known])
+    values = np.array([[run[n].metrics[metric] for n in common] for run in known])
     mean_costs = costs.mean(axis=0)
     panel.plot(mean_costs, values.mean(axis=0), color=color, label=label)
     if len(runs) > 1:
@@ -191,14 +191,14 @@ def _fit(panel: "Axes", groups: Sequence[Group], metric: str) -> tuple[float, fl
     """
     runs = [run for group in groups for run in group.successful]
     failed = [run for group in groups for run in group.failed]
-    ends = [record.figures[metric] for run in failed for record in _finite(run, metric)]
+    ends = [record.metrics[metric] for run in failed for record in _finite(run, metric)]
     if not runs and spans_decades(np.array(ends)):
         panel.set_yscale("log")
     if not (runs and failed):
         return -np.inf, np.inf
     starts = [record for run in failed for record in _finite(run, metric)[:1]]
     records = [record for run in runs for record in run.records] + starts
-    values = np.array([r.figures[metric] for r in records if metric in r.figures])
+    values = np.array([r.metrics[metric] for r in records if metric in r.metrics])
     values = values[np.isfinite(values)]
     if not len(values):
         return -np.inf, np.inf
@@ -219,14 +219,14 @@ def _mark_ends(
     for run in group.failed:
         for record in _finite(run, metric)[-1:]:
             # A curve that leaves the panel is marked at its edge.
-            height = float(np.clip(record.figures[metric], *limits))
+            height = float(np.clip(record.metrics[metric], *limits))
             panel.plot(axis.of(record), height, "x", color=color, clip_on=False)
 
 
 def _finite(run: SeedRun, metric: str) -> list[Record]:
     """Return the records of a failed run before the first value that is not finite."""
-    known = (record for record in run.records if metric in record.figures)
-    return list(takewhile(lambda record: isfinite(record.figures[metric]), known))
+    known = (record for record in run.records if metric in record.metrics)
+    return list(takewhile(lambda record: isfinite(record.metrics[metric]), known))
 
 
 def _label(panels: Sequence["Axes"], axes: Sequence[Axis]) -> None:

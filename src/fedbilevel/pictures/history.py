@@ -28,19 +28,19 @@ def history_picture(
         >>> len(history_picture(records).figure.axes)
         2
     """
-    names = list(records[-1].figures)
+    names = list(records[-1].metrics)
     columns = len(names) if len(names) <= 4 else 3
     rows = -(-len(names) // columns)
     figure = blank(10.5 if columns > 2 else 3.5 * columns, 2.4 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, name in zip(panels, names, strict=False):
-        known = thin([record for record in records if name in record.figures])
-        values = np.array([record.figures[name] for record in known])
+        known = thin([record for record in records if name in record.metrics])
+        values = np.array([record.metrics[name] for record in known])
         marker = "." if len(known) <= MARKED else ""
         rounds = [record.rounds for record in known]
         panel.plot(rounds, values, marker=marker, markersize=4)
-        if baseline is not None and isfinite(baseline.figures.get(name, nan)):
-            panel.axhline(baseline.figures[name], color="0.4", linestyle="--")
+        if baseline is not None and isfinite(baseline.metrics.get(name, nan)):
+            panel.axhline(baseline.metrics[name], color="0.4", linestyle="--")
         panel.set_title(title_of(name), fontsize="medium")
         panel.set_xlabel("rounds")
         panel.grid(alpha=0.3)
@@ -54,7 +54,7 @@ def history_picture(
             " Dashed lines: baseline without tuning, after as many rounds on the same "
             "samples with x fixed at its initial value."
         )
-    return Picture("course", "Metrics by round", caption, figure)
+    return Picture("history", "Metrics by round", caption, figure)
 
 
 def spans_decades(values: np.ndarray) -> bool:

@@ -93,9 +93,9 @@ def _purpose(experiment: Experiment) -> str:
 def _metrics_table(records: Sequence[Record], baseline: Record | None) -> str:
     first, last = records[0], records[-1]
     begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
-    columns = {begin: first.figures}
+    columns = {begin: first.metrics}
     if baseline is not None:
-        columns["without tuning"] = baseline.figures
+        columns["without tuning"] = baseline.metrics
     heads = "".join(f"<td>{head}</td>" for head in columns)
     rows = [
         f"<tr><th>{html.escape(title_of(name))}</th>"
@@ -104,7 +104,7 @@ def _metrics_table(records: Sequence[Record], baseline: Record | None) -> str:
             for metrics in columns.values()
         )
         + f"<td><strong>{value:.4g}</strong></td></tr>"
-        for name, value in last.figures.items()
+        for name, value in last.metrics.items()
     ]
     return f"<thead><tr><td></td>{heads}<td>at the end</td></tr></thead>" + "".join(
         rows

@@ -48,4 +48,4 @@ def numbers(record: Record) -> dict[str, float]:
     costs = {
         f"spent/{name}": float(cost) for name, cost in record.costs._asdict().items()
     }
-    return {**record.figures, **costs, "spent/seconds": record.seconds}
+    return {**record.metrics, **costs, "spent/seconds": record.seconds}

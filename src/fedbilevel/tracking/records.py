@@ -32,7 +32,7 @@ class Record(NamedTuple):
         seconds: duration of the rounds, with compilation, without evaluations and
             pauses before resumptions.
         costs: total costs.
-        figures: metrics, by name.
+        metrics: metrics, by name.
         exclusions: number of exclusions of each device.
 
     Example:
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     rounds: int
     seconds: float
     costs: Costs
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     exclusions: Exclusions = Exclusions()
 
     @property
@@ -56,7 +56,7 @@ class Record(NamedTuple):
                 "rounds": self.rounds,
                 "seconds": round(self.seconds, 3),
                 **self.costs._asdict(),
-                "figures": dict(self.figures),
+                "metrics": dict(self.metrics),
                 **({"exclusions": excluded} if excluded else {}),
             }
         )
@@ -86,7 +86,7 @@ class Record(NamedTuple):
                 _count(content["rounds"]),
                 _number(content["seconds"], least=0.0),
                 costs,
-                {name: _number(value) for name, value in content["figures"].items()},
+                {name: _number(value) for name, value in content["metrics"].items()},
                 Exclusions(**counts, devices=excluded),
             )
         except (

@@ -106,7 +106,7 @@ def divergence(records: Sequence[Record]) -> Failure | None:
     if not records:
         return None
     last = records[-1]
-    for name, value in last.figures.items():
+    for name, value in last.metrics.items():
         if not isfinite(value):
             finite = _finite(records, name)
             if finite or name == LOSS:
@@ -136,14 +136,14 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
         return None
     # JSON may have 2 for a measured 2.0.
     before, after = (
-        float(record.figures.get(name, nan)) for record in (finite[0], records[-1])
+        float(record.metrics.get(name, nan)) for record in (finite[0], records[-1])
     )
     if not has_grown(before, after):
         return None
     small = [
         record
         for record in finite
-        if not has_grown(before, float(record.figures[name]))
+        if not has_grown(before, float(record.metrics[name]))
     ]
     reason = f"the {title_of(name)} grew from {before:.4g} to {after:.4g}"
     return Failure(small[-1].rounds, reason)
@@ -151,7 +151,7 @@ def growth(records: Sequence[Record], name: str) -> Failure | None:
 
 def _finite(records: Sequence[Record], name: str) -> list[Record]:
     """Return the records in which a metric is finite."""
-    return [record for record in records if isfinite(record.figures.get(name, nan))]
+    return [record for record in records if isfinite(record.metrics.get(name, nan))]
 
 
 @contextmanager

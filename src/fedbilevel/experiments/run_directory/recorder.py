@@ -22,7 +22,7 @@ class Recorder:
         >>> with Journal(Path(tempfile.mkdtemp()), first=0) as journal:
         ...     sent = []
         ...     recorder = Recorder(journal, sent.append, lambda x, y: {"loss": x + y})
-        ...     recorder.record(1, Costs(), 1.0, 2.0).figures
+        ...     recorder.record(1, Costs(), 1.0, 2.0).metrics
         {'loss': 3.0}
         >>> [record.rounds for record in sent]
         [1]
