@@ -145,7 +145,7 @@ def _project(sites: Sequence[str], port: int) -> dict[str, Any]:
             {"path": f"{builder}.workspace.WorkspaceBuilder"},
             {
                 "path": f"{builder}.static_file.StaticFileBuilder",
-                "args": {"config_directory": "config", "scheme": "grpc"},
+                "args": {"config_folder": "config", "scheme": "grpc"},
             },
             {"path": f"{builder}.cert.CertBuilder"},
             {"path": f"{builder}.signature.SignatureBuilder"},
