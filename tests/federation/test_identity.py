@@ -70,7 +70,7 @@ def attempt(kit: Path, name: str, change: str = "") -> Iterator[None]:
     """Start a site's process as its kit does, under a name."""
     program = [sys.executable, "-u", "-c", PROGRAM.format(change=change)]
     settings = ["secure_train=true", f"uid={name}", "org=rehearsal"]
-    settings.append("config_directory=config")
+    settings.append("config_folder=config")
     arguments = ["-m", str(kit), "-s", "fed_client.json", "--set", *settings]
     with (kit / "console.txt").open("wb") as console:
         process = subprocess.Popen(
