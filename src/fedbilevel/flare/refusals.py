@@ -11,11 +11,11 @@ NO_REPLY = f"{REFUSED}: no reply"
 
 CODE = "BYOC"
 """NVIDIA FLARE's name for a job that brings code."""
-NO_RIGHT = 'Ask their operators to allow it (docs/operations.md, "Who may do what").'
+NO_RIGHT = 'Ask their operators to allow it (docs/operations.md, "Permissions").'
 BROUGHT_CODE = (
     "The job contains its problem file. Ask the operators of the server and of all "
     "sites to review that file, and set local_code = true in [federation]: then the "
-    'job contains no code (docs/operations.md, "Code that was read first").'
+    'job contains no code (docs/operations.md, "Reviewed code").'
 )
 
 
@@ -68,8 +68,8 @@ def explain_refusals(
         >>> reason = "refused the job: not authorized"
         >>> explain_refusals({"west": reason}, ["west"], 1)
         'Fewer than quorum=1 sites accepted the job: west refused the job: not
-        authorized. Ask their operators to allow it (docs/operations.md, "Who may do
-        what").'
+        authorized. Ask their operators to allow it (docs/operations.md,
+        "Permissions").'
     """
     final = {
         site: reason
