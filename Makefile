@@ -55,7 +55,7 @@ nightly: lint data
 	$(PYTEST)
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Needs Chromium, and says so; DIRECTORY=... is where the pictures go.
 DIRECTORY ?= build/screenshots

@@ -88,7 +88,7 @@ MISTAKES = (
     # The file itself.
     Mistake("no such file", "run missing.toml", {}, ("missing.toml", "No such file")),
     Mistake("a directory", "run .", {}, ("directory",)),
-    of_file("no TOML", "rounds = = 3", "a.toml", "line 1"),
+    of_file("not valid TOML", "rounds = = 3", "a.toml", "line 1"),
     of_file("no algorithm", "rounds = 3", "algorithm", "missing"),
     of_file("an unknown key", "round = 3\n" + ALGORITHM, "line 1", "rounds?"),
     of_file("an unknown table", "[algoritm]\nname = 'x'", "line 1", "algorithm?"),
@@ -200,7 +200,7 @@ MISTAKES = (
         "1.5",
     ),
     of_file(
-        "noise in words", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", "'half'"
+        "noise in words", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", '"half"'
     ),
     of_file("a short tail", ALGORITHM + "[data]\nimbalance = 0.5", "imbalance", "0.5"),
     of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
@@ -220,7 +220,7 @@ MISTAKES = (
         ALGORITHM
         + '[problem]\nname = "LossTuning"\n[data]\ntrain_size = 8\nvalidation_size = 8',
         "label",
-        "every class needs one",
+        "No example has the label 3",
     ),
     # A custom problem.
     Mistake(
@@ -254,14 +254,14 @@ MISTAKES = (
         "an empty device",
         TASK + "make = task\ndef task():\n"
         "    return make(rows=np.zeros((0, 3), np.float32))",
-        "device 0",
+        "Device 0",
         "example",
     ),
     of_problem(
         "no device",
         TASK + "def task():\n"
         "    return Task(None, fb.InMemoryDevices([]), 0.0, 0.0, {})",
-        "no device",
+        "devices is empty",
     ),
     of_problem(
         "x of another structure",
@@ -353,7 +353,7 @@ MISTAKES = (
     after_run(
         "a damaged experiment file",
         "plot runs/done",
-        "no TOML",
+        "not valid TOML",
         before=damage_experiment,
     ),
     after_run(

@@ -50,5 +50,6 @@ def test_a_process_ends_with_the_code_and_nothing_but_the_message(tmp_path):
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "fedbilevel run: missing.toml cannot be read: No such file or directory.\n"
+        "fedbilevel run: missing.toml cannot be read: No such file or directory; give "
+        "the path of an experiment file, or write one with: fedbilevel new NAME.\n"
     )

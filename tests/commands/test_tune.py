@@ -80,7 +80,7 @@ def test_the_first_ctrl_c_ends_a_batch_and_prints_how_to_resume(tmp_path):
         env=ENVIRONMENT,
     ) as begun:
         assert begun.stderr is not None
-        assert "settings of Regularisation by FedBiO" in begun.stderr.readline()
+        assert "Tuning Regularisation by FedBiO" in begun.stderr.readline()
         begun.send_signal(signal.SIGINT)  # while it loads and compiles
         output = begun.stderr.read()
     assert begun.returncode == 130
@@ -169,7 +169,7 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
         '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\n'
     )
     result = fedbilevel(tmp_path, "tune steep.toml --trials 3 --seeds 1", code=2)
-    assert "all 3 settings diverged" in result.stderr
+    assert "All 3 settings diverged" in result.stderr
     assert "DebugSimulation" in result.stderr
 
 
@@ -184,7 +184,7 @@ def test_a_search_of_another_custom_problem_is_refused(tmp_path):
     fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1")
     problem.write_text(f"{problem.read_text()}\nOTHER = 1\n")
     result = fedbilevel(tmp_path, "tune mild.toml --trials 1 --seeds 1", code=2)
-    assert "holds another search: problem_file was" in result.stderr
+    assert "contains another search: problem_file was" in result.stderr
 
 
 STEEP = '''"""Finite at the start and nowhere else."""

@@ -645,7 +645,7 @@ def received() -> list[Case]:
 
         return damage
 
-    ask = "executed, and which you have neither run nor allowed as it is; read it, and"
+    ask = "neither run nor allowed in its current version. Read it, and add --trust"
     inside, beside = names("problem.py", "r/problem.py"), names("../x.py", "x.py")
     return [
         Case("received: plot", inside, ("plot", RUN), ask),

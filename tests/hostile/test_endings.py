@@ -105,8 +105,8 @@ def test_an_output_that_cannot_be_written_is_reported():
         )
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == (
-        "fedbilevel doctor: a file or the output of this command cannot be used: No "
-        "space left on device; free some room on that disk."
+        "fedbilevel doctor: A file or the output of this command cannot be used: No "
+        "space left on device. Free some space on that disk."
     )
 
 

@@ -307,7 +307,7 @@ def test_too_few_products_leave_it_unclear_and_enough_are_named():
         assert (actual.low, actual.high) == (0, np.inf)
         assert needed is not None
         assert needed > products
-        assert f"About {needed} Hessian products" in str(actual)
+        assert f"about {needed} Hessian products" in str(actual)
     assert needed is not None
     enough = Survey(products=needed)
     assert diagnose(**what, survey=enough).verdict is Verdict.HETEROGENEOUS

@@ -258,7 +258,7 @@ def test_a_new_run_in_the_same_directory_is_another_run(server, tmp_path):
 def test_trackers_that_have_begun_are_ended_where_another_cannot(server, tmp_path):
     trackers = [MLflow(server.uri, tmp_path), MLflow("http://127.0.0.1:1", tmp_path)]
     with (
-        pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1;"),
+        pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1\."),
         track(trackers, "halfway", {}),
     ):
         pass
