@@ -191,7 +191,7 @@ def test_the_doctor_tells_what_is_there(tmp_path):
     assert content["data"]["digits"] == "scikit-learn"
     output = fedbilevel(tmp_path, "doctor").stdout
     assert "JAX devices" in output
-    assert "data sets" in output
+    assert "Data sets" in output
 
 
 def test_seeds_are_compared_after_the_same_rounds(tmp_path):
