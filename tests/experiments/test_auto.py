@@ -11,8 +11,10 @@ from fedbilevel import AutoFedBiO, Costs, FedBiO, optax_optimiser
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
+from fedbilevel.experiments.measure import metrics_of
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Auto, Experiment
+from fedbilevel.experiments.schema.registry import find_type
 from fedbilevel.tracking.records import Journal, Record
 from tests.commands.typing_in import fedbilevel
 
@@ -104,7 +106,8 @@ def test_a_run_has_a_baseline_and_is_resumed_with_more_rounds(tmp_path):
     result = fedbilevel(tmp_path, "run first.toml --json")
     *_, end = (json.loads(line) for line in result.stdout.splitlines())
     assert end["baseline"]["rounds"] == 12
-    fedbilevel(tmp_path, "resume runs/first --rounds 16")
+    extended = fedbilevel(tmp_path, "resume runs/first --rounds 16")
+    assert "Rounds after these train y and leave x fixed" in extended.stderr
     saved = read_experiment(tmp_path / "runs" / "first" / "experiment.toml")
     # The rates are those of the initial run of 12 rounds.
     assert saved.algorithm == Auto(rounds=12)
@@ -137,3 +140,14 @@ def test_federate_resumes_with_more_rounds_at_the_rates_of_the_run(
         ValueError, match=r"was started with other values of algorithm\.rounds"
     ):
         federate_command.main([str(file), "--algorithm.rounds", "16"])
+
+
+def test_the_name_of_the_class_points_to_auto():
+    with pytest.raises(ValueError, match=r"selects by 'auto'.*write 'auto'"):
+        find_type("algorithm", "AutoFedBiO")
+
+
+def test_a_metric_that_fails_is_named():
+    measure = metrics_of({"margin": lambda x, y: x["missing"]})
+    with pytest.raises(ValueError, match=r"Metric 'margin' .* failed: KeyError"):
+        measure({"a": 1.0}, 2.0)

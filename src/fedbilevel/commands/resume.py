@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.consent import consent
 from fedbilevel.commands.run_monitor import conclude, follow
@@ -69,6 +70,14 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return conclude(directory, as_json=options.as_json)
+    algorithm = experiment.inner_algorithm
+    if isinstance(algorithm, AutoFedBiO) and experiment.rounds > algorithm.rounds:
+        print(
+            f"Warning: auto planned {algorithm.rounds} rounds. Rounds after these "
+            "train y and leave x fixed. To tune x for longer, start a new run with "
+            f"--rounds {experiment.rounds} and another --directory.",
+            file=sys.stderr,
+        )
     # A problem file named on the command line is the user's choice.
     is_override = experiment.problem != original.problem
     consent(experiment, directory, trust=options.trust or is_override)

@@ -90,11 +90,12 @@ def _describe(error: Exception) -> str:
     kind = type(error).__name__
     reason = first_line(error).rstrip(". ")
     traced = "Tracer" in kind or "Concretization" in kind
-    remedy = (
-        "Write the loss with jax.numpy, without NumPy, float() and if"
-        if traced
-        else "Let the loss accept arrays of these shapes"
-    )
+    if traced:
+        remedy = "Write the loss with jax.numpy, without NumPy, float() and if"
+    elif isinstance(error, TypeError | ValueError):
+        remedy = "Let the loss accept arrays of these shapes"
+    else:
+        remedy = "Correct the loss"
     return f"{kind}{': ' * bool(reason)}{reason}. {remedy}."
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.engines.loss_checks import NOT_FINITE
+from fedbilevel.error_text import first_line
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.reference import newton_reference
@@ -98,8 +99,22 @@ def metrics_of(
         {'sum': 3.0}
     """
     return lambda x, y: {
-        name: _number(name, metric(x, y)) for name, metric in metrics.items()
+        name: _measure(name, metric, x, y) for name, metric in metrics.items()
     }
+
+
+def _measure(name: str, metric: Metric, x: Upper, y: Lower) -> float:
+    try:
+        value = metric(x, y)
+    except (ArithmeticError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"Metric {name!r} of the task failed: {type(error).__name__}: "
+            f"{first_line(error).rstrip('. ')}. Correct the metric; for the "
+            "traceback, set FEDBILEVEL_DEBUG=1."
+        ) from error
+    return _number(name, value)
 
 
 def _number(name: str, value: Any) -> float:

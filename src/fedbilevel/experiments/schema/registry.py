@@ -147,6 +147,11 @@ def find_type(table: str, name: str) -> type:
     known = list_types(table)
     if name in known:
         return known[name]
+    if table == "algorithm" and name == AutoFedBiO.__name__:
+        raise ValueError(
+            f"name is {name!r}, which a file selects by {AUTO!r}, since its settings "
+            f"depend on the rounds of the run; write {AUTO!r}."
+        )
     if ":" not in name or table not in REQUIRED_METHODS:
         raise UnknownNameError(name, list(known))
     cls: type = import_object(name)
