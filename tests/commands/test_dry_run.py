@@ -41,3 +41,10 @@ def test_the_text_names_settings_costs_and_a_directory_in_use(
     assert "runs/quick (holds a run already)" in text
     assert "algorithm.learning_rate" in text
     assert "Dry run: no round was run and nothing was written." in text
+
+
+def test_more_participants_than_devices_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick.toml").write_text(QUICK)
+    assert main(["run", "quick.toml", "--participants", "99", "--dry-run"]) == 2
+    assert "participants is 99, but there are" in capsys.readouterr().err

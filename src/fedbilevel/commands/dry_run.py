@@ -28,7 +28,12 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
     """
     run = prepare_run(experiment)
     devices = run.devices.device_count
-    participants = min(experiment.participants or devices, devices)
+    participants = experiment.participants or devices
+    if participants > devices:
+        raise ValueError(
+            f"participants is {participants}, but there are {devices} devices. Give a "
+            f"number from 1 to {devices}."
+        )
     costs = predict_costs(
         run.problem,
         experiment.federated_algorithm,
