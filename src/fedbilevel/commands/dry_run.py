@@ -9,7 +9,7 @@ import numpy as np
 from fedbilevel.commands.formatting import format_number, format_table
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.files.write import settings_of
-from fedbilevel.experiments.run import prepare_run
+from fedbilevel.experiments.run import prepare_run, spec_of
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.tree import forms
@@ -29,20 +29,17 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
     run = prepare_run(experiment)
     devices = run.devices.device_count
     participants = experiment.participants or devices
-    if participants > devices:
-        raise ValueError(
-            f"participants is {participants}, but there are {devices} devices. Give a "
-            f"number from 1 to {devices}."
-        )
+    spec = spec_of(experiment, run)
     costs = predict_costs(
-        run.problem,
-        experiment.federated_algorithm,
-        run.devices,
-        run.x,
-        run.y,
-        rounds=experiment.rounds,
+        spec.problem,
+        spec.algorithm,
+        spec.devices,
+        spec.x,
+        spec.y,
+        rounds=spec.rounds,
         participants=participants,
     )
+    in_use = (directory / EXPERIMENT).exists()
     # `run` ignores the settings of a federation.
     settings = {
         name: value
@@ -53,7 +50,7 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
         facts = {
             "title": experiment.title,
             "directory": str(directory),
-            "directory_in_use": (directory / EXPERIMENT).exists(),
+            "directory_in_use": in_use,
             "rounds": experiment.rounds,
             "devices": devices,
             "participants": participants,
@@ -66,7 +63,7 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
         }
         print(json.dumps(facts, default=str))
         return 0
-    used = " (holds a run already)" if (directory / EXPERIMENT).exists() else ""
+    used = " (holds a run already)" if in_use else ""
     rows = [
         ("experiment", experiment.title),
         ("run directory", f"{directory}{used}"),

@@ -275,13 +275,21 @@ def _write_cause_of_bad_end(
 def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     """Return the specification of a run for the engine.
 
+    Raises:
+        ValueError: if there are fewer devices than participants.
+
     Example:
         >>> from fedbilevel import FedBiO
         >>> experiment = Experiment(FedBiO(0.1), participants=3)
         >>> spec_of(experiment, prepare_run(experiment)).participation
         UniformSample(devices=3)
     """
-    count = experiment.participants
+    count, devices = experiment.participants, prepared.devices.device_count
+    if count is not None and count > devices:
+        raise ValueError(
+            f"participants is {count}, but there are {devices} devices. Give a number "
+            f"from 1 to {devices}."
+        )
     return RunSpec(
         prepared.problem,
         experiment.federated_algorithm,
