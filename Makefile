@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Every worker collects all tests, which takes 20 s of a processor.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
-# Programs of tests start interpreters, which would compile every import anew.
+# Programs of tests start interpreters, which would compile every import again.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup newest-jax data quick lint check test coverage nightly docs screenshots bench \
@@ -57,7 +57,7 @@ nightly: lint data
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# Needs Chromium, and says so; DIRECTORY=... is where the pictures go.
+# Needs Chromium. DIRECTORY=... receives the pictures.
 DIRECTORY ?= build/screenshots
 
 screenshots: setup

@@ -118,14 +118,14 @@ class Method(NamedTuple):
         noise: noise of the gradients. Variance reduction needs more noise before it
             dominates the transient.
         mixing: α and β.
-        opening_batch_size: B.
+        initial_batch_size: B.
         powers: expected powers of samples (T up to Q) and of rounds.
     """
 
     law: ScalingLaw
     noise: float
     mixing: float
-    opening_batch_size: int
+    initial_batch_size: int
     powers: dict[str, float]
 
 
@@ -149,7 +149,7 @@ def anchor_of(setting: Setting, method: Method, rate: float, steps: int = 1) -> 
         upper_mixing=method.mixing,
         lower_mixing=method.mixing,
         terms=TERMS,
-        opening_batch_size=method.opening_batch_size,
+        initial_batch_size=method.initial_batch_size,
     )
 
 
@@ -351,7 +351,7 @@ def main() -> None:
             rows.append(
                 [
                     *(name, plan.accuracy, plan.local_steps, plan.learning_rate),
-                    *(plan.terms, plan.opening_batch_size, plan.steps),
+                    *(plan.terms, plan.initial_batch_size, plan.steps),
                     *(
                         round(np.exp(np.mean(np.log(taken[measure]))))
                         for measure in ("steps", *MEASURES)

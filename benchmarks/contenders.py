@@ -147,7 +147,7 @@ def local_bsgm(v: Values, of: Scale) -> LocalBSGM:
 def local_bsgvrm(v: Values, of: Scale) -> LocalBSGVRM:
     return LocalBSGVRM(
         hypergradient=series_of(v, of),
-        opening_batch_size=4 * of.batch_size,
+        initial_batch_size=4 * of.batch_size,
         **common(v, of),
         **momentum(v),
     )
@@ -171,7 +171,7 @@ def fedbio_acc(v: Values, of: Scale) -> FedBiOAcc:
     return FedBiOAcc(
         adjoint_rate=v["adjoint"] / of.curvature,
         adjoint_mixing=v["mixing"],
-        opening_batch_size=4 * of.batch_size,
+        initial_batch_size=4 * of.batch_size,
         **common(v, of),
         **momentum(v),
     )

@@ -30,7 +30,7 @@ class Settings(NamedTuple):
         terms: Q.
         lower_rounds: R, of FedNest and LFedNest.
         lower_steps: S, of FedNest and LFedNest.
-        opening_batch_size: B.
+        initial_batch_size: B.
     """
 
     local_steps: int
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     terms: int
     lower_rounds: int = 1
     lower_steps: int = 1
-    opening_batch_size: int = 1
+    initial_batch_size: int = 1
 
 
 class Size(NamedTuple):
@@ -154,8 +154,8 @@ def accelerated_opening(s: Settings, size: Size) -> RoundCosts:
     """Return the costs of FedBiOAcc's first round, with an initial estimate."""
     usual = adjoint(2, 4, 0)(s, size)
     return usual._replace(
-        upper_samples=usual.upper_samples + s.opening_batch_size,
-        lower_samples=usual.lower_samples + 3 * s.opening_batch_size,
+        upper_samples=usual.upper_samples + s.initial_batch_size,
+        lower_samples=usual.lower_samples + 3 * s.initial_batch_size,
     )
 
 
@@ -169,7 +169,7 @@ FORMULAS = {
         momentum, momentum_opening(lambda s: s.batch_size), holding(2, 2, 1)
     ),
     "LocalBSGVRM": Formula(
-        momentum, momentum_opening(lambda s: s.opening_batch_size), holding(2, 2, 1)
+        momentum, momentum_opening(lambda s: s.initial_batch_size), holding(2, 2, 1)
     ),
     "LFedNest": Formula(lfednest, lfednest, holding(1, 1, 1)),
     # The local y and the downlink, or the local x and the downlink.

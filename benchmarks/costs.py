@@ -56,7 +56,7 @@ SETTINGS = Settings(
     terms=3,
     lower_rounds=2,
     lower_steps=7,
-    opening_batch_size=6,
+    initial_batch_size=6,
 )
 ENROLLED, ACTIVE = 16, 8
 EXAMPLES = 32
@@ -68,7 +68,7 @@ def algorithms(s: Settings) -> dict[str, FederatedAlgorithm]:
     series = NeumannSeries(s.terms, 1e-3)
     steps: Any = {"local_steps": s.local_steps, "batch_size": s.batch_size}
     nested: Any = {"lower_rounds": s.lower_rounds, "lower_steps": s.lower_steps}
-    opening: Any = {"opening_batch_size": s.opening_batch_size}
+    opening: Any = {"initial_batch_size": s.initial_batch_size}
     return {
         "LocalBSGM": LocalBSGM(1e-3, series, **steps),
         "LocalBSGVRM": LocalBSGVRM(1e-3, series, **steps, **opening),
@@ -205,7 +205,7 @@ def count_operations(features: int, batch: int) -> list[Bound]:
 
 def print_extrapolation() -> None:
     """Print the costs by formula for phones, 1 % of which participate in a round."""
-    settings = Settings(local_steps=10, batch_size=16, terms=10, opening_batch_size=64)
+    settings = Settings(local_steps=10, batch_size=16, terms=10, initial_batch_size=64)
     minutes = 10
     rows = []
     for name in ("LocalBSGM", "LocalBSGVRM", "FedNest", "FedBiO"):

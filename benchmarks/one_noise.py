@@ -108,12 +108,12 @@ def algorithm_of(name: str, rate: float, weight: float) -> FederatedAlgorithm:
             return LocalBSGM(hypergradient=series, **mixed)
         case "LocalBSGVRM":
             return LocalBSGVRM(
-                hypergradient=series, **mixed, opening_batch_size=OPENING
+                hypergradient=series, **mixed, initial_batch_size=OPENING
             )
         case "FedBiO":
             return FedBiO(**shared)
         case _:
-            return FedBiOAcc(**mixed, adjoint_mixing=mixing, opening_batch_size=OPENING)
+            return FedBiOAcc(**mixed, adjoint_mixing=mixing, initial_batch_size=OPENING)
 
 
 def evaluations(name: str, devices: int, samples: float) -> float:

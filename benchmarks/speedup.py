@@ -58,13 +58,13 @@ class Method(NamedTuple):
         noise: noise of gradients in the noisy regime. Variance reduction needs more
             noise before it dominates the transient.
         mixing: α and β.
-        opening_batch_size: B.
+        initial_batch_size: B.
     """
 
     law: ScalingLaw
     noise: float
     mixing: float
-    opening_batch_size: int
+    initial_batch_size: int
 
     def factors(self, devices: int) -> Factors:
         """Return the factors of the settings for K devices."""
@@ -145,7 +145,7 @@ def plan_from(method: Method, devices: int, rate: float, threshold: float) -> Pl
         upper_mixing=method.mixing * factors.mixing,
         lower_mixing=method.mixing * factors.mixing,
         terms=TERMS,
-        opening_batch_size=ceil(method.opening_batch_size * factors.opening_batch_size),
+        initial_batch_size=ceil(method.initial_batch_size * factors.initial_batch_size),
     )
 
 

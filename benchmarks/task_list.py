@@ -12,7 +12,7 @@ from flwr_datasets.partitioner import DirichletPartitioner
 from benchmarks.fitting import softmax
 from fedbilevel import InMemoryDevices, datasets
 from fedbilevel.data.partitions import fill_empty_parts, partition, take
-from fedbilevel.datasets import Labelled
+from fedbilevel.datasets import LabelledData
 from fedbilevel.problems import (
     LabelledRows,
     Split,
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     make: Callable[[Split], Task]
     split: Split
     selection: LabelledRows
-    clean: Labelled | None
+    clean: LabelledData | None
     ridge: float
     upper_step: float
     partition: Partition
@@ -86,7 +86,7 @@ def cleaning(
     table = _first(table, count + validation)
     redrawn = redraw_labels(table.labels[:count], 0.5, classes, seed=1)
     training, clean = (
-        Labelled(table.features[:count], redrawn.labels),
+        LabelledData(table.features[:count], redrawn.labels),
         _first(table, count),
     )
     split, selection = _split(training, table, test, devices, partition, classes)
@@ -130,10 +130,10 @@ def newsgroups(partition: Partition, fast: bool) -> Case:
 def imbalance(partition: Partition, fast: bool) -> Case:
     table, test, classes = _shuffled(datasets.mnist())
     validation, devices = (200, 4) if fast else (1_000, 100)
-    held_out = Labelled(table.features[:validation], table.labels[:validation])
+    held_out = LabelledData(table.features[:validation], table.labels[:validation])
     rest = take(table, np.arange(validation, 3_000 if fast else 60_000))
     training = take(rest, long_tail(rest.labels, classes, ratio=100.0, seed=0))
-    joined = Labelled(
+    joined = LabelledData(
         *(np.concatenate([a, b]) for a, b in zip(training, held_out, strict=True))
     )
     split, selection = _split(training, joined, test, devices, partition, classes)
@@ -182,9 +182,9 @@ METRICS = {
 
 
 def _split(
-    training: Labelled,
-    table: Labelled,
-    test: Labelled,
+    training: LabelledData,
+    table: LabelledData,
+    test: LabelledData,
     devices: int,
     scheme: Partition,
     classes: int,
@@ -209,7 +209,7 @@ def _split(
             devices, "label", CONCENTRATION, min_partition_size=10, seed=3
         )
         rows = partition(partitioner, label=table.labels.astype(np.int64))
-    validation = Labelled(table.features[count:], table.labels[count:])
+    validation = LabelledData(table.features[count:], table.labels[count:])
     split = Split(
         training,
         validation,
@@ -221,10 +221,10 @@ def _split(
     return split, selection
 
 
-def _shuffled(source: datasets.DataSet) -> tuple[Labelled, Labelled, int]:
+def _shuffled(source: datasets.DataSet) -> tuple[LabelledData, LabelledData, int]:
     rows = np.random.default_rng(0).permutation(len(source.train.labels))
     return take(source.train, rows), source.test, source.classes
 
 
-def _first(table: Labelled, count: int) -> Labelled:
-    return Labelled(table.features[:count], table.labels[:count])
+def _first(table: LabelledData, count: int) -> LabelledData:
+    return LabelledData(table.features[:count], table.labels[:count])

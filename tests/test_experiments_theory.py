@@ -122,7 +122,7 @@ def test_settings_follow_the_number_of_devices():
     assert isinstance(four[1], LocalBSGVRM)
     assert four[1].upper_mixing == one[1].upper_mixing / 4
     assert four[1].lower_mixing == one[1].lower_mixing / 4
-    assert four[1].opening_batch_size == one[1].opening_batch_size / 4
+    assert four[1].initial_batch_size == one[1].initial_batch_size / 4
 
 
 def test_a_rate_is_admissible_if_a_fresh_sample_weighs_at_most_one():

@@ -1,4 +1,4 @@
-"""The figures of the command line in the documentation, made anew.
+"""The figures of the command line in the documentation, generated again.
 
     python -m tools.images
 

@@ -11,7 +11,7 @@ from .algorithms.local_bsgm import LocalBSGM
 from .algorithms.local_bsgvrm import LocalBSGVRM
 from .algorithms.protocol import FederatedAlgorithm, Phase, Upload
 from .algorithms.scaling import plan_from, rescale, with_plan
-from .algorithms.server_optimiser import ServerOptimised, with_server_optimiser
+from .algorithms.server_optimiser import WithServerOptimiser, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
 from .algorithms.transforms import Clip, Quantise, Transform, with_transforms
@@ -89,7 +89,6 @@ __all__ = [
     "Round",
     "Samples",
     "Schedule",
-    "ServerOptimised",
     "Setting",
     "Sharded",
     "ShroFBO",
@@ -105,6 +104,7 @@ __all__ = [
     "UniformSample",
     "Upload",
     "WarmStart",
+    "WithServerOptimiser",
     "best_round",
     "datasets",
     "metrics",

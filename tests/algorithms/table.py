@@ -48,7 +48,7 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
         **RATES,
         batch_size=2,
     ),
-    "LocalBSGVRM": lambda: LocalBSGVRM(0.2, SERIES, **RATES, opening_batch_size=4),
+    "LocalBSGVRM": lambda: LocalBSGVRM(0.2, SERIES, **RATES, initial_batch_size=4),
     "LocalBSGVRM, decaying, warm start": lambda: LocalBSGVRM(
         CubeRootDecay(0.3, plateau=3.0),
         SERIES,
@@ -58,7 +58,7 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     "FedNest": lambda: FedNest(
         0.2, SERIES, upper_rate=0.3, lower_rounds=2, lower_steps=2, local_steps=2
     ),
-    "FedNest, drawn products": lambda: FedNest(0.1, SERIES, drawn_products=True),
+    "FedNest, drawn products": lambda: FedNest(0.1, SERIES, random_truncation=True),
     "LFedNest": lambda: LFedNest(
         0.2, SERIES, upper_rate=0.3, lower_rounds=2, lower_steps=2, local_steps=2
     ),
@@ -68,7 +68,7 @@ ALGORITHMS: dict[str, Callable[[], FederatedAlgorithm]] = {
     ),
     "F2SA": lambda: F2SA(0.1, multiplier=5.0, upper_rate=0.3, local_steps=2),
     "FedBiOAcc": lambda: FedBiOAcc(
-        0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, opening_batch_size=4
+        0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, initial_batch_size=4
     ),
     "FedBiOAcc, private lower level": lambda: FedBiOAcc(
         0.2, 0.3, 0.5, 0.4, 2.0, 3.0, 4.0, local_steps=2, private_lower=True

@@ -124,7 +124,7 @@ def test_the_drawn_number_of_products_has_the_expectation_of_the_series():
             measure=lambda server: server.hypergradient,
         ).measurements[0, 0]
 
-    drawn = hypergradients(1000, drawn_products=True)
+    drawn = hypergradients(1000, random_truncation=True)
     error = drawn.std(axis=0) / np.sqrt(len(drawn))
     assert (error > 1e-4).all()
     difference = drawn.mean(axis=0) - hypergradients(1)[0]

@@ -20,7 +20,7 @@ SERIES = NeumannSeries(terms=6, scale=0.3)
     "tuned",
     [
         LocalBSGM(0.1, SERIES, upper_rate=3.0, local_steps=24, batch_size=5),
-        LocalBSGVRM(0.1, SERIES, upper_rate=3.0, local_steps=24, opening_batch_size=32),
+        LocalBSGVRM(0.1, SERIES, upper_rate=3.0, local_steps=24, initial_batch_size=32),
     ],
 )
 def test_a_plan_for_more_devices_and_the_same_accuracy_is_a_rescaling(tuned):

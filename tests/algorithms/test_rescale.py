@@ -27,7 +27,7 @@ SHORT = NeumannSeries(terms=1, scale=0.15)
 START = np.zeros(quadratic.X_SIZE), np.zeros(quadratic.Y_SIZE)
 BSGM = LocalBSGM(0.02, SERIES, 0.5, 0.7, 4.0, 5.0, local_steps=60, batch_size=3)
 BSGVRM = LocalBSGVRM(
-    0.02, SERIES, 0.5, 0.7, 4.0, 5.0, local_steps=60, opening_batch_size=50
+    0.02, SERIES, 0.5, 0.7, 4.0, 5.0, local_steps=60, initial_batch_size=50
 )
 
 
@@ -39,7 +39,7 @@ def test_at_the_same_accuracy_corollary_2_is_followed():
 def test_at_the_same_accuracy_corollary_4_is_followed():
     got = rescale(BSGVRM, devices_from=4, devices_to=12)
     assert got.learning_rate == 0.02 * 3
-    assert (got.local_steps, got.opening_batch_size) == (20, 17)
+    assert (got.local_steps, got.initial_batch_size) == (20, 17)
     assert np.isclose(got.upper_mixing, 4 / 3)
     assert np.isclose(got.lower_mixing, 5 / 3)
     unchanged = "hypergradient", "upper_rate", "lower_rate", "batch_size", "warm_start"
@@ -53,12 +53,12 @@ def test_at_the_same_steps_corollaries_1_and_3_are_followed():
     assert got.upper_mixing == 4.0
     reduced = rescale(BSGVRM, devices_from=4, devices_to=32, keeping=same_steps)
     assert np.isclose(reduced.learning_rate, 0.02 * 4)  # type: ignore[arg-type]
-    assert (reduced.local_steps, reduced.opening_batch_size) == (15, 13)
+    assert (reduced.local_steps, reduced.initial_batch_size) == (15, 13)
     assert reduced.upper_mixing == 0.5
 
 
 def test_there_and_back_is_the_same():
-    for algorithm in (BSGM, replace(BSGVRM, opening_batch_size=48)):
+    for algorithm in (BSGM, replace(BSGVRM, initial_batch_size=48)):
         wide = rescale(algorithm, devices_from=5, devices_to=20)
         back = rescale(wide, devices_from=20, devices_to=5)
         assert back == algorithm

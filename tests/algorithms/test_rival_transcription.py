@@ -167,7 +167,7 @@ def test_fedbio_acc_equals_its_transcription(private_lower):
         *mixing,
         adjoint_radius=radius,
         batch_size=BATCH,
-        opening_batch_size=OPENING_BATCH,
+        initial_batch_size=OPENING_BATCH,
         **settings,
     )
     assert_same_devices(algorithm, trace, private_lower)
@@ -210,20 +210,20 @@ NESTED: dict[str, Any] = {"lower_rounds": 2, "lower_steps": 2, "local_steps": 2}
 NESTED_RULES = Nested(SCALED.upper, SCALED.lower, THETA, TERMS, **NESTED)
 
 
-@pytest.mark.parametrize("drawn_products", [False, True])
-def test_fednest_equals_its_transcription(drawn_products):
+@pytest.mark.parametrize("random_truncation", [False, True])
+def test_fednest_equals_its_transcription(random_truncation):
     algorithm = FedNest(
         ETA,
         SERIES,
         RATES.upper,
         RATES.lower,
         batch_size=BATCH,
-        drawn_products=drawn_products,
+        random_truncation=random_truncation,
         **NESTED,
     )
     results = list(rounds_of(algorithm))
     products = None
-    if drawn_products:
+    if random_truncation:
         # The server draws N′ and stores it; another test covers its distribution.
         products = [int(result.server.products) for result in results]
         assert len(set(products)) > 1
@@ -234,7 +234,7 @@ def test_fednest_equals_its_transcription(drawn_products):
 
 
 def test_fednest_draws_its_products_by_the_seed_of_the_run():
-    algorithm = FedNest(ETA, SERIES, batch_size=BATCH, drawn_products=True)
+    algorithm = FedNest(ETA, SERIES, batch_size=BATCH, random_truncation=True)
 
     def products(seed):
         return [int(result.server.products) for result in rounds_of(algorithm, seed)]

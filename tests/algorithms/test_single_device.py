@@ -57,7 +57,7 @@ def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
         upper_mixing=c1,
         lower_mixing=c2,
         batch_size=BATCH,
-        opening_batch_size=OPENING,
+        initial_batch_size=OPENING,
     )
 
     def estimates(x, y, samples):

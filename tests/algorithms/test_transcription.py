@@ -57,7 +57,7 @@ def test_both_algorithms_equal_their_transcription(devices, local_steps, number,
     algorithm = (
         LocalBSGM(**settings)
         if number == 1
-        else LocalBSGVRM(**settings, opening_batch_size=OPENING_BATCH)
+        else LocalBSGVRM(**settings, initial_batch_size=OPENING_BATCH)
     )
     key = jax.random.key(SEED)
 

@@ -105,7 +105,7 @@ MISTAKES = (
         "an unknown setting", ALGORITHM + "upper_rat = 1.0", "line 4", "upper_rate?"
     ),
     of_file("no rate", '[algorithm]\nname = "FedBiO"', "learning_rate is missing"),
-    of_file("a rate in words", ALGORITHM.replace("0.1", '"fast"'), "line 3", '"fast"'),
+    of_file("a rate as text", ALGORITHM.replace("0.1", '"fast"'), "line 3", '"fast"'),
     of_file("a rate of true", ALGORITHM.replace("0.1", "true"), "line 3", "number"),
     of_file("no local steps", ALGORITHM + "local_steps = 0", "local_steps", "1"),
     of_file("half a step", ALGORITHM + "local_steps = 1.5", "line 4", "whole number"),
@@ -127,10 +127,10 @@ MISTAKES = (
         "scale",
     ),
     # The run.
-    of_file("rounds in words", 'rounds = "many"\n' + ALGORITHM, "line 1", '"many"'),
+    of_file("rounds as text", 'rounds = "many"\n' + ALGORITHM, "line 1", '"many"'),
     of_file("half a round", "rounds = 2.5\n" + ALGORITHM, "line 1", "whole number"),
     of_file("no rounds", "rounds = 0\n" + ALGORITHM + SMALL, "rounds", "at least 1"),
-    of_file("a seed in words", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
+    of_file("a seed as text", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
     of_file(
         "more participants than devices",
         "participants = 20\n" + ALGORITHM + SMALL,
@@ -179,7 +179,7 @@ MISTAKES = (
         "units",
     ),
     of_file(
-        "layers in words",
+        "layers as text",
         ALGORITHM + '[problem]\nname = "Representation"\nunits = ["big"]',
         "whole number",
     ),
@@ -200,7 +200,7 @@ MISTAKES = (
         "1.5",
     ),
     of_file(
-        "noise in words", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", '"half"'
+        "noise as text", ALGORITHM + '[data]\nlabel_noise = "half"', "line 5", '"half"'
     ),
     of_file("a short tail", ALGORITHM + "[data]\nimbalance = 0.5", "imbalance", "0.5"),
     of_file("no devices", ALGORITHM + "[partition]\ndevices = 0", "devices", "0"),
@@ -317,7 +317,7 @@ MISTAKES = (
     Mistake("an unknown command", "rum a.toml", {}, ("rum", "run")),
     Mistake("no command", "", {}, ("COMMAND",)),
     typed("an unknown option", "run a.toml --round 3", "--round"),
-    typed("an option in words", "run a.toml --rounds many", "many", "--rounds"),
+    typed("an option as text", "run a.toml --rounds many", "many", "--rounds"),
     typed("a type as an option", "run a.toml --algorithm.name FedBiO", "algorithm:"),
     typed("an unknown type", "run a.toml algorithm:FedBO", "did you mean FedBiO?"),
     typed("no such run", "resume nowhere", "nowhere", "fedbilevel run"),

@@ -60,7 +60,7 @@ for line in sys.stdin:
         code = 130
     else:
         print(json.dumps({"outcome": "good"}), flush=True)
-        print("device 1 was left out", file=sys.stderr)
+        print("device 1 is excluded", file=sys.stderr)
         with open(directory + "/metrics.jsonl", "w") as file:
             file.write(json.dumps(RECORD) + "\n")
         print(json.dumps(RECORD), flush=True)
@@ -102,7 +102,7 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     output = capsys.readouterr().err
     assert "Running fine-2.toml with seed 0" in output
     # Warnings of a run are prefixed by its name.
-    assert f"{tmp_path}/fine-1: device 1 was left out" in output
+    assert f"{tmp_path}/fine-1: device 1 is excluded" in output
     assert "outcome" not in output
     assert read_run_experiment(tmp_path / "fine-1") == jobs[0].experiment
 

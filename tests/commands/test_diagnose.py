@@ -84,7 +84,9 @@ def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
 
 
 def test_a_bar_grows_with_the_logarithm_of_the_residual():
-    line = line_of(DiagnosisProgress(Stage.OWN, 7, residual=1e-4, goal=1e-8), bar=True)
+    line = line_of(
+        DiagnosisProgress(Stage.LOCAL, 7, residual=1e-4, goal=1e-8), bar=True
+    )
     assert line.count("━") == line.count("╌") == 12
     assert "part 4 of 4, devices' local adjoints" in line
     result = DiagnosisProgress(Stage.LOWER, 7, residual=0.0, goal=1e-8)

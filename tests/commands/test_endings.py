@@ -11,8 +11,8 @@ from fedbilevel.experiments import causes
 
 pytestmark = pytest.mark.slow
 
-# Φ(x) = (x − 1)² with y*(x) = x. The lower loss of the last device has a curvature of
-# its own; while all have 2, steps on y beyond 1 diverge.
+# Φ(x) = (x − 1)² with y*(x) = x. The lower loss of the last device has a curvature that
+# a test chooses; while all have 2, steps on y beyond 1 diverge.
 PROBLEM = '''"""A scalar problem."""
 import jax.numpy as jnp
 import numpy as np

@@ -47,8 +47,8 @@ def test_a_run_without_a_terminal_prints_little_and_writes_all_files(tmp_path):
     assert [one["rounds"] for one in records] == [0, 4, 8, 12]
     assert records[0]["upper_samples"] == 0
     assert records[-1]["metrics"]["loss"] < records[0]["metrics"]["loss"]
-    with np.load(directory / "solution.npz") as learnt:
-        assert {name: learnt[name].shape for name in learnt} == {
+    with np.load(directory / "solution.npz") as solution:
+        assert {name: solution[name].shape for name in solution} == {
             "x": (64,),
             "y": (10, 64),
         }
@@ -101,8 +101,10 @@ def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
     for name in ("long", "whole"):
         directory = tmp_path / "runs" / name
         rows = measured(directory)
-        with np.load(directory / "solution.npz") as learnt:
-            results.append(([row["metrics"] for row in rows], learnt["x"], learnt["y"]))
+        with np.load(directory / "solution.npz") as solution:
+            results.append(
+                ([row["metrics"] for row in rows], solution["x"], solution["y"])
+            )
     assert len(results[0][0]) == 121
     for resumed, whole in zip(*results, strict=True):
         np.testing.assert_array_equal(resumed, whole)

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import fetch_data
 from fedbilevel.datasets.sources import File, Source, load
-from fedbilevel.datasets.table import DataSet, Labelled
+from fedbilevel.datasets.table import DataSet, LabelledData
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +29,7 @@ PACK = "import shutil, sys; shutil.copy(sys.argv[1], '.')"
 
 
 def load_tiny(directory):
-    part = Labelled(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
+    part = LabelledData(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
     return load(SOURCE, lambda contents: DataSet(part, part, 2), directory=directory)
 
 

@@ -16,7 +16,7 @@ from fedbilevel.deployment.site_files import write_site_files
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import CustomProblem, Experiment, FederationSettings
-from fedbilevel.federation import REHEARSAL, Cause, Failure
+from fedbilevel.federation import REHEARSAL, Failure, FailureCause
 from fedbilevel.federation.transport import ENROL
 from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.kits import review
@@ -87,7 +87,7 @@ def test_an_unknown_file_is_refused_with_its_digest_and_a_cure(
     reply = answer(ENROL)
     assert isinstance(reply, str)
     failure = Failure.decode(reply)
-    assert failure.cause is Cause.UNABLE
+    assert failure.cause is FailureCause.UNABLE
     assert failure.reason.startswith("could not begin: the problem file hospitals.py")
     assert digest_of(file) in failure.reason
     assert not (tmp_path / "executed").exists()

@@ -135,7 +135,7 @@ def test_a_site_refuses_to_enrol_and_names_the_setting(kit):
     prepare(kit, lenient)
     assert enrolment(kit, SMALL) == (
         "could not begin: the algorithm draws batches of 1, but the site's rules "
-        "require at least 128. Set batch_size (and opening_batch_size, if there is "
+        "require at least 128. Set batch_size (and initial_batch_size, if there is "
         "one) of [algorithm] to 128 or more, or ask the site's operator to lower "
         "smallest_batch in local/site_rules.toml"
     )

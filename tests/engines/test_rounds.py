@@ -39,7 +39,7 @@ WITH_WARM_START = LocalBSGVRM(
     0.1,
     SERIES,
     local_steps=2,
-    opening_batch_size=5,
+    initial_batch_size=5,
     warm_start=WarmStart(learning_rate=0.1, exchanges=2, local_steps=3),
 )
 
@@ -59,7 +59,7 @@ def predicted(algorithm, rounds):
 def test_samples_are_those_that_the_algorithm_states():
     # Per step and device: 1 upper batch; ζ, ζ_0 and ζ_1 … ζ_3 of the lower set.
     algorithm = LocalBSGVRM(
-        0.1, SERIES, local_steps=2, batch_size=3, opening_batch_size=7
+        0.1, SERIES, local_steps=2, batch_size=3, initial_batch_size=7
     )
     first, second = (predicted(algorithm, rounds) for rounds in (1, 2))
     assert first.upper_samples == 4 * (7 + 2 * 3)

@@ -88,7 +88,7 @@ quadratic = random_quadratic(devices=4, upper_size=10, lower_size=10)
 task = quadratic_task(quadratic, examples=64, noise=1.0, curvature_noise=0.1)
 start = task.problem, task.devices, task.x, task.y
 settings = [
-    LocalBSGVRM(rate, NeumannSeries(4, 0.1), opening_batch_size=64)
+    LocalBSGVRM(rate, NeumannSeries(4, 0.1), initial_batch_size=64)
     for rate in (0.02, 0.05, 0.1, 0.2)
 ]
 problem, *rest = start

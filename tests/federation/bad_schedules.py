@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbilevel import Limits
-from fedbilevel.federation import Cause, Failure, Reply, Site
+from fedbilevel.federation import Failure, FailureCause, Reply, Site
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.flare.message_limits import message_limit
 from tests.federation.no_enrolment import NoEnrolment
@@ -221,7 +221,7 @@ class BadSites(NoEnrolment):
         if self._gone[name]:
             deeds.setdefault(name, "is gone")
             if draw.random() < 0.5:  # The transport may or may not report it.
-                ended = Failure(Cause.FAILED, "its worker process ended")
+                ended = Failure(FailureCause.FAILED, "its worker process ended")
                 self._under_way.send(0.0, Reply(name, failure=ended))
             return
         honest = Answer.decode(self._sites[name].answer(message))

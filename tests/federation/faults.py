@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation import Cause, Failure, Reply
+from fedbilevel.federation import Failure, FailureCause, Reply
 from fedbilevel.federation.messages import Answer
 from fedbilevel.federation.wire_format import encode
 
@@ -54,12 +54,14 @@ def duplicated_later(reply: Reply, generator: np.random.Generator) -> Fate:
 
 
 def failed(reply: Reply, generator: np.random.Generator) -> Fate:
-    fails = Reply(reply.device, failure=Failure(Cause.FAILED, "ran out of memory"))
+    fails = Reply(
+        reply.device, failure=Failure(FailureCause.FAILED, "ran out of memory")
+    )
     return Fate((fails,), counts=False, reason="ran out of memory")
 
 
 def failed_at_first(reply: Reply, generator: np.random.Generator) -> Fate:
-    starting = Failure(Cause.UNREACHED, "is starting")
+    starting = Failure(FailureCause.UNREACHED, "is starting")
     return Fate((Reply(reply.device, failure=starting), reply), counts=True)
 
 

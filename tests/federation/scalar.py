@@ -44,7 +44,7 @@ HONEST = np.array([X, COUPLING * X, COUPLING * X - TARGET])
 Q = COUPLING ** (2 / 3)
 WIDTHS = np.array([1.0, COUPLING / Q, COUPLING / Q**2])
 """In these units of x, y and z, errors shrink together: see test_bad_schedules."""
-SIZE, SIZE_LIMIT, CLAIMED = 8, 9, 2**31 - 1
+SIZE, SIZE_LIMIT, FALSE_SIZE = 8, 9, 2**31 - 1
 """Examples of a site, the size limit, and the number that a lying site reports."""
 
 
@@ -122,7 +122,7 @@ def carried_out(
 ) -> Outcome:
     """Run the federation with all sites, some of which report too large sizes."""
     enrolments = {
-        who: site.enrolment._replace(lower_size=CLAIMED)
+        who: site.enrolment._replace(lower_size=FALSE_SIZE)
         if who in liars
         else site.enrolment
         for who, site in sites().items()

@@ -11,9 +11,9 @@ import pytest
 from fedbilevel import Limits, UniformSample, run
 from fedbilevel.engines.limits import NO_LIMITS
 from fedbilevel.federation import (
-    Cause,
     Exchange,
     Failure,
+    FailureCause,
     Federation,
     NoQuorumError,
     Reply,
@@ -140,7 +140,7 @@ def test_skipped_devices_are_contacted_before_an_exchange_fails():
             if len(records) < 2 and reply.device == "site-3":
                 continue
             if len(records) == 2 and reply.device == "site-0":
-                failure = Failure(Cause.FAILED, "ran out of memory")
+                failure = Failure(FailureCause.FAILED, "ran out of memory")
                 reply = Reply("site-0", failure=failure)
             yield reply
 

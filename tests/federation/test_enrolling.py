@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedbilevel import LocalExamples
-from fedbilevel.federation import Cause, Enrolment, Failure, Reply, enrol
+from fedbilevel.federation import Enrolment, Failure, FailureCause, Reply, enrol
 
 SITES = "east", "north", "west"
 HELD = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
 FITS = Enrolment.of(HELD).encode()
 OTHERS = Enrolment.of(HELD._replace(lower=np.ones((8, 5)))).encode()
 REFUSAL = Failure(
-    Cause.UNABLE, "could not begin: the algorithm draws batches of 1"
+    FailureCause.UNABLE, "could not begin: the algorithm draws batches of 1"
 ).encode()
 
 
@@ -85,17 +85,21 @@ def test_an_enrolment_that_is_too_long_is_refused(tmp_path):
 
 
 def test_who_is_away_is_named_and_one_that_was_killed_stops_nobody(tmp_path):
-    killed = Failure(Cause.FAILED, "could not answer: the computation was killed")
+    killed = Failure(
+        FailureCause.FAILED, "could not answer: the computation was killed"
+    )
     job(tmp_path, dict.fromkeys(SITES, FITS))
     _, absent = job(tmp_path, {"north": FITS, "west": killed.encode()})
     # West may be back in an exchange; east never answered.
     assert absent == {"east": "did not enrol in 9 seconds"}
 
 
-@pytest.mark.parametrize("cause", [Cause.LATE, Cause.NOT_AWAITED, Cause.UNREACHED])
+@pytest.mark.parametrize(
+    "cause", [FailureCause.LATE, FailureCause.NOT_AWAITED, FailureCause.UNREACHED]
+)
 def test_a_site_cannot_report_the_servers_causes(cause):
     reply = Failure.decode(Failure(cause, "so it claims").encode())
-    assert reply == Failure(Cause.FAILED, "so it claims")
+    assert reply == Failure(FailureCause.FAILED, "so it claims")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_a_site_cannot_report_the_servers_causes(cause):
         ('["failed"]', "['failed']"),
         ('Site "west": gone', "Site 'west': gone"),
     ],
-    ids=["half a character", "long", "deep", "no words", "one part", "quotes"],
+    ids=["half a character", "long", "deep", "no text", "one part", "quotes"],
 )
 def test_the_reason_of_a_failure_is_short_and_printable(sent, text):
     failure = Failure.decode(sent)

@@ -144,12 +144,15 @@ def last_of(directory: Path) -> Record:
 @pytest.mark.nightly
 def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(commands):
     assert commands.code == 130
-    assert "stopping after this round; once more to stop now" in commands.interrupted
     assert (
-        f"stopped after {len(commands.before)} of {ROUNDS} rounds"
+        "Stopping after this round; press Ctrl-C again to stop now"
         in commands.interrupted
     )
-    assert "the same command goes on" in commands.interrupted
+    assert (
+        f"Stopped after {len(commands.before)} of {ROUNDS} rounds"
+        in commands.interrupted
+    )
+    assert "The same command resumes the run" in commands.interrupted
     assert commands.left == []
 
 
@@ -238,7 +241,7 @@ def test_other_settings_are_another_run(commands, capsys):
 @pytest.mark.nightly
 def test_a_federated_run_is_not_resumed_as_a_simulation(commands, capsys):
     assert main(["resume", str(commands.directory)]) == 2
-    assert "is one across sites; go on with it" in capsys.readouterr().err
+    assert "is the run directory of a federation" in capsys.readouterr().err
 
 
 def test_a_quorum_above_the_number_of_sites_is_refused(tmp_path, capsys):

@@ -150,7 +150,10 @@ def test_a_killed_worker_leaves_the_job_to_the_others_until_it_is_let_back(live)
         exchange["excluded"].get("east") for exchange in live.exchanges()[begun:]
     ]
     assert "its worker process ended" in reasons
-    assert "east: its worker process ended; suspended for 30 s" in live.command.output
+    assert (
+        "east: its worker process ended; suspended for 30 seconds"
+        in live.command.output
+    )
     assert "east can participate again" in live.command.output
 
 

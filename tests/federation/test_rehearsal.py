@@ -206,7 +206,7 @@ def test_an_interrupted_rehearsal_leaves_no_process(tmp_path):
 import signal, time
 from pathlib import Path
 from fedbilevel.flare.rehearsals import rehearsal
-# Whoever runs the tests in the background of a shell has it ignored.
+# A user who runs the tests in the background of a shell has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with rehearsal(Path({str(tmp_path)!r}), ["site-1"]):
     time.sleep(600)

@@ -617,7 +617,7 @@ def problems() -> list[Case]:
         problem(
             "an exit of generators", "raise GeneratorExit", "line 1: GeneratorExit"
         ),
-        problem("no words", silent, "Silent: no message, because its __str__ fails"),
+        problem("no message", silent, "Silent: no message, because its __str__ fails"),
         problem("endless recursion", "def f(): f()\nf()", "RecursionError"),
         problem("no memory", "raise MemoryError", "line 1: MemoryError"),
         problem(

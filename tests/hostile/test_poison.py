@@ -37,13 +37,13 @@ def loss(x, y, batch):
 
 
 @pytest.mark.parametrize(
-    ("claimed", "counts"),
+    ("steps", "counts"),
     [(0.0, 0.0), (1.0, 1.0), (3.0, 3.0), (9e5, 3.0), (-9e5, 0.0), (np.nan, np.nan)],
 )
-def test_a_device_cannot_claim_more_steps_than_there_are(claimed, counts):
+def test_a_device_cannot_claim_more_steps_than_there_are(steps, counts):
     (phase,) = ShroFBO(0.1, local_steps=3).phases(BilevelProblem(loss, loss))
     share = tuple(np.ones(2) for _ in range(3))
-    received, weight = phase.decode_upload(Upload(share, np.array(claimed)), None)
+    received, weight = phase.decode_upload(Upload(share, np.array(steps)), None)
     np.testing.assert_allclose(weight, counts, rtol=1e-5)
     np.testing.assert_array_equal(received, share)
 

@@ -51,7 +51,7 @@ BSGVRM = fixed(
     theory.local_bsgvrm_ceilings(
         ASSUMPTIONS, SERIES, **MIXING, local_steps=P, devices=K
     ),
-    opening_batch_size=B,
+    initial_batch_size=B,
 )
 DECAY: dict[str, Any] = {
     "upper_rate": 1e-7,
@@ -59,7 +59,7 @@ DECAY: dict[str, Any] = {
     "local_steps": P,
     "devices": K,
     "steps": T,
-    "opening_batch_size": B,
+    "initial_batch_size": B,
 }
 BOUNDS: dict[str, Any] = {
     "Theorem 1": (theory.local_bsgm_bound, BSGM),
@@ -197,8 +197,8 @@ DRIFT = "upper_drift", "lower_drift"
         ("Theorem 1", "devices", dict.fromkeys(NOISE, -1)),
         ("Theorem 2", "steps", dict.fromkeys(FADING, -1)),
         ("Theorem 2", "local_steps", dict.fromkeys(DRIFT, 2)),
-        ("Theorem 2", "opening_batch_size", dict.fromkeys(FADING[2:], -1)),
-        ("Theorem 3", "opening_batch_size", dict.fromkeys(FADING[2:], -1)),
+        ("Theorem 2", "initial_batch_size", dict.fromkeys(FADING[2:], -1)),
+        ("Theorem 3", "initial_batch_size", dict.fromkeys(FADING[2:], -1)),
     ],
 )
 def test_a_term_follows_its_settings_and_no_other_does(theorem, setting, powers):

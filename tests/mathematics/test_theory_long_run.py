@@ -147,7 +147,7 @@ def test_corrected_theorem_1_lies_above_the_long_run(mixing, slowness, devices, 
 def test_theorem_2_has_the_right_term_and_lies_above_the_long_run(mixing, slowness, p):
     true, options = compare(2, mixing=mixing, slowness=slowness, devices=16, p=p)
     bound = theory.local_bsgvrm_bound(
-        ASSUMPTIONS, SERIES, AT_SOLUTION, **options, opening_batch_size=1
+        ASSUMPTIONS, SERIES, AT_SOLUTION, **options, initial_batch_size=1
     )
     assert true < bound.total
     # At this rate, a bound with σ² instead of G² would be below the exact value.
@@ -203,7 +203,7 @@ def test_printed_theorem_3_is_no_bound_and_the_corrected_one_is():
             local_steps=p,
             devices=devices,
             steps=int(steps),
-            opening_batch_size=10**9,
+            initial_batch_size=10**9,
             as_printed=as_printed,
         ).total
         for as_printed in (True, False)

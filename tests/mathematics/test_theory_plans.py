@@ -39,7 +39,7 @@ ANCHORS = {
         upper_mixing=1.0,
         lower_mixing=2.0,
         terms=10,
-        opening_batch_size=10**8,
+        initial_batch_size=10**8,
         **COUNTS,
     ),
     "LocalBSGVRM, decaying": Plan(
@@ -49,7 +49,7 @@ ANCHORS = {
         upper_mixing=1.0,
         lower_mixing=2.0,
         terms=10,
-        opening_batch_size=10**8,
+        initial_batch_size=10**8,
         **COUNTS,
     ),
 }
@@ -67,7 +67,7 @@ def settings(plan: Plan) -> np.ndarray:
             *map(float, rates),
             plan.upper_mixing,
             plan.lower_mixing,
-            plan.opening_batch_size,
+            plan.initial_batch_size,
         ]
     )
 
@@ -175,7 +175,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
     devices, opening = {}, {}
     if name == "LocalBSGVRM":
         ceilings, bound = theory.local_bsgvrm_ceilings, theory.local_bsgvrm_bound
-        devices, opening = {"devices": 4}, {"opening_batch_size": 10**6}
+        devices, opening = {"devices": 4}, {"initial_batch_size": 10**6}
     allowed = ceilings(assumptions, series, **mixing, local_steps=1000, **devices)
 
     def terms(plan: Plan) -> theory.Bound:
@@ -224,7 +224,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_rounds_and_samples_are_those_that_a_run_counts(make):
-    extra = {"opening_batch_size": 7} if make is LocalBSGVRM else {}
+    extra = {"initial_batch_size": 7} if make is LocalBSGVRM else {}
     law = LOCAL_BSGVRM_LAW if make is LocalBSGVRM else LOCAL_BSGM_LAW
     shared: dict[str, Any] = {
         "learning_rate": 0.1,

@@ -25,7 +25,7 @@ class Case(NamedTuple):
     lower_rate: float
     local_steps: int = 2
     devices: int = 1
-    opening_batch_size: int = 1000
+    initial_batch_size: int = 1000
 
     @property
     def assumptions(self) -> Assumptions:
@@ -51,7 +51,7 @@ class Case(NamedTuple):
             local_steps=self.local_steps,
             devices=self.devices,
             steps=int(self.steps),
-            opening_batch_size=self.opening_batch_size,
+            initial_batch_size=self.initial_batch_size,
             as_printed=as_printed,
         )
 
@@ -77,7 +77,7 @@ def from_the_opening(case: Case) -> float:
     Later noise has mean 0 and is independent, so it can only make E x² larger.
     """
     a, r = speeds(case)
-    variance = case.l0**2 / 4 / (case.devices * case.opening_batch_size)
+    variance = case.l0**2 / 4 / (case.devices * case.initial_batch_size)
 
     def integral(rate: float) -> float:
         return -expm1(-rate * case.steps) / rate
@@ -101,7 +101,7 @@ def test_the_printed_bound_lies_below_a_run_from_the_edge(case, expected):
 
 
 def test_the_printed_opening_lies_below_a_run_from_a_noisy_opening():
-    case = Case(1e18, 6e-17, 4e30, 5, 1.4e-4, devices=2 * 10**6, opening_batch_size=1)
+    case = Case(1e18, 6e-17, 4e30, 5, 1.4e-4, devices=2 * 10**6, initial_batch_size=1)
     true, corrected = from_the_opening(case), case.bound(0.0)
     printed = case.bound(0.0, as_printed=True).upper_opening
     # The other terms are corrected, so only the opening is too small.
@@ -122,7 +122,7 @@ def test_no_closed_form_lies_above_the_corrected_bound(seed):
             lower_rate=15 / 1174 * 10.0 ** generator.uniform(-6, 0),
             local_steps=int(generator.integers(2, 20)),
             devices=int(10.0 ** generator.uniform(0, 9)),
-            opening_batch_size=int(10.0 ** generator.uniform(0, 6)),
+            initial_batch_size=int(10.0 ** generator.uniform(0, 6)),
         )
         a, r = speeds(case)
         case = case._replace(steps=10.0 ** generator.uniform(-1.5, 4) / min(a, r))

@@ -19,9 +19,9 @@ from fedbilevel.federation import (
 )
 from fedbilevel.federation.in_process import InProcess
 from fedbilevel.metrics import (
-    Cause,
     Diagnosis,
     DiagnosisProgress,
+    ObstacleCause,
     Stage,
     Survey,
     Verdict,
@@ -153,7 +153,7 @@ def test_the_distance_is_that_of_the_closed_form_and_progress_is_reported():
     assert exchanges[-1] == actual.costs.exchanges
     last = {progress.stage: progress for progress in seen}
     assert last[Stage.LOWER].residual <= last[Stage.LOWER].goal
-    assert last[Stage.OWN].residual <= last[Stage.OWN].goal
+    assert last[Stage.LOCAL].residual <= last[Stage.LOCAL].goal
 
 
 def test_a_homogeneous_federation_passes():
@@ -190,7 +190,7 @@ def test_short_series_agree_where_nothing_is_homogeneous():
     actual = diagnose(**conditioned(*parts))
     np.testing.assert_allclose(actual.distance, truth, rtol=1e-9)
     assert actual.verdict is Verdict.HETEROGENEOUS
-    assert max(actual.residual, actual.own_residual) < 1e-8
+    assert max(actual.residual, actual.local_residual) < 1e-8
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_the_error_of_the_lower_solution_is_part_of_the_limits(
         # ∇y f vanishes in the second entry, up to the error of y.
         assert actual.verdict is Verdict.UNCLEAR
         assert actual.obstacle is not None
-        assert actual.obstacle.cause is Cause.REMAINDER
+        assert actual.obstacle.cause is ObstacleCause.REMAINDER
         assert actual.obstacle.stage is Stage.LOWER
         assert "The error of y*(x) is too large" in str(actual)
 
@@ -297,12 +297,12 @@ def test_too_few_products_leave_it_unclear_and_enough_are_named():
     coupling = np.random.default_rng(3).normal(size=(SIZE, 3))
     # x = 0, so that y*(x) = 0 is found at once.
     what = conditioned(matrices, [coupling] * 2, np.ones((2, SIZE)), np.zeros(3))
-    for products, stage in ((3, Stage.CURVATURE), (8, Stage.OWN)):
+    for products, stage in ((3, Stage.CURVATURE), (8, Stage.LOCAL)):
         actual = diagnose(**what, survey=Survey(products=products))
         assert actual.verdict is Verdict.UNCLEAR
         assert actual.obstacle is not None
         needed = actual.obstacle.needed
-        assert actual.obstacle.cause is Cause.NOT_CONVERGED
+        assert actual.obstacle.cause is ObstacleCause.NOT_CONVERGED
         assert actual.obstacle.stage is stage
         assert (actual.low, actual.high) == (0, np.inf)
         assert needed is not None
@@ -317,7 +317,7 @@ def test_too_few_products_leave_it_unclear_and_enough_are_named():
     ("curvatures", "stage"),
     [
         ((-0.5, -0.5), Stage.CURVATURE),  # no device has a minimum
-        ((1.0, -0.5), Stage.OWN),  # their mean has one
+        ((1.0, -0.5), Stage.LOCAL),  # their mean has one
     ],
 )
 def test_negative_curvature_is_named(curvatures, stage):
@@ -329,12 +329,12 @@ def test_negative_curvature_is_named(curvatures, stage):
     assert actual.verdict is Verdict.UNCLEAR
     assert actual.obstacle is not None
     assert actual.obstacle.curvature is not None
-    assert actual.obstacle.cause is Cause.NEGATIVE_CURVATURE
+    assert actual.obstacle.cause is ObstacleCause.NEGATIVE_CURVATURE
     assert actual.obstacle.stage is stage
     assert -0.5 <= actual.obstacle.curvature < 0
     assert "curvature along a direction is -0" in str(actual)
     assert "Add a penalty on y to lower_loss" in str(actual)
-    assert ("50% of the devices" in str(actual)) == (stage is Stage.OWN)
+    assert ("50% of the devices" in str(actual)) == (stage is Stage.LOCAL)
 
 
 def test_the_lower_problem_is_solved_where_it_is_not_quadratic():

@@ -1,6 +1,6 @@
 """A plug-in's algorithm, problem and server optimiser run like the library's own.
 
-From a TOML file, by the command line with options of their own, and in a federation
+From a TOML file, by the command line with custom options, and in a federation
 whose sites are in one process.
 """
 

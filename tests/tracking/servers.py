@@ -23,7 +23,7 @@ ENVIRONMENT = {
 
 
 class Server:
-    """`mlflow server` on a port of its own, with all its processes in one group."""
+    """`mlflow server` on a separate port, with all its processes in one group."""
 
     def __init__(self, directory: Path, like: "Server | None" = None) -> None:
         """Start a server; a database is copied, since creating one takes seconds."""

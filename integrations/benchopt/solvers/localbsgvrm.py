@@ -102,7 +102,7 @@ class Solver(BaseSolver):
             lower_mixing=self.forget / self.step_size**2,
             local_steps=self.local_steps,
             batch_size=self.batch_size,
-            opening_batch_size=self.batch_size,
+            initial_batch_size=self.batch_size,
         )
         self.start = outer_var0, inner_var0
         # Compile the first and a later round before the timing starts.

@@ -99,7 +99,7 @@ class FedBiOAcc:
         adjoint_radius: r, radius of the ball for z.
         local_steps: I, steps between two exchanges.
         batch_size: examples in each of the four batches of a step.
-        opening_batch_size: examples in each batch of the first estimates.
+        initial_batch_size: examples in each batch of the first estimates.
         private_lower: keep y, z and their estimates on the device, as in `FedBiO`.
 
     References:
@@ -117,7 +117,7 @@ class FedBiOAcc:
     adjoint_radius: Rate | None = None
     local_steps: Count = 1
     batch_size: Count = 1
-    opening_batch_size: Count = 1
+    initial_batch_size: Count = 1
     private_lower: Switch = False
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class FedBiOAcc:
             downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
         ) -> _Work:
             work: _Work = phase.start(downlink, private, data, key)
-            samples = draw_samples(data, key, self.opening_batch_size)
+            samples = draw_samples(data, key, self.initial_batch_size)
             along = directions(problem, work.point, samples)
             return work._replace(along=along, fresh=jnp.ones_like(work.fresh))
 

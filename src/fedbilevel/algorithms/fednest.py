@@ -32,7 +32,7 @@ class FedNestState(NamedTuple):
         lower_gradient: q, the mean ∇y g at (x, y).
         power: (I − θH̄)ⁿ ∇y f̄ after n products.
         total: sum of the powers so far.
-        products: N′, the random number of powers, if `drawn_products` is set.
+        products: N′, the random number of powers, if `random_truncation` is set.
         number: n.
         hypergradient: h.
         step: number of local steps on x so far.
@@ -71,7 +71,7 @@ class FedNest:
         lower_steps: local steps on y between two averages.
         local_steps: local steps on x between two averages.
         batch_size: examples in every batch.
-        drawn_products: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
+        random_truncation: the paper's rule: draw N′ uniformly from 0 … N − 1 and use
             r = N θ (I − θH̄)^N′ ∇y f̄, which has the expectation of the series. The
             exchanges after N′ have no effect but are counted.
 
@@ -95,7 +95,7 @@ class FedNest:
     lower_steps: Count = 1
     local_steps: Count = 1
     batch_size: Count = 1
-    drawn_products: Switch = False
+    random_truncation: Switch = False
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -207,7 +207,7 @@ class FedNest:
         self, server: FedNestState, mean: Lower, key: RandomKey
     ) -> FedNestState:
         number = server.number + 1
-        is_used = jnp.logical_or(not self.drawn_products, number <= server.products)
+        is_used = jnp.logical_or(not self.random_truncation, number <= server.products)
         power = jax.tree.map(
             lambda new, old: jnp.where(is_used, new, old), mean, server.power
         )
@@ -215,7 +215,7 @@ class FedNest:
         return server._replace(power=power, total=total, number=number)
 
     def _inverse_product(self, server: FedNestState) -> Lower:
-        if self.drawn_products:
+        if self.random_truncation:
             factor = (self.series.terms + 1) * self.series.scale
             return tree.scale(factor, server.power)
         return tree.scale(self.series.scale, server.total)

@@ -47,7 +47,7 @@ class LocalBSGVRM:
         lower_mixing: β; βη² is the same weight for y's direction, at most 1.
         local_steps: p, steps between two exchanges.
         batch_size: examples in each batch of a step; 1 in the paper.
-        opening_batch_size: B, examples in each batch of the first estimate.
+        initial_batch_size: B, examples in each batch of the first estimate.
         warm_start: steps on y alone before the first round; the paper starts at y*(x).
 
     References:
@@ -63,7 +63,7 @@ class LocalBSGVRM:
     lower_mixing: SquaredMixing = 1.0
     local_steps: Count = 1
     batch_size: Count = 1
-    opening_batch_size: Count = 1
+    initial_batch_size: Count = 1
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:
@@ -80,12 +80,12 @@ class LocalBSGVRM:
         return state._replace(origin=state.x)
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        """Return the first round, with first estimates from `opening_batch_size`."""
+        """Return the first round, with first estimates from `initial_batch_size`."""
         (phase,) = self.phases(problem)
         first = opening_phase(
             phase,
             partial(estimate, problem, self.hypergradient),
-            partial(self._draw, batch_size=self.opening_batch_size),
+            partial(self._draw, batch_size=self.initial_batch_size),
         )
         return (*(self.warm_start.phases(problem) if self.warm_start else ()), first)
 

@@ -121,7 +121,7 @@ def rescale(
         ...     learning_rate=0.1,
         ...     hypergradient=NeumannSeries(terms=5, scale=0.5),
         ...     local_steps=20,
-        ...     opening_batch_size=64,
+        ...     initial_batch_size=64,
         ... )
         >>> wide = rescale(tuned, devices_from=10, devices_to=40)
         >>> wide.learning_rate, wide.local_steps, wide.upper_mixing
@@ -138,9 +138,9 @@ def rescale(
         "upper_mixing": old.upper_mixing * factors.mixing,
         "lower_mixing": old.lower_mixing * factors.mixing,
     }
-    if law.opening_batch_size:
-        changes["opening_batch_size"] = scaled_up(
-            old.opening_batch_size, factors.opening_batch_size
+    if law.initial_batch_size:
+        changes["initial_batch_size"] = scaled_up(
+            old.initial_batch_size, factors.initial_batch_size
         )
     mixing = changes["upper_mixing"], changes["lower_mixing"]
     rate = old.learning_rate
@@ -249,8 +249,8 @@ def _settings(algorithm: Algorithm) -> dict[str, Any]:
     """Return the settings of an algorithm that a plan has, by the plan's names."""
     names = ["local_steps", "batch_size", "learning_rate"]
     names += ["upper_mixing", "lower_mixing"]
-    if law_of(algorithm).opening_batch_size:
-        names += ["opening_batch_size"]
+    if law_of(algorithm).initial_batch_size:
+        names += ["initial_batch_size"]
     old: Any = algorithm
     settings = {name: getattr(old, name) for name in names}
     return {**settings, "terms": old.hypergradient.terms}

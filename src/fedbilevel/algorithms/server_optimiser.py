@@ -52,7 +52,7 @@ class OptimisedState(NamedTuple):
 
 @register
 @dataclass(frozen=True)
-class ServerOptimised:
+class WithServerOptimiser:
     """An algorithm with an optimiser on the server for x.
 
     Devices work as without it. The optimiser uses the step x − x̄ of the algorithm as a
@@ -131,7 +131,7 @@ def _with_x(state: Any, x: Upper) -> Any:
 
 def with_server_optimiser(
     algorithm: FederatedAlgorithm, optimiser: Any
-) -> ServerOptimised:
+) -> WithServerOptimiser:
     """Return an algorithm with an optimiser on the server for x.
 
     Args:
@@ -157,4 +157,4 @@ def with_server_optimiser(
         >>> bool(abs(last.x - 1.0) < 0.01)
         True
     """
-    return ServerOptimised(algorithm, optimiser)
+    return WithServerOptimiser(algorithm, optimiser)

@@ -16,7 +16,7 @@ from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.run_directory.runs import read_run_experiment
 from fedbilevel.experiments.run_directory.solution import Solution, read_solution
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
-from fedbilevel.metrics.obstacles import Cause
+from fedbilevel.metrics.obstacles import ObstacleCause
 from fedbilevel.metrics.survey import Survey
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(f"At {position}, with y = y*(x): {result}")
     obstacle = result.obstacle
-    if obstacle is not None and obstacle.cause is Cause.NOT_CONVERGED:
+    if obstacle is not None and obstacle.cause is ObstacleCause.NOT_CONVERGED:
         print(f"On the command line: --products {obstacle.needed}.")
     return 0
 
@@ -64,7 +64,7 @@ def _as_json(result: Diagnosis) -> dict[str, Any]:
             "high",
             "tolerance",
             "residual",
-            "own_residual",
+            "local_residual",
         )
     }
     obstacle = result.obstacle

@@ -32,7 +32,7 @@ SYMBOLS = {
     "local_steps": "p",
     "learning_rate": "η",
     "terms": "Q",
-    "opening_batch_size": "B",
+    "initial_batch_size": "B",
 }
 """Symbols of the paper."""
 

@@ -5,12 +5,12 @@ from fedbilevel.datasets.digits import digits
 from fedbilevel.datasets.hub import hub
 from fedbilevel.datasets.mnist import fashion_mnist, mnist
 from fedbilevel.datasets.newsgroups import newsgroups
-from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
+from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
 
 __all__ = [
     "DataSet",
     "GroupedDataSet",
-    "Labelled",
+    "LabelledData",
     "adult",
     "digits",
     "fashion_mnist",

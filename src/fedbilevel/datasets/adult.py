@@ -7,7 +7,7 @@ from jaxtyping import Int32
 
 from fedbilevel.datasets.one_hot import Category, Number
 from fedbilevel.datasets.sources import Contents, File, Source, load
-from fedbilevel.datasets.table import GroupedDataSet, Labelled
+from fedbilevel.datasets.table import GroupedDataSet, LabelledData
 
 _TRAIN, _TEST = "adult.data", "adult.test"
 
@@ -140,7 +140,7 @@ def _from_files(contents: Contents) -> GroupedDataSet:
 
 def parse_table(
     name: str, content: bytes
-) -> tuple[Labelled, Int32[np.ndarray, "examples"]]:
+) -> tuple[LabelledData, Int32[np.ndarray, "examples"]]:
     """Return the examples of adult.data or adult.test, and the group of each.
 
     A line has 15 values separated by commas. The last value is the income, which ends
@@ -184,4 +184,4 @@ def parse_table(
     ]
     labels = np.array([income.startswith(">50K") for income in incomes], np.int32)
     groups = _OCCUPATION.numbers(columns[_COLUMNS.index(_OCCUPATION)])
-    return Labelled(np.concatenate(features, axis=1), labels), groups
+    return LabelledData(np.concatenate(features, axis=1), labels), groups

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedbilevel.datasets.table import DataSet, Labelled
+from fedbilevel.datasets.table import DataSet, LabelledData
 
 _TRAINING = 1437  # 80 % of the examples
 
@@ -40,7 +40,7 @@ def digits() -> DataSet:
     features = (pixels[order] / 16).astype(np.float32)
     labels = labels[order].astype(np.int32)
     return DataSet(
-        Labelled(features[:_TRAINING], labels[:_TRAINING]),
-        Labelled(features[_TRAINING:], labels[_TRAINING:]),
+        LabelledData(features[:_TRAINING], labels[:_TRAINING]),
+        LabelledData(features[_TRAINING:], labels[_TRAINING:]),
         classes=10,
     )

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from fedbilevel.datasets.columns import feature_columns, numbers_of, values_of
-from fedbilevel.datasets.table import DataSet, Labelled
+from fedbilevel.datasets.table import DataSet, LabelledData
 from fedbilevel.nearest import nearest
 
 
@@ -49,7 +49,7 @@ def hub(
         ...     file = f"{directory}/data/{split}-00000-of-00001.parquet"
         ...     _ = rows.to_parquet(file)
         >>> hub(directory, label="paid").train
-        Labelled(features=array([[20.], [41.]], dtype=float32),
+        LabelledData(features=array([[20.], [41.]], dtype=float32),
                  labels=array([0, 1], dtype=int32))
     """
     parts = _parts(path, list(splits))
@@ -65,7 +65,7 @@ def hub(
         )
     labels, classes = _classes(path, label, parts)
     train, test = (
-        Labelled(_features(path, columns, part), part_labels)
+        LabelledData(_features(path, columns, part), part_labels)
         for part, part_labels in zip(parts, labels, strict=True)
     )
     if train.features.shape[1] != test.features.shape[1]:

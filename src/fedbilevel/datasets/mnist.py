@@ -10,7 +10,7 @@ from jaxtyping import Integer, UInt8
 
 from fedbilevel.datasets.idx import format_idx, parse_idx
 from fedbilevel.datasets.sources import Contents, File, Hub, Source, check, load
-from fedbilevel.datasets.table import DataSet, Labelled
+from fedbilevel.datasets.table import DataSet, LabelledData
 
 _CLASSES = 10
 _SIDE = 28
@@ -134,7 +134,7 @@ def _from_hub(repository: str, source: Source, splits: Any) -> DataSet:
 
 def examples_from_rows(
     name: str, rows: Any, examples: int, files: Sequence[File]
-) -> Labelled:
+) -> LabelledData:
     """Return the examples of a split on the hub, after a check of their digests.
 
     The columns are `image` and `label`. The owner of a repository can change it, so the
@@ -180,7 +180,7 @@ def examples_from_rows(
 def _labelled(
     images: UInt8[np.ndarray, "examples rows columns"],
     labels: Integer[np.ndarray, "examples"],
-) -> Labelled:
+) -> LabelledData:
     features = images.reshape(len(images), -1).astype(np.float32)
     features /= 255
-    return Labelled(features, labels.astype(np.int32))
+    return LabelledData(features, labels.astype(np.int32))

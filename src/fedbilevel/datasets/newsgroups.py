@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbilevel.datasets.sources import Contents, File, Source, load
-from fedbilevel.datasets.table import DataSet, Labelled
+from fedbilevel.datasets.table import DataSet, LabelledData
 
 _TRAIN, _TEST = "20newsgroups-train.tab", "20newsgroups-test.tab"
 _HEADER = ["Category\tText", "d\tstring", "class\t"]
@@ -148,9 +148,9 @@ def tf_idf(train: Texts, test: Texts, features: int) -> DataSet:
     number = {name: label for label, name in enumerate(names)}
     vectorizer = TfidfVectorizer(max_features=features, dtype=np.float32)
 
-    def labelled(texts: Texts, weights: Any) -> Labelled:
+    def labelled(texts: Texts, weights: Any) -> LabelledData:
         labels = np.array([number[name] for name in texts.categories], np.int32)
-        return Labelled(weights.toarray(), labels)
+        return LabelledData(weights.toarray(), labels)
 
     return DataSet(
         labelled(train, vectorizer.fit_transform(train.texts)),

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 
-class Labelled(NamedTuple):
+class LabelledData(NamedTuple):
     """Examples and their classes.
 
     Attributes:
@@ -33,8 +33,8 @@ class DataSet(NamedTuple):
         ((1437, 64), (360, 64), 10)
     """
 
-    train: Labelled
-    test: Labelled
+    train: LabelledData
+    test: LabelledData
     classes: int
 
 
@@ -51,15 +51,15 @@ class GroupedDataSet(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> rows = Labelled(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
+        >>> rows = LabelledData(np.zeros((3, 2), np.float32), np.zeros(3, np.int32))
         >>> groups = np.array([1, 0, 1], np.int32)
         >>> data = GroupedDataSet(rows, rows, 2, groups, groups, ("north", "south"))
         >>> [np.flatnonzero(data.train_groups == g).tolist() for g in (0, 1)]
         [[1], [0, 2]]
     """
 
-    train: Labelled
-    test: Labelled
+    train: LabelledData
+    test: LabelledData
     classes: int
     train_groups: Int32[np.ndarray, "train"]
     test_groups: Int32[np.ndarray, "test"]

@@ -9,7 +9,7 @@ from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site import Site
-from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
+from fedbilevel.federation.transport import ENROL, Failure, FailureCause, RefusedError
 from fedbilevel.federation.worker.child import Answer
 
 
@@ -35,7 +35,7 @@ def build_answer(
         >>> import tempfile
         >>> kit = Path(tempfile.mkdtemp())
         >>> Failure.decode(build_answer("a", kit, kit, kit, kit, kit)(ENROL)).cause
-        <Cause.UNABLE: 'unable'>
+        <FailureCause.UNABLE: 'unable'>
     """
     try:
         rules, salt = read_site_files(kit / "local")
@@ -84,5 +84,5 @@ def build_answer(
 
 def _unable(error: Exception) -> Answer:
     """Return the answers of a site that cannot participate."""
-    failure = Failure(Cause.UNABLE, f"could not begin: {error}").encode()
+    failure = Failure(FailureCause.UNABLE, f"could not begin: {error}").encode()
     return lambda message: failure

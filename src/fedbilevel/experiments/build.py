@@ -10,7 +10,7 @@ from fedbilevel.data.devices import InMemoryDevices
 from fedbilevel.experiments.custom_problem import custom_task
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.experiments.split_data import split_data
-from fedbilevel.problems.ready_made import WithBundledData
+from fedbilevel.problems.built_in import BundledProblem
 from fedbilevel.problems.task import Task
 
 
@@ -31,7 +31,7 @@ def _build_task(experiment: Experiment) -> Task:
     problem = experiment.problem
     if isinstance(problem, CustomProblem):
         return custom_task(problem.file)
-    if isinstance(problem, WithBundledData):
+    if isinstance(problem, BundledProblem):
         return problem.task()
     data = split_data(experiment.data, experiment.partition)
     if experiment.weight_by_size:

@@ -7,7 +7,7 @@ from jaxtyping import Int
 
 from fedbilevel import datasets
 from fedbilevel.data.partitions import fill_empty_parts, partition, take
-from fedbilevel.datasets.table import DataSet, GroupedDataSet, Labelled
+from fedbilevel.datasets.table import DataSet, GroupedDataSet, LabelledData
 from fedbilevel.experiments.schema.data import HUB_FIELDS, Data, Partition
 from fedbilevel.problems.imbalance import long_tail
 from fedbilevel.problems.label_noise import redraw_labels
@@ -59,7 +59,7 @@ def split_data(data: Data, parts: Partition) -> SplitData:
         redrawn = redraw_labels(
             lower.labels, data.label_noise, source.classes, data.seed
         )
-        lower, wrong = Labelled(lower.features, redrawn.labels), redrawn.wrong
+        lower, wrong = LabelledData(lower.features, redrawn.labels), redrawn.wrong
     upper = take(table, np.arange(training, training + validation))
     if groups is None:
         labels = np.concatenate([lower.labels, upper.labels])

@@ -6,17 +6,17 @@ from .server import Federation, NoQuorumError
 from .server_enrolment import EnrolmentResult, enrol
 from .site import Site
 from .site_rules import REHEARSAL, SiteRules
-from .transport import Cause, Failure, RefusedError, Reply, Transport
+from .transport import Failure, FailureCause, RefusedError, Reply, Transport
 
 __all__ = [
     "REHEARSAL",
-    "Cause",
     "EnrolledDevices",
     "Enrolment",
     "EnrolmentResult",
     "Exchange",
     "ExchangeCounter",
     "Failure",
+    "FailureCause",
     "Federation",
     "InProcess",
     "NoQuorumError",

@@ -9,7 +9,7 @@ import numpy as np
 from fedbilevel.algorithms.protocol import Private
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.engines.protocol import Moment
-from fedbilevel.federation.transport import Cause, RefusedError
+from fedbilevel.federation.transport import FailureCause, RefusedError
 from fedbilevel.federation.wire_format import decode, encode, pack, unpack
 
 MAX_STATES = 64
@@ -21,10 +21,10 @@ class LostStateError(RefusedError):
 
     Example:
         >>> LostStateError("the state is damaged").failure.cause
-        <Cause.LOST_STATE: 'lost state'>
+        <FailureCause.LOST_STATE: 'lost state'>
     """
 
-    cause = Cause.LOST_STATE
+    cause = FailureCause.LOST_STATE
 
 
 class DeviceStates:

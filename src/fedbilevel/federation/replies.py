@@ -14,19 +14,19 @@ from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
 from fedbilevel.federation.streaming_mean import RunningMean, decode_upload
 from fedbilevel.federation.transport import (
-    Cause,
     Failure,
+    FailureCause,
     RefusedError,
     Reply,
     readable,
 )
 
-NO_ANSWER = Failure(Cause.LATE, "did not answer in time")
+NO_ANSWER = Failure(FailureCause.LATE, "did not answer in time")
 OTHER_ANSWER = Failure(
-    Cause.LATE, "did not answer in time, but sent an answer to another exchange"
+    FailureCause.LATE, "did not answer in time, but sent an answer to another exchange"
 )
 NOT_AWAITED = Failure(
-    Cause.NOT_AWAITED,
+    FailureCause.NOT_AWAITED,
     "had not answered when the exchange closed early with enough answers",
 )
 
@@ -98,7 +98,7 @@ class ReplyCollector:
         return [
             device
             for device, why in self.missing.items()
-            if why.cause is Cause.LATE and device in self._expected
+            if why.cause is FailureCause.LATE and device in self._expected
         ]
 
     @property
@@ -107,7 +107,7 @@ class ReplyCollector:
         return [
             device
             for device, why in self.missing.items()
-            if why.cause is Cause.LOST_STATE
+            if why.cause is FailureCause.LOST_STATE
         ]
 
     def expect(self, more: Mapping[str, int]) -> None:
@@ -137,11 +137,13 @@ class ReplyCollector:
             upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
             reason = f"sent an invalid answer: {error}"
-            self.missing[device] = Failure(Cause.FAILED, reason)
+            self.missing[device] = Failure(FailureCause.FAILED, reason)
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):
-            self.missing[device] = Failure(Cause.FAILED, self._limits.single_violation)
+            self.missing[device] = Failure(
+                FailureCause.FAILED, self._limits.single_violation
+            )
             return
         del self.missing[device]
         if not self._phase.is_compared or self._limits.distance is None:
@@ -202,7 +204,7 @@ class ReplyCollector:
             else:
                 times = float(limit) * np.max(distance / furthest)
                 self.missing[device] = Failure(
-                    Cause.FAILED,
+                    FailureCause.FAILED,
                     f"upload is {times:.3g} times as far from the downlink as the "
                     f"median upload, more than distance_limit={float(limit):g}",
                 )

@@ -11,8 +11,8 @@ from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
-    Cause,
     Failure,
+    FailureCause,
     RefusedError,
     Transport,
     readable,
@@ -85,7 +85,7 @@ def enrol(
     for name in replies.keys() - known.keys() if has_begun else ():
         if reason := _misfit(name, replies[name], form):
             text = readable(f"could not begin: {reason}")
-            reasons[name] = Failure(Cause.UNABLE, text)
+            reasons[name] = Failure(FailureCause.UNABLE, text)
             del replies[name]
     for name, text in replies.items():
         if known.setdefault(name, text) != text:
@@ -98,7 +98,7 @@ def enrol(
     failed = [
         name
         for name in names
-        if name not in replies and reasons[name].cause is Cause.UNABLE
+        if name not in replies and reasons[name].cause is FailureCause.UNABLE
     ]
     # When a run begins, its submitter can fix the site or run without it. Later a
     # failed site must not stop the others.
@@ -126,7 +126,7 @@ def enrol(
         name: reasons[name].reason
         for name in names
         if name not in replies
-        and (name in (*missing, *failed) or reasons[name].cause is Cause.LATE)
+        and (name in (*missing, *failed) or reasons[name].cause is FailureCause.LATE)
     }
     return EnrolmentResult(devices, absent)
 
@@ -145,7 +145,7 @@ def _request(
 ) -> tuple[dict[str, str], dict[str, Failure]]:
     """Return the enrolments as text, and the failures of the other sites."""
     replies: dict[str, str] = {}
-    late = Failure(Cause.LATE, f"did not enrol in {seconds:.0f} seconds")
+    late = Failure(FailureCause.LATE, f"did not enrol in {seconds:.0f} seconds")
     reasons = dict.fromkeys(names, late)
     until = time.monotonic() + seconds
     awaited = set(names)
@@ -153,7 +153,10 @@ def _request(
         if reply.device not in awaited:
             continue
         if reply.message is None:
-            if reply.failure is not None and reply.failure.cause is not Cause.LATE:
+            if (
+                reply.failure is not None
+                and reply.failure.cause is not FailureCause.LATE
+            ):
                 cause, reason = reply.failure
                 reasons[reply.device] = Failure(cause, readable(reason))
                 awaited.discard(reply.device)
@@ -164,7 +167,7 @@ def _request(
                 replies[reply.device] = reply.message.decode()
             except (RefusedError, UnicodeDecodeError) as error:
                 reason = readable(f"sent an invalid enrolment: {error}")
-                reasons[reply.device] = Failure(Cause.FAILED, reason)
+                reasons[reply.device] = Failure(FailureCause.FAILED, reason)
         if not awaited or time.monotonic() > until:
             break
     return replies, reasons

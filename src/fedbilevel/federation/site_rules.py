@@ -128,7 +128,7 @@ def require_batches(
         ...
         fedbilevel.federation.transport.RefusedError: the algorithm draws batches
         of 4, but the site's rules require at least 128. Set batch_size (and
-        opening_batch_size, if there is one) of [algorithm] to 128 or more, or ask the
+        initial_batch_size, if there is one) of [algorithm] to 128 or more, or ask the
         site's operator to lower smallest_batch in local/site_rules.toml
     """
     for phase, downlink in phases:
@@ -137,7 +137,7 @@ def require_batches(
             raise RefusedError(
                 f"the algorithm draws batches of {size}, but the site's rules require "
                 f"at least {rules.smallest_batch}. Set batch_size (and "
-                "opening_batch_size, if there is one) of [algorithm] to "
+                "initial_batch_size, if there is one) of [algorithm] to "
                 f"{rules.smallest_batch} or more, or ask the site's operator to lower "
                 f"smallest_batch in local/{RULES}"
             )

@@ -13,11 +13,11 @@ LONGEST_MESSAGE = 16 * LONGEST
 """Maximum characters of a failure message: each may be escaped in JSON."""
 
 
-class Cause(Enum):
+class FailureCause(Enum):
     """The type of a failure; the server's reaction depends on it.
 
     Example:
-        >>> Cause("refused") is Cause.REFUSED
+        >>> FailureCause("refused") is FailureCause.REFUSED
         True
     """
 
@@ -37,7 +37,12 @@ class Cause(Enum):
     """The device cannot participate, and a retry would fail in the same way."""
 
 
-OF_SITES = Cause.REFUSED, Cause.FAILED, Cause.LOST_STATE, Cause.UNABLE
+OF_SITES = (
+    FailureCause.REFUSED,
+    FailureCause.FAILED,
+    FailureCause.LOST_STATE,
+    FailureCause.UNABLE,
+)
 """Causes that a site may report; the server sets the others."""
 
 
@@ -49,14 +54,14 @@ class Failure(NamedTuple):
         reason: text for people, printed after the device's name.
 
     Example:
-        >>> refused = Failure(Cause.REFUSED, "refused: no such phase")
+        >>> refused = Failure(FailureCause.REFUSED, "refused: no such phase")
         >>> Failure.decode(refused.encode()) == refused
         True
         >>> Failure.decode("anything else")
-        Failure(cause=<Cause.FAILED: 'failed'>, reason='anything else')
+        Failure(cause=<FailureCause.FAILED: 'failed'>, reason='anything else')
     """
 
-    cause: Cause
+    cause: FailureCause
     reason: str
 
     def encode(self) -> str:
@@ -72,11 +77,11 @@ class Failure(NamedTuple):
             if len(text) > LONGEST_MESSAGE:
                 raise ValueError
             value, reason = json.loads(text)
-            cause = Cause(value)
+            cause = FailureCause(value)
         except (ValueError, TypeError, RecursionError):
-            cause, reason = Cause.FAILED, text
+            cause, reason = FailureCause.FAILED, text
         if cause not in OF_SITES:
-            cause = Cause.FAILED
+            cause = FailureCause.FAILED
         return cls(cause, readable(str(reason)))
 
 
@@ -104,7 +109,7 @@ class RefusedError(ValueError):
         'refused: y is missing'
     """
 
-    cause = Cause.REFUSED
+    cause = FailureCause.REFUSED
 
     @property
     def failure(self) -> Failure:
@@ -121,7 +126,7 @@ class Reply(NamedTuple):
         failure: failure, if there is no message.
 
     Example:
-        >>> failure = Failure(Cause.FAILED, "ran out of memory")
+        >>> failure = Failure(FailureCause.FAILED, "ran out of memory")
         >>> Reply("hospital-1", failure=failure).message is None
         True
     """

@@ -7,7 +7,7 @@ from nvflare.collab import collab
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from fedbilevel.deployment.gc_control import GarbageCollector
-from fedbilevel.federation.transport import ENROL, Cause, Failure, RefusedError
+from fedbilevel.federation.transport import ENROL, Failure, FailureCause, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
 from fedbilevel.flare.message_limits import check_limit
@@ -39,7 +39,7 @@ class CollabSite:
             needed: bytes of the largest message that the site must accept.
         """
         if reason := check_limit(needed):
-            return Failure(Cause.UNABLE, f"could not begin: {reason}").encode()
+            return Failure(FailureCause.UNABLE, f"could not begin: {reason}").encode()
         return self._ask(ENROL)
 
     @collab.publish
@@ -79,7 +79,7 @@ class CollabSite:
                 raise
             # An exception's message may contain data, and stays in the site's console:
             # NVIDIA FLARE's logs may be sent to the server.
-            cause = Cause.UNABLE if error.is_final else Cause.FAILED
+            cause = FailureCause.UNABLE if error.is_final else FailureCause.FAILED
             reason = f"could not answer: {error.summary}; see the site's console.txt"
             return Failure(cause, reason).encode()
 

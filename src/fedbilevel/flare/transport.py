@@ -12,7 +12,7 @@ from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedbilevel.federation.replies import NO_ANSWER
-from fedbilevel.federation.transport import LONGEST, Cause, Failure, Reply
+from fedbilevel.federation.transport import LONGEST, Failure, FailureCause, Reply
 from fedbilevel.flare.site_failures import failures_in, note_failure
 
 GRACE = 1.0
@@ -24,8 +24,10 @@ MOST_CALLS = 4
 DRIPPING = 30.0
 """Seconds after its timeout by which a call has ended, unless its answer is slow."""
 DRIPS = "sends its answers too slowly"
-BUSY = Failure(Cause.UNREACHED, f"has not answered the last {MOST_CALLS} exchanges yet")
-NOT_CONNECTED = Failure(Cause.UNREACHED, "was not connected when the job began")
+BUSY = Failure(
+    FailureCause.UNREACHED, f"has not answered the last {MOST_CALLS} exchanges yet"
+)
+NOT_CONNECTED = Failure(FailureCause.UNREACHED, "was not connected when the job began")
 
 Arrivals: TypeAlias = "SimpleQueue[tuple[Reply, bool]]"
 """Replies, each with a flag that the site was reached."""
@@ -96,7 +98,7 @@ class Calls:
         present = self.present()
         for name in to:
             if name in failures:
-                yield Reply(name, failure=Failure(Cause.FAILED, failures[name]))
+                yield Reply(name, failure=Failure(FailureCause.FAILED, failures[name]))
             elif name not in present:
                 yield Reply(name, failure=NOT_CONNECTED)
             elif self.open_calls(name) >= MOST_CALLS:
@@ -120,7 +122,9 @@ class Calls:
                 failures = failures_in(self._job)
                 for name in sorted(awaited & failures.keys()):
                     awaited.discard(name)
-                    yield Reply(name, failure=Failure(Cause.FAILED, failures[name]))
+                    yield Reply(
+                        name, failure=Failure(FailureCause.FAILED, failures[name])
+                    )
                 continue
             awaited.discard(reply.device)
             if is_reached:
@@ -138,7 +142,7 @@ class Calls:
         failures = failures_in(self._job)
         for reply in unreached:
             if reply.device in failures:
-                failure = Failure(Cause.FAILED, failures[reply.device])
+                failure = Failure(FailureCause.FAILED, failures[reply.device])
                 reply = reply._replace(failure=failure)
             yield reply
 
@@ -221,7 +225,7 @@ def _reply(name: str, result: Any) -> Reply:
     if type(result) is str:
         return Reply(name, failure=Failure.decode(result))
     reason = f"sent a {type(result).__name__} instead of bytes"
-    return Reply(name, failure=Failure(Cause.FAILED, reason))
+    return Reply(name, failure=Failure(FailureCause.FAILED, reason))
 
 
 def _failure(error: Exception) -> Failure:
@@ -229,4 +233,4 @@ def _failure(error: Exception) -> Failure:
     if isinstance(cause, TimeoutError):
         return NO_ANSWER
     reason = f"could not be reached: {str(cause)[:LONGEST]}"
-    return Failure(Cause.UNREACHED, reason)
+    return Failure(FailureCause.UNREACHED, reason)

@@ -5,18 +5,23 @@ from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.diagnosis import Diagnosis, Verdict, diagnose
 from fedbilevel.metrics.estimation import estimate_assumptions
 from fedbilevel.metrics.instability import Instability, Level, find_instabilities
-from fedbilevel.metrics.obstacles import Cause, DiagnosisProgress, Obstacle, Stage
+from fedbilevel.metrics.obstacles import (
+    DiagnosisProgress,
+    Obstacle,
+    ObstacleCause,
+    Stage,
+)
 from fedbilevel.metrics.reference import Reference, newton_reference
 from fedbilevel.metrics.stationarity import Stationarity, stationarity
 from fedbilevel.metrics.survey import Survey
 
 __all__ = [
-    "Cause",
     "Diagnosis",
     "DiagnosisProgress",
     "Instability",
     "Level",
     "Obstacle",
+    "ObstacleCause",
     "Reference",
     "Stage",
     "Stationarity",

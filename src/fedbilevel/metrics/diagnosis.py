@@ -22,9 +22,9 @@ from fedbilevel.metrics.federated_solves import Adjoint, FederatedSolves, norm
 from fedbilevel.metrics.lower_errors import LowerErrors, lower_errors
 from fedbilevel.metrics.lower_solves import lower_solution, refine
 from fedbilevel.metrics.obstacles import (
-    Cause,
     DiagnosisProgress,
     Obstacle,
+    ObstacleCause,
     ObstacleError,
     Stage,
 )
@@ -67,7 +67,7 @@ class Diagnosis(NamedTuple):
         high: upper bound of the distance.
         tolerance: largest distance of a homogeneous federation.
         residual: residual of the global adjoint, relative to ∇y f̄.
-        own_residual: mean residual of the devices' local adjoints, relative to ∇y f_k.
+        local_residual: mean relative residual of the devices' local adjoints.
         obstacle: reason why there is no verdict; None if there is a verdict.
         costs: costs of the diagnosis. Samples are counted as if each device had as many
             examples as the first.
@@ -84,7 +84,7 @@ class Diagnosis(NamedTuple):
     high: float
     tolerance: float
     residual: float = 0.0
-    own_residual: float = 0.0
+    local_residual: float = 0.0
     obstacle: Obstacle | None = None
     costs: Costs = Costs()
 
@@ -237,9 +237,9 @@ def _compare(
     obstacle = None
     if low <= tolerance < high or max(error, size_error) > allowed:
         residual = max(shared.residual, local.residual)
-        obstacle = Obstacle(Cause.REMAINDER, Stage.OWN, residual)
+        obstacle = Obstacle(ObstacleCause.REMAINDER, Stage.LOCAL, residual)
         if lower.total > solve_error:
-            obstacle = Obstacle(Cause.REMAINDER, Stage.LOWER, lower.residual)
+            obstacle = Obstacle(ObstacleCause.REMAINDER, Stage.LOWER, lower.residual)
     return Diagnosis(
         distance, low, high, tolerance, shared.residual, local.residual, obstacle
     )

@@ -27,7 +27,7 @@ from fedbilevel.metrics.full_data import (
     full_data,
     full_data_problem,
 )
-from fedbilevel.theory.assumptions import Assumptions, weakest
+from fedbilevel.theory.assumptions import Assumptions, combine_assumptions
 
 SEARCHES = 3
 """The number of random starts of a search for the largest third derivative."""
@@ -52,7 +52,7 @@ def estimate_assumptions(
 
     The paper's constants are suprema over all points and all examples. These estimates
     use one point, so the true L's and σ may be larger and the true μ smaller. Take
-    `theory.weakest` of the estimates at several points of a run.
+    `theory.combine_assumptions` of the estimates at several points of a run.
 
     At the point, L_0 is the largest gradient of f on any single example and σ the root
     mean square distance of ∇y g on single examples from its mean, both over all
@@ -111,7 +111,7 @@ def estimate_assumptions(
         curvatures = [
             _curvatures(f, g, point, in_y, *data, generator, tolerance) for data in sets
         ]
-        return weakest(
+        return combine_assumptions(
             [
                 Assumptions(
                     strong_convexity=smallest,

@@ -12,9 +12,9 @@ from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.mathematics import conjugate_gradients, tree
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.obstacles import (
-    Cause,
     DiagnosisProgress,
     Obstacle,
+    ObstacleCause,
     ObstacleError,
     Stage,
 )
@@ -134,17 +134,17 @@ class FederatedSolves:
         while True:
             # Devices keep no state, so they start again with twice the products.
             server = self.session.ask(
-                Question.OWN, server._replace(limit=limit, residual=residual)
+                Question.LOCAL, server._replace(limit=limit, residual=residual)
             )
             local = server.local
             left = float(local.residual)
-            self.report_residual(Stage.OWN, left, residual)
+            self.report_residual(Stage.LOCAL, left, residual)
             share = float(local.not_convex)
             if share:
                 raise ObstacleError(
                     Obstacle(
-                        Cause.NEGATIVE_CURVATURE,
-                        Stage.OWN,
+                        ObstacleCause.NEGATIVE_CURVATURE,
+                        Stage.LOCAL,
                         left,
                         curvature=float(local.curvature) / share,
                         devices=share,
@@ -157,7 +157,11 @@ class FederatedSolves:
                 needed = ceil(float(local.needed) / share)
                 raise ObstacleError(
                     Obstacle(
-                        Cause.NOT_CONVERGED, Stage.OWN, left, needed, devices=share
+                        ObstacleCause.NOT_CONVERGED,
+                        Stage.LOCAL,
+                        left,
+                        needed,
+                        devices=share,
                     )
                 )
             limit = min(2 * limit, self.survey.products)
@@ -200,13 +204,15 @@ class FederatedSolves:
             report(left)
             if int(solve.products) >= self.survey.products:
                 needed = ceil(float(conjugate_gradients.products_needed(solve)))
-                raise ObstacleError(Obstacle(Cause.NOT_CONVERGED, stage, left, needed))
+                raise ObstacleError(
+                    Obstacle(ObstacleCause.NOT_CONVERGED, stage, left, needed)
+                )
             product = self.product(server, solve.direction)
             solve = _advance(solve, product)
             if not bool(solve.convex):
                 raise ObstacleError(
                     Obstacle(
-                        Cause.NEGATIVE_CURVATURE,
+                        ObstacleCause.NEGATIVE_CURVATURE,
                         stage,
                         left,
                         curvature=float(solve.lowest),

@@ -18,7 +18,7 @@ from fedbilevel.algorithms.fednest import FedNest
 from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
-from fedbilevel.algorithms.server_optimiser import ServerOptimised
+from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
 from fedbilevel.engines.limits import NO_LIMITS, Limits
@@ -147,7 +147,7 @@ def find_instabilities(
     """
     settings: Any = algorithm
     optimiser = None
-    if isinstance(algorithm, ServerOptimised):
+    if isinstance(algorithm, WithServerOptimiser):
         settings, optimiser = algorithm.algorithm, algorithm.optimiser
     rates = "learning_rate", "upper_rate", "lower_rate"
     if not all(hasattr(settings, name) for name in rates):
@@ -427,9 +427,9 @@ def _upper_setting(
         )
     numbers = getattr(optimiser, "numbers", {})
 
-    def with_rate(rate: float) -> ServerOptimised:
+    def with_rate(rate: float) -> WithServerOptimiser:
         smaller = replace(optimiser, numbers={**numbers, "learning_rate": rate})
-        return ServerOptimised(base, smaller)
+        return WithServerOptimiser(base, smaller)
 
     # A schedule, or a custom optax transformation, has no number to lower.
     rate = float(numbers.get("learning_rate", nan))

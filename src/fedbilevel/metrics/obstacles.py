@@ -10,10 +10,10 @@ class Stage(Enum):
     LOWER = "lower problem"
     CURVATURE = "smallest curvature"
     ADJOINT = "global adjoint"
-    OWN = "devices' local adjoints"
+    LOCAL = "devices' local adjoints"
 
 
-class Cause(Enum):
+class ObstacleCause(Enum):
     """The types of reasons why a diagnosis has no verdict."""
 
     NEGATIVE_CURVATURE = "negative curvature"
@@ -37,12 +37,13 @@ class Obstacle(NamedTuple):
         devices: share of the devices (by weight) with the obstacle.
 
     Example:
-        >>> print(Obstacle(Cause.NOT_CONVERGED, Stage.ADJOINT, 1e-3, needed=900))
+        >>> cause = ObstacleCause.NOT_CONVERGED
+        >>> print(Obstacle(cause, Stage.ADJOINT, 1e-3, needed=900))
         The solve of the global adjoint did not converge: its relative residual is
         0.001. It needs about 900 Hessian products: raise products of the Survey.
     """
 
-    cause: Cause
+    cause: ObstacleCause
     stage: Stage
     residual: float
     needed: int | None = None
@@ -51,9 +52,9 @@ class Obstacle(NamedTuple):
 
     def __str__(self) -> str:
         where = ""
-        if self.stage is Stage.OWN:
+        if self.stage is Stage.LOCAL:
             where = f" on {self.devices:.0%} of the devices (by weight)"
-        if self.cause is Cause.NEGATIVE_CURVATURE:
+        if self.cause is ObstacleCause.NEGATIVE_CURVATURE:
             assert self.curvature is not None
             return (
                 f"The lower loss is not strongly convex in y{where}: its curvature "
@@ -62,7 +63,7 @@ class Obstacle(NamedTuple):
                 f"as c·‖y‖²/2 with c well above {max(0.0, -self.curvature):.3g}, or "
                 "pass a y nearer to a minimum."
             )
-        if self.cause is Cause.NOT_CONVERGED:
+        if self.cause is ObstacleCause.NOT_CONVERGED:
             return (
                 f"The solve of the {self.stage.value} did not converge{where}: its "
                 f"relative residual is {self.residual:.2g}. It needs about "

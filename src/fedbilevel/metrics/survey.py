@@ -30,7 +30,7 @@ class Question(IntEnum):
     """∇x f and ∇y f."""
     CROSS = 3
     """∇²xy g · vector."""
-    OWN = 4
+    LOCAL = 4
     """J_k H_k⁻¹ b_k of each device, with at most `limit` products."""
 
 

@@ -7,7 +7,7 @@ from fedbilevel.experiments.split_data import split_data
 from fedbilevel.mathematics.problem import Upper
 from fedbilevel.picture import Picture
 from fedbilevel.pictures.bars import upper_numbers
-from fedbilevel.problems.ready_made import WithPictures
+from fedbilevel.problems.built_in import PictureProblem
 
 IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28)}
 """Height and width of images, by data set whose features are pixels."""
@@ -30,7 +30,7 @@ def solution_pictures(experiment: Experiment, x: Upper, before: Upper) -> list[P
         ['penalties']
     """
     problem = experiment.problem
-    if not isinstance(problem, WithPictures):
+    if not isinstance(problem, PictureProblem):
         return [upper_numbers(x, before)]
     data = partial(split_data, experiment.data, experiment.partition)
     pictures = problem.pictures(x, data, IMAGES.get(experiment.data.name))

@@ -1,5 +1,11 @@
 """Ready-made bilevel problems: functions that return a `Task`, and their settings."""
 
+from fedbilevel.problems.built_in import (
+    BuiltInProblem,
+    BundledProblem,
+    DataProblem,
+    PictureProblem,
+)
 from fedbilevel.problems.cleaning_network import (
     CleaningNetwork,
     WeightingNetwork,
@@ -27,20 +33,16 @@ from fedbilevel.problems.loss_tuning import (
 )
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.quadratic_task import QuadraticTask, quadratic_task
-from fedbilevel.problems.ready_made import (
-    FromExamples,
-    ReadyMade,
-    WithBundledData,
-    WithPictures,
-)
 from fedbilevel.problems.regularisation import Regularisation, penalties, regularisation
 from fedbilevel.problems.split import LabelledRows, LabelledTable, Split, SplitData
 from fedbilevel.problems.task import Metric, Model, Task
 
 __all__ = [
+    "BuiltInProblem",
+    "BundledProblem",
     "Cleaning",
     "CleaningNetwork",
-    "FromExamples",
+    "DataProblem",
     "LabelledRows",
     "LabelledTable",
     "LossParameters",
@@ -48,17 +50,15 @@ __all__ = [
     "Metric",
     "Model",
     "NoisyLabels",
+    "PictureProblem",
     "Quadratic",
     "QuadraticTask",
-    "ReadyMade",
     "Regularisation",
     "Representation",
     "Split",
     "SplitData",
     "Task",
     "WeightingNetwork",
-    "WithBundledData",
-    "WithPictures",
     "class_picture",
     "cleaning_network",
     "hyper_cleaning",

@@ -3,7 +3,7 @@
 `docs/paper-notes.md` explains how inconsistencies of the paper are resolved.
 """
 
-from fedbilevel.theory.assumptions import Assumptions, weakest
+from fedbilevel.theory.assumptions import Assumptions, combine_assumptions
 from fedbilevel.theory.bounds import Bound, Start, StepCeilings
 from fedbilevel.theory.constants import (
     estimator_lipschitz,
@@ -46,6 +46,7 @@ __all__ = [
     "ScalingLaw",
     "Start",
     "StepCeilings",
+    "combine_assumptions",
     "estimator_lipschitz",
     "estimator_variance",
     "local_bsgm_bound",
@@ -59,5 +60,4 @@ __all__ = [
     "plan_for_accuracy",
     "plan_for_steps",
     "series_bias",
-    "weakest",
 ]

@@ -44,11 +44,12 @@ class Assumptions:
         )
 
 
-def weakest(assumptions: Sequence[Assumptions]) -> Assumptions:
-    """Return the weakest assumptions: the smallest μ and the largest other constants.
+def combine_assumptions(assumptions: Sequence[Assumptions]) -> Assumptions:
+    """Return the smallest μ and the largest other constants of several.
 
     Example:
-        >>> weakest([Assumptions(0.5, 1.0, 2.0), Assumptions(0.2, 3.0, 1.0)])
+        >>> estimates = Assumptions(0.5, 1.0, 2.0), Assumptions(0.2, 3.0, 1.0)
+        >>> combine_assumptions(estimates)
         Assumptions(strong_convexity=0.2, upper_lipschitz=3.0, gradient_lipschitz=2.0,
                     cross_lipschitz=0.0, curvature_lipschitz=0.0, deviation=0.0)
     """

@@ -31,7 +31,7 @@ class Plan:
         lower_mixing: β.
         terms: Q.
         batch_size: examples in each batch of a step.
-        opening_batch_size: B, of LocalBSGVRM's first estimate; LocalBSGM has none.
+        initial_batch_size: B, of LocalBSGVRM's first estimate; LocalBSGM has none.
 
     Raises:
         ValueError: if a setting is invalid.
@@ -55,7 +55,7 @@ class Plan:
     lower_mixing: float
     terms: int
     batch_size: int = 1
-    opening_batch_size: int = 1
+    initial_batch_size: int = 1
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -64,7 +64,7 @@ class Plan:
             local_steps=self.local_steps,
             terms=self.terms,
             batch_size=self.batch_size,
-            opening_batch_size=self.opening_batch_size,
+            initial_batch_size=self.initial_batch_size,
             accuracy=self.accuracy,
         )
         rate = self.learning_rate
@@ -89,8 +89,8 @@ class Plan:
 
         A step draws Q + 3 batches: ξ, ζ, ζ_0 and ζ_1 … ζ_Q. So does the first estimate.
         """
-        has_opening = self.law.opening_batch_size is not None
-        opening = self.opening_batch_size if has_opening else self.batch_size
+        has_opening = self.law.initial_batch_size is not None
+        opening = self.initial_batch_size if has_opening else self.batch_size
         per_batch = opening + self.rounds * self.local_steps * self.batch_size
         return self.devices * (self.terms + 3) * per_batch
 
@@ -115,7 +115,7 @@ def plan_for_accuracy(
         >>> anchor = Plan(
         ...     LOCAL_BSGVRM_LAW, devices=4, accuracy=0.04, steps=8000, local_steps=20,
         ...     learning_rate=0.1, upper_mixing=1.0, lower_mixing=1.0, terms=10,
-        ...     opening_batch_size=64,
+        ...     initial_batch_size=64,
         ... )
         >>> plan = plan_for_accuracy(
         ...     anchor, devices=16, accuracy=0.01, contraction=0.8
@@ -200,8 +200,8 @@ def _scaled(
         upper_mixing=anchor.upper_mixing * factors.mixing,
         lower_mixing=anchor.lower_mixing * factors.mixing,
         terms=max(anchor.terms + more_terms, 1),
-        opening_batch_size=scaled_up(
-            anchor.opening_batch_size, factors.opening_batch_size
+        initial_batch_size=scaled_up(
+            anchor.initial_batch_size, factors.initial_batch_size
         ),
     )
 

@@ -38,14 +38,14 @@ class Factors(NamedTuple):
         local_steps: factor of p.
         learning_rate: factor of η.
         mixing: factor of α and β.
-        opening_batch_size: factor of B; 1 if the algorithm has no B.
+        initial_batch_size: factor of B; 1 if the algorithm has no B.
     """
 
     steps: float
     local_steps: float
     learning_rate: float
     mixing: float
-    opening_batch_size: float
+    initial_batch_size: float
 
     def decay(self, rate: CubeRootDecay) -> CubeRootDecay:
         """Return a decaying rate with the factors of η and of T applied.
@@ -76,7 +76,7 @@ class ScalingLaw(NamedTuple):
         local_steps: powers of p.
         learning_rate: powers of η.
         mixing: powers of α and β.
-        opening_batch_size: powers of B; None if the algorithm has no B.
+        initial_batch_size: powers of B; None if the algorithm has no B.
         mixing_power: power of η that multiplies α and β in the algorithm.
 
     Example:
@@ -88,7 +88,7 @@ class ScalingLaw(NamedTuple):
     local_steps: Powers
     learning_rate: Powers
     mixing: Powers
-    opening_batch_size: Powers | None
+    initial_batch_size: Powers | None
     mixing_power: int
 
     def factors(self, *, devices: float, accuracy: float) -> Factors:
@@ -97,14 +97,14 @@ class ScalingLaw(NamedTuple):
         Example:
             >>> LOCAL_BSGVRM_LAW.factors(devices=4.0, accuracy=1.0)
             Factors(steps=0.25, local_steps=0.25, learning_rate=4.0, mixing=0.25,
-                    opening_batch_size=0.25)
+                    initial_batch_size=0.25)
         """
         powers = (
             self.steps,
             self.local_steps,
             self.learning_rate,
             self.mixing,
-            self.opening_batch_size or Powers(0, 0),
+            self.initial_batch_size or Powers(0, 0),
         )
         return Factors(
             *(power.factor(devices=devices, accuracy=accuracy) for power in powers)
@@ -152,7 +152,7 @@ LOCAL_BSGM_LAW = ScalingLaw(  # Corollary 2, and with ε = O((KT)^(-1/2)) Coroll
     local_steps=Powers(-1, -1 / 2),
     learning_rate=Powers(1, 1),
     mixing=Powers(0, 0),
-    opening_batch_size=None,
+    initial_batch_size=None,
     mixing_power=1,
 )
 """LocalBSGM: T ∝ 1/(Kε²), p ∝ 1/(Kε^½), η ∝ Kε."""
@@ -162,7 +162,7 @@ LOCAL_BSGVRM_LAW = ScalingLaw(  # Corollary 4, and with ε = O((KT)^(-2/3)) Coro
     local_steps=Powers(-1, -1 / 2),
     learning_rate=Powers(1, 1 / 2),
     mixing=Powers(-1, 0),
-    opening_batch_size=Powers(-1, -1 / 2),
+    initial_batch_size=Powers(-1, -1 / 2),
     mixing_power=2,
 )
 """LocalBSGVRM: T ∝ 1/(Kε^(3/2)), p and B ∝ 1/(Kε^½), η ∝ Kε^½, α and β ∝ 1/K."""

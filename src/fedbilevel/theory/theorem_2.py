@@ -98,7 +98,7 @@ def local_bsgvrm_bound(
     local_steps: int,
     devices: int,
     steps: int,
-    opening_batch_size: int,
+    initial_batch_size: int,
 ) -> Bound:
     """Return Theorem 2's bound (4.8), of LocalBSGVRM, a fixed rate, batches of 1.
 
@@ -121,7 +121,7 @@ def local_bsgvrm_bound(
         ...     **ceilings._asdict(),
         ...     **settings,
         ...     steps=1_000_000,
-        ...     opening_batch_size=100,
+        ...     initial_batch_size=100,
         ... )
         >>> bound.largest
         'upper_opening'
@@ -130,7 +130,7 @@ def local_bsgvrm_bound(
         devices=devices,
         steps=steps,
         local_steps=local_steps,
-        opening_batch_size=opening_batch_size,
+        initial_batch_size=initial_batch_size,
     )
     ceilings = local_bsgvrm_ceilings(
         assumptions,
@@ -147,7 +147,7 @@ def local_bsgvrm_bound(
     mu, _, l1, _, _ = assumptions.symbols
     variance = assumptions.deviation**2
     alpha, beta, eta, p = upper_mixing, lower_mixing, learning_rate, local_steps
-    k, b = devices, opening_batch_size
+    k, b = devices, initial_batch_size
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat2 = estimator_lipschitz(assumptions, series) ** 2

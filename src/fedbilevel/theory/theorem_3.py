@@ -97,7 +97,7 @@ def local_bsgvrm_decay_bound(
     local_steps: int,
     devices: int,
     steps: int,
-    opening_batch_size: int,
+    initial_batch_size: int,
     as_printed: bool = False,
 ) -> Bound:
     """Return Theorem 3's bound (4.11), of LocalBSGVRM with batches of 1.
@@ -116,7 +116,7 @@ def local_bsgvrm_decay_bound(
         local_steps: p.
         devices: K.
         steps: T.
-        opening_batch_size: B.
+        initial_batch_size: B.
         as_printed: return the right-hand side of the paper, not the corrected one.
 
     Raises:
@@ -135,7 +135,7 @@ def local_bsgvrm_decay_bound(
         ...     local_steps=10,
         ...     devices=10,
         ...     steps=1_000_000,
-        ...     opening_batch_size=100,
+        ...     initial_batch_size=100,
         ... )
         >>> bound.largest
         'upper_noise'
@@ -144,7 +144,7 @@ def local_bsgvrm_decay_bound(
         devices=devices,
         steps=steps,
         local_steps=local_steps,
-        opening_batch_size=opening_batch_size,
+        initial_batch_size=initial_batch_size,
     )
     ceilings = local_bsgvrm_decay(
         assumptions,
@@ -158,7 +158,7 @@ def local_bsgvrm_decay_bound(
     require_covered(3, "upper_rate", upper_rate, ceilings.upper_rate)
     mu = assumptions.strong_convexity
     variance = assumptions.deviation**2
-    p, k, b = local_steps, devices, opening_batch_size
+    p, k, b = local_steps, devices, initial_batch_size
     g2 = estimator_variance(assumptions, series)
     l_tilde2 = lower_error_factor(assumptions) ** 2
     l_hat = estimator_lipschitz(assumptions, series)

@@ -5,7 +5,7 @@ The library of a tracker is imported only when that tracker begins.
 
 from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.mlflow import MLflow
-from fedbilevel.tracking.protocol import Outcome, Tracker
+from fedbilevel.tracking.protocol import RunStatus, Tracker
 from fedbilevel.tracking.records import Journal, Record, read_records
 from fedbilevel.tracking.tensorboard import TensorBoard
 from fedbilevel.tracking.wandb import WeightsAndBiases
@@ -13,8 +13,8 @@ from fedbilevel.tracking.wandb import WeightsAndBiases
 __all__ = [
     "Journal",
     "MLflow",
-    "Outcome",
     "Record",
+    "RunStatus",
     "TensorBoard",
     "Tracker",
     "WeightsAndBiases",

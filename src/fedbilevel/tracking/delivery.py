@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedbilevel.tracking.protocol import Outcome, Tracker
+from fedbilevel.tracking.protocol import RunStatus, Tracker
 from fedbilevel.tracking.records import Record
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def track(
         1
     """
     queues: list[_Queue] = []
-    outcome = Outcome.FAILED
+    outcome = RunStatus.FAILED
     try:
         for tracker in trackers:
             tracker.begin(name, settings, resume)
@@ -66,9 +66,9 @@ def track(
                 queue.send(record)
 
         yield send
-        outcome = Outcome.FINISHED
+        outcome = RunStatus.FINISHED
     except (GeneratorExit, KeyboardInterrupt):
-        outcome = Outcome.STOPPED
+        outcome = RunStatus.STOPPED
         raise
     finally:
         for queue in queues:
@@ -89,7 +89,7 @@ class _Queue:
         if time.monotonic() >= self._next_try:
             self._try(self._send_all)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunStatus) -> None:
         self._try(self._send_all)
         self._try(lambda: self._tracker.end(outcome))
 

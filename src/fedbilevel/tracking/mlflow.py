@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.error_text import first_line
-from fedbilevel.tracking.protocol import Outcome, numbers
+from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
 EXPERIMENT = "fedbilevel"
@@ -18,9 +18,9 @@ RUN = "mlflow_run"
 """File in the run directory with the ID of the MLflow run."""
 
 STATUS = {
-    Outcome.FINISHED: "FINISHED",
-    Outcome.STOPPED: "KILLED",
-    Outcome.FAILED: "FAILED",
+    RunStatus.FINISHED: "FINISHED",
+    RunStatus.STOPPED: "KILLED",
+    RunStatus.FAILED: "FAILED",
 }
 
 TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -84,7 +84,7 @@ class MLflow:
         with _timeouts():
             self._client.log_batch(self._run, metrics=metrics)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunStatus) -> None:
         """Set the final status of the MLflow run."""
         with _timeouts():
             self._client.set_terminated(self._run, status=STATUS[outcome])

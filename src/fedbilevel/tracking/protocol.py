@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from fedbilevel.tracking.records import Record
 
 
-class Outcome(Enum):
+class RunStatus(Enum):
     """The end of a run."""
 
     FINISHED = "finished"
@@ -33,7 +33,7 @@ class Tracker(Protocol):
     def record(self, record: Record) -> None:
         """Receive a record; a repeated round is sent again."""
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunStatus) -> None:
         """End the run: no more records follow."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.tracking.protocol import Outcome, numbers
+from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
 
@@ -43,7 +43,7 @@ class TensorBoard:
         for name, value in numbers(record).items():
             self._writer.add_scalar(name, value, record.rounds)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunStatus) -> None:
         """Close the event file."""
         if self._writer is not None:
             self._writer.close()

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from fedbilevel.error_text import first_line
-from fedbilevel.tracking.protocol import Outcome, numbers
+from fedbilevel.tracking.protocol import RunStatus, numbers
 from fedbilevel.tracking.records import Record
 
 RUN = "wandb_run"
 """File in the run directory with the ID of the W&B run."""
 
-EXIT_CODE = {Outcome.FINISHED: 0, Outcome.STOPPED: 255, Outcome.FAILED: 1}
+EXIT_CODE = {RunStatus.FINISHED: 0, RunStatus.STOPPED: 255, RunStatus.FAILED: 1}
 """Exit codes sent to W&B; 255 is its code for Ctrl-C."""
 
 TIMEOUTS = {"init_timeout": 10.0, "finish_timeout": 60.0}
@@ -73,6 +73,6 @@ class WeightsAndBiases:
         """Queue the values of a record; W&B sends them in the background."""
         self._run.log({"rounds": record.rounds, **numbers(record)})
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunStatus) -> None:
         """Send the exit code, and wait for pending uploads."""
         self._run.finish(exit_code=EXIT_CODE[outcome])

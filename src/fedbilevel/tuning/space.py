@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
-from fedbilevel.algorithms.server_optimiser import ServerOptimised
+from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.schedules import LearningRate, rate_at
 from fedbilevel.mathematics.settings import (
@@ -187,7 +187,7 @@ def search_space(
 def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
     if isinstance(algorithm, AutoFedBiO):
         return [_around(algorithm, "upper_rate", NEAR)]
-    if isinstance(algorithm, ServerOptimised):
+    if isinstance(algorithm, WithServerOptimiser):
         inner = _settings(algorithm.algorithm, curvature, steps)
         inner = [item._replace(name=f"algorithm.{item.name}") for item in inner]
         if "learning_rate" not in getattr(algorithm.optimiser, "numbers", {}):

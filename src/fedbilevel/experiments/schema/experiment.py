@@ -26,7 +26,7 @@ from fedbilevel.mathematics.settings import (
     SettingError,
     check_ranges,
 )
-from fedbilevel.problems.ready_made import WithBundledData
+from fedbilevel.problems.built_in import BundledProblem
 from fedbilevel.problems.regularisation import Regularisation
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
@@ -115,7 +115,7 @@ class Experiment:
     @property
     def brings_data(self) -> bool:
         """True if the problem has its own data and devices."""
-        return isinstance(self.problem, CustomProblem | WithBundledData)
+        return isinstance(self.problem, CustomProblem | BundledProblem)
 
     @property
     def limits(self) -> Limits:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from fedbilevel.problems.ready_made import FromExamples, WithBundledData
+from fedbilevel.problems.built_in import BundledProblem, DataProblem
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,5 @@ class CustomProblem:
     sha256: str | None = None
 
 
-ProblemChoice: TypeAlias = FromExamples | WithBundledData | CustomProblem
+ProblemChoice: TypeAlias = DataProblem | BundledProblem | CustomProblem
 """A problem that a file can select: one of `registry.list_types`, or `module:Class`."""

@@ -20,7 +20,7 @@ from typing import Any
 import fedbilevel
 import fedbilevel.problems
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.algorithms.server_optimiser import ServerOptimised
+from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
 from fedbilevel.engines.debug import DebugSimulation
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
@@ -40,7 +40,7 @@ REQUIRED_METHODS = {
     "problem": (("build",), ("task",)),
 }
 """Methods that a type of each table must have: one of the alternatives."""
-UNLISTED = (AutoFedBiO, ServerOptimised)
+UNLISTED = (AutoFedBiO, WithServerOptimiser)
 """Algorithms that a file selects by "auto" and by `server_optimiser` instead."""
 
 

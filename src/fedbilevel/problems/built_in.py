@@ -10,7 +10,7 @@ from fedbilevel.problems.task import Task
 
 
 @runtime_checkable
-class FromExamples(Protocol):
+class DataProblem(Protocol):
     """A problem built from the data set that an experiment file specifies."""
 
     def build(self, data: SplitData) -> Task:
@@ -18,20 +18,20 @@ class FromExamples(Protocol):
 
 
 @runtime_checkable
-class WithBundledData(Protocol):
+class BundledProblem(Protocol):
     """A problem with bundled data."""
 
     def task(self) -> Task:
         """Return the problem with its data, initial point and metrics."""
 
 
-ReadyMade: TypeAlias = FromExamples | WithBundledData
+BuiltInProblem: TypeAlias = DataProblem | BundledProblem
 """A dataclass whose fields are settings. It may also have a `TEMPLATE`, the experiment
-file that `fedbilevel new NAME --ready` writes, and implement `WithPictures`."""
+file that `fedbilevel new NAME --ready` writes, and implement `PictureProblem`."""
 
 
 @runtime_checkable
-class WithPictures(Protocol):
+class PictureProblem(Protocol):
     """A problem that draws its solution."""
 
     def pictures(
