@@ -7,15 +7,22 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup newest-jax data quick lint check test coverage nightly docs screenshots bench \
-	experiments build clean
+	experiments build release-check clean
 
 setup: .venv/.ready
 
-# PyTorch by pip, which finds the CPU build; the rest by uv, in a fifth of pip's time.
+# The index that has PyTorch; empty for the index of pip's settings. On Linux the ordinary
+# package index has the CUDA build, of several gigabytes; PyTorch's index has a CPU build.
+TORCH_INDEX ?=
+
+# PyTorch by pip, from an index of its own if TORCH_INDEX is set; without dependencies
+# then, since that index lacks their pinned versions. The rest by uv, in a fifth of pip's
+# time.
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip uv -c constraints.txt
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt \
+		$(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt \
 		-e '.[dev,docs,partition,benchmarks]'
 	touch .venv/.ready
@@ -38,6 +45,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
 # What every change must pass. Tests build the documentation, strictly.
@@ -81,8 +89,14 @@ experiments: data
 	$(BIN)/python -m benchmarks.complexity
 	$(BIN)/python -m benchmarks.tasks
 
+# Files of an older version in dist/ would be published as well.
 build: setup
+	rm -rf dist
 	$(BIN)/python -m build
+
+# TAG=v0.1.0 must be the version of pyproject.toml.
+release-check:
+	$(PYTHON) -m tools.release_check
 
 clean:
 	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache

@@ -18,6 +18,10 @@ DEVICES, BATCH = 8, 32
 
 def main(port: int, processes: int, process: int, devices: int, batch: int) -> None:
     """Run some rounds for each line of standard input, and answer with a line."""
+    if sys.platform != "linux":
+        raise SystemExit(
+            "benchmarks.weak_scaling binds workers to cores: run on Linux."
+        )
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[process]})
     # The same as `chrt --batch 0`. Otherwise Gloo's thread, woken while the waiting
     # thread holds their lock, occupies their only core until the next tick.

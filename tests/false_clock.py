@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+from tests.platforms import require_linux
+
 
 def false_clock(directory: Path) -> tuple[Path, dict[str, str]]:
     """Return the file of the clock offset, and the environment that applies it.
@@ -13,6 +15,7 @@ def false_clock(directory: Path) -> tuple[Path, dict[str, str]]:
     Returns:
         The file of the offset in seconds, and the environment of programs.
     """
+    require_linux()
     library, offset = directory / "clock.so", directory / "clock"
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, _list_names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return version(__name__)
     return _load(name)
+
+
+def __dir__() -> list[str]:
+    return [*_list_names(), "__version__"]

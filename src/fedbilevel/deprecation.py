@@ -1,4 +1,4 @@
-"""Deprecations: names, functions and arguments that a later release removes.
+"""Deprecations: names, functions, classes and arguments that a later release removes.
 
 Each warns with the old name, the new name and the version of removal. CONTRIBUTING.md,
 "How to deprecate", says when to use which.
@@ -8,20 +8,28 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
+Keywords = dict[str, Any]
+
+# From `prepare` of `_before`, through its wrapper, to the caller of the wrapper.
+_CALLER = 3
 
 
-def deprecated(new: str, removal: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that makes a function warn when it is called.
+def deprecated(new: str, removal: str) -> Callable[[C], C]:
+    """Return a decorator that makes a function or a class warn when it is called.
 
-    As PEP 702 asks, the function has its message as `__deprecated__`.
+    As PEP 702 asks, the function has its message as `__deprecated__`. A class stays the
+    same class. A coroutine function warns when its coroutine is awaited.
 
     Args:
         new: what to use instead.
-        removal: the version that removes the function.
+        removal: the version that removes the function or the class.
+
+    Raises:
+        TypeError: by the decorator, above `@classmethod`, `@staticmethod` or
+            `@property`.
 
     Example:
         >>> @deprecated("fedbilevel.run", removal="0.3")
@@ -31,33 +39,35 @@ def deprecated(new: str, removal: str) -> Callable[[Callable[P, R]], Callable[P,
         'execute is deprecated and will be removed in 0.3; use fedbilevel.run.'
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        message = _message(function.__qualname__, new, removal)
+    def decorate(target: C) -> C:
+        _check_order(target, "deprecated")
+        message = _message(target.__qualname__, new, removal)
 
-        @functools.wraps(function)
-        def warning(*args: P.args, **kwargs: P.kwargs) -> R:
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return function(*args, **kwargs)
+        def prepare(keywords: Keywords) -> Keywords:
+            warnings.warn(message, DeprecationWarning, stacklevel=_CALLER)
+            return keywords
 
-        warning.__deprecated__ = message  # type: ignore[attr-defined]
-        return warning
+        result = _before(target, prepare)
+        result.__deprecated__ = message  # type: ignore[attr-defined]
+        return result
 
     return decorate
 
 
-def renamed_arguments(
-    names: Mapping[str, str], removal: str
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that lets a function take arguments by their old names.
+def renamed_arguments(names: Mapping[str, str], removal: str) -> Callable[[C], C]:
+    """Return a decorator that lets a function or a class take arguments by old names.
 
-    Type checkers know the new names alone.
+    A class, such as a dataclass with a renamed field, stays the same class. Type
+    checkers and `dataclasses.replace` know the new names alone.
 
     Args:
-        names: the new name of each old one.
+        names: the new name of each old name.
         removal: the version that removes the old names.
 
     Raises:
-        TypeError: by the function, if an argument is given under both names.
+        TypeError: by the function, if an argument is given under two names; by the
+            decorator, above `@classmethod`, `@staticmethod` or `@property`.
+        ValueError: by the decorator, if the function has no argument of a new name.
 
     Example:
         >>> @renamed_arguments({"place": "directory"}, removal="0.3")
@@ -71,32 +81,36 @@ def renamed_arguments(
         'read(place=...) is deprecated and will be removed in 0.3; use directory.'
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        unknown = set(names.values()) - set(inspect.signature(function).parameters)
+    def decorate(target: C) -> C:
+        _check_order(target, "renamed_arguments")
+        called = target.__qualname__
+        unknown = set(names.values()) - set(inspect.signature(target).parameters)
         if unknown:
             raise ValueError(
-                f"{function.__qualname__} has no argument {', '.join(sorted(unknown))};"
+                f"{called} has no argument {', '.join(sorted(unknown))};"
                 " correct the names given to renamed_arguments."
             )
 
-        @functools.wraps(function)
-        def renaming(*args: P.args, **kwargs: P.kwargs) -> R:
-            for old in names.keys() & kwargs.keys():
-                name = f"{function.__qualname__}({old}=...)"
-                if names[old] in kwargs:
+        def prepare(keywords: Keywords) -> Keywords:
+            spellings: dict[str, str] = {}
+            for name in keywords:
+                new = names.get(name, name)
+                if new in spellings:
                     raise TypeError(
-                        f"{function.__qualname__} was given both {old} and "
-                        f"{names[old]}, which are one argument; give {names[old]}."
+                        f"{called} was given both {spellings[new]} and {name},"
+                        f" which are one argument; give {new} alone."
                     )
-                warnings.warn(
-                    _message(name, names[old], removal),
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-                kwargs[names[old]] = kwargs.pop(old)
-            return function(*args, **kwargs)
+                spellings[new] = name
+            for new, name in spellings.items():
+                if new != name:
+                    warnings.warn(
+                        _message(f"{called}({name}=...)", new, removal),
+                        DeprecationWarning,
+                        stacklevel=_CALLER,
+                    )
+            return {new: keywords[name] for new, name in spellings.items()}
 
-        return renaming
+        return _before(target, prepare)
 
     return decorate
 
@@ -108,7 +122,7 @@ def renamed_names(
 
     Args:
         module: the module's `__name__`.
-        load: its `__getattr__` without the old names, such as lazy_loader's.
+        load: the module's `__getattr__` without the old names.
         names: the new name of each old one, both in the module.
         removal: the version that removes the old names.
 
@@ -130,6 +144,45 @@ def renamed_names(
         return load(new)
 
     return find
+
+
+def _before(target: C, prepare: Callable[[Keywords], Keywords]) -> C:
+    """Return the target with `prepare` applied to each call's keyword arguments."""
+    if not isinstance(target, type):
+        return _wrapped(target, prepare)
+    # A function in place of the class would break isinstance, patterns and subclasses.
+    changed: Any = target
+    if changed.__init__ is object.__init__ and changed.__new__ is not object.__new__:
+        # A NamedTuple: object.__init__ refuses arguments once __init__ is replaced.
+        changed.__new__ = staticmethod(_wrapped(changed.__new__, prepare))
+    else:
+        changed.__init__ = _wrapped(changed.__init__, prepare)
+    return target
+
+
+def _wrapped(function: C, prepare: Callable[[Keywords], Keywords]) -> C:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **keywords: Any) -> Any:
+            return await function(*args, **prepare(keywords))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **keywords: Any) -> Any:
+            return function(*args, **prepare(keywords))
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _check_order(target: object, decorator: str) -> None:
+    if isinstance(target, classmethod | staticmethod | property):
+        kind = type(target).__name__
+        raise TypeError(
+            f"@{decorator} is above @{kind}, which is no function;"
+            f" put @{decorator} below @{kind}."
+        )
 
 
 def _message(old: str, new: str, removal: str) -> str:

@@ -19,6 +19,7 @@ from fedbilevel.__main__ import COMMANDS, main
 from fedbilevel.commands.completion import SHELLS, whole_command_line
 from fedbilevel.experiments.schema.registry import list_types
 from tests.commands.typing_in import QUICK, as_for_users, fedbilevel
+from tests.platforms import require_linux
 from tests.waiting import HANG
 
 REPLIES = """
@@ -107,6 +108,7 @@ def test_tab_completes_a_type_in_an_interactive_bash(script, here):
 
 def type_in_shell(command: list[str], directory: Path, line: str) -> str:
     """Type a line in a shell with the prompt "ready"; return what it showed."""
+    require_linux()  # macOS has no setsid.
     # Not pty.fork: JAX warns of a fork in a process with threads.
     terminal, inner = pty.openpty()
     settings = {"TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(directory)}

@@ -13,6 +13,7 @@ import pytest
 from fedbilevel import Checkpoints, run
 from tests.engines.test_checkpoints import arguments
 from tests.false_clock import false_clock
+from tests.platforms import require_linux
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.process
@@ -44,6 +45,7 @@ def thread_names() -> Iterator[str]:
 
 
 def test_a_clock_that_jumps_holds_no_checkpoint_up(tmp_path):
+    require_linux()
     offset, environment = false_clock(tmp_path)
     directory = tmp_path / "checkpoints"
     began = time.time()

@@ -11,6 +11,7 @@ from fedbilevel import Checkpoints, FedBiO, run
 from fedbilevel.atomic_write import atomic_replace
 from tests import quadratic
 from tests.engines import federation
+from tests.platforms import require_linux
 
 Happened = list[tuple[str, str]]
 
@@ -18,6 +19,7 @@ Happened = list[tuple[str, str]]
 @pytest.fixture
 def happened(monkeypatch, tmp_path) -> Happened:
     """The synchronisations, renames and removals below a directory, in order."""
+    require_linux()
     events: Happened = []
     below, synchronise = str(tmp_path), os.fsync
 

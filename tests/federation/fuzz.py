@@ -277,7 +277,9 @@ def check_enrolment(message: bytes) -> int:
 
 def grown() -> int:
     """Return the peak memory of this process in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # In bytes on macOS, in kilobytes on Linux.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def main(seed: int, inputs: int) -> None:

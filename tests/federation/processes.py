@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.platforms import require_linux
 from tests.waiting import until
 
 
@@ -55,6 +56,7 @@ def memory(pids: Iterable[int]) -> int:
     process with JAX while two more began and ended: PSS 125 to 103 MB, USS 78 to 75 MB,
     this function always 75 MB. Ended processes count as 0.
     """
+    require_linux()
     return sum(_memory(pid) for pid in pids)
 
 

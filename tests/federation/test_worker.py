@@ -11,11 +11,13 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedbilevel.federation.worker.worker import Worker, WorkerError
 from tests.federation import computations
-from tests.federation.processes import descendants, until_gone
+from tests.federation.processes import descendants, gone, until_gone
+from tests.platforms import require_linux
 from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.process
@@ -46,7 +48,7 @@ def worker(notes: Path) -> Iterator[Worker]:
 
 def known(pid: int) -> bool:
     """Return whether a process exists, possibly as a zombie."""
-    return Path(f"/proc/{pid}").exists()
+    return bool(psutil.pid_exists(pid))
 
 
 def under_way(notes: Path, order: str) -> bool:
@@ -100,7 +102,7 @@ def test_a_child_killed_while_idle_is_replaced_and_no_message_lost(worker):
     pid = int(worker.ask(b"pid"))
     os.kill(pid, signal.SIGKILL)
     # Wait for its end, but let the worker reap it.
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    until(lambda: gone(pid), pause=0.01)
     assert int(worker.ask(b"pid")) != pid
     assert not known(pid)
 
@@ -141,6 +143,7 @@ def test_a_long_message_of_an_exception_is_cut(worker):
 
 
 def test_a_child_out_of_memory_fails_and_goes_on():
+    require_linux()
     room = 200_000_000
     with Worker(computations.starved, room) as worker:
         with pytest.raises(WorkerError, match="raised MemoryError"):
@@ -331,6 +334,7 @@ except WorkerError as error:
 
 
 def test_an_answer_too_large_for_the_parent_is_an_error_and_the_next_works(notes):
+    require_linux()
     script = """
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + 50_000_000
@@ -354,6 +358,7 @@ worker.close()
 def test_a_process_that_the_computation_starts_does_not_hold_the_connection(
     worker, notes
 ):
+    require_linux()
     pid = int(worker.ask(b"start"))
     started = int(notes.read_text())
     sockets = {link for link in _descriptors(pid) if "socket" in link}

@@ -84,6 +84,9 @@ def test_the_conda_recipe_has_the_dependencies_of_the_project():
     assert in_recipe("run") == declared(PROJECT["dependencies"])
     extra = PROJECT["optional-dependencies"]["commands"]
     assert in_recipe("run_constraints") == declared(extra)
+    host = {name for name in in_recipe("host") if name != "pip"}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
+    assert host == set(declared(build["requires"]))
     python = RECIPE["context"]["python_min"]
     assert PROJECT["requires-python"] == f">={python}"
     (script,) = RECIPE["build"]["python"]["entry_points"]

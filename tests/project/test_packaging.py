@@ -4,11 +4,13 @@ Dependencies are those of this environment, which the fresh one sees.
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,30 @@ def test_the_installed_package_has_its_version_and_its_types(python, tmp_path):
     assert Path(file).is_relative_to(python.parents[1])
     assert (Path(file).parent / "py.typed").exists()
     assert (Path(file).parent / "__init__.pyi").exists()
+
+
+def test_the_page_on_a_package_index_has_no_relative_link(distributions):
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (file for file in archive.namelist() if file.endswith("/METADATA"))
+        header, _, page = archive.read(name).decode().partition("\n\n")
+    assert "\nDescription-Content-Type: text/markdown" in header
+    targets = re.findall(r"\]\(([^)]*)\)", page)
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert not re.search(r"(?:src|href)=\"(?!https://)", page)
+    # The same page otherwise, with links to files that the site or the repository has.
+    readme = (ROOT / "README.md").read_text()
+    assert re.sub(r"\]\([^)]*\)", "", page) == re.sub(r"\]\([^)]*\)", "", readme)
+    site = "https://fedbilevel.github.io/fedbilevel/"
+    files = "https://github.com/fedbilevel/fedbilevel/blob/main/"
+    linked = [
+        ROOT / "docs" / re.sub(r"\.html(#.*)?$", ".md", target.removeprefix(site))
+        for target in targets
+        if target.startswith(site)
+    ]
+    linked += [ROOT / t.removeprefix(files) for t in targets if t.startswith(files)]
+    assert ROOT / "docs/images/report.png" in linked
+    assert [file for file in linked if not file.exists()] == []
 
 
 @pytest.mark.nightly

@@ -29,6 +29,18 @@ SCHEMAS = {
     "citation-file-format": [ROOT / "CITATION.cff"],
 }
 PROGRAMS = Path(sys.executable).parent
+NODE_24 = {
+    "actions/cache": 5,
+    "actions/checkout": 5,
+    "actions/deploy-pages": 5,
+    "actions/download-artifact": 7,
+    "actions/setup-python": 6,
+    "actions/upload-artifact": 6,
+    "actions/upload-pages-artifact": 5,
+}
+"""The first major version of each action that runs on Node.js 24."""
+WITHOUT_NODE = {"pypa/gh-action-pypi-publish"}
+CACHES = ["actions/setup-python", "actions/cache"]
 
 
 def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -86,6 +98,89 @@ def test_jobs_end_and_have_no_right_that_they_do_not_need():
 def test_actions_are_pinned_to_a_major_version_at_least():
     for name, action in steps("uses"):
         assert re.search(r"@(v\d|release/v\d|[0-9a-f]{40}$)", action), (name, action)
+
+
+def test_actions_run_on_node_24():
+    names = set()
+    for job, action in steps("uses"):
+        name, _, version = action.partition("@")
+        names.add(name)
+        if name not in WITHOUT_NODE:
+            assert int(version.removeprefix("v")) >= NODE_24[name], (job, action)
+    assert names == NODE_24.keys() | WITHOUT_NODE
+
+
+def test_every_job_keeps_the_downloads_of_pip_and_uv_except_a_release():
+    for name, job in jobs():
+        runs = [step["run"] for step in job["steps"] if "run" in step]
+        caches = [
+            step["uses"].partition("@")[0]
+            for step in job["steps"]
+            if step.get("with", {}).get("cache") == "pip"
+            or step.get("with", {}).get("path") == "~/.cache/uv"
+        ]
+        assert caches == (CACHES if runs and name != "release.build" else []), name
+        setups = [step for step in job["steps"] if "python-version" in str(step)]
+        keys = [s["with"]["key"] for s in job["steps"] if "key" in s.get("with", {})]
+        for setup, key in zip(setups, keys, strict=False):
+            # Wheels of another Python would stay in the cache without use.
+            assert setup["with"]["python-version"] in key
+            assert "hashFiles('constraints.txt')" in key
+
+
+def test_the_index_of_pytorch_is_a_variable_of_the_repository():
+    for name, content in WORKFLOWS.items():
+        assert content["env"] == {"TORCH_INDEX": "${{ vars.TORCH_INDEX }}"}, name
+
+
+def test_a_release_checks_its_tag_before_anything_is_built():
+    runs = [
+        step for step in WORKFLOWS["release"]["jobs"]["build"]["steps"] if "run" in step
+    ]
+    assert [step["run"] for step in runs] == [
+        "make release-check",
+        "make check",
+        "make build",
+    ]
+    assert runs[0]["env"] == {"TAG": "${{ github.ref_name }}"}
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", f"PYTHON={sys.executable}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.process
+def test_a_tag_must_be_that_of_the_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert make("release-check", f"TAG=v{version}").returncode == 0
+    for tag in ("", version, f"v{version}.1", "v$(false)"):
+        done = make("release-check", f"TAG={tag.replace('$', '$$')}")
+        assert done.returncode != 0
+        assert f"The tag is {tag!r}, but the version" in done.stderr
+        assert f"needs 'v{version}'" in done.stderr
+
+
+@pytest.mark.process
+def test_pytorch_comes_from_the_index_that_a_variable_names():
+    def torch(*arguments: str) -> str:
+        lines = make("--dry-run", "--always-make", "setup", *arguments).stdout
+        joined = lines.replace("\\\n", "").splitlines()
+        (command,) = [line for line in joined if line.endswith(" torch")]
+        return " ".join(command.split()).removeprefix(".venv/bin/python -m ")
+
+    ordinary = "pip install --quiet --no-compile -c constraints.txt"
+    assert torch("TORCH_INDEX=") == f"{ordinary} torch"
+    index = "https://example.org/cpu"
+    own = f'{ordinary} --no-deps --index-url "{index}" torch'
+    assert torch(f"TORCH_INDEX={index}") == own
+
+
+@pytest.mark.process
+def test_a_build_begins_without_older_files():
+    lines = make("--dry-run", "build").stdout.splitlines()
+    build = next(n for n, line in enumerate(lines) if line.endswith("-m build"))
+    assert lines[build - 1] == "rm -rf dist"
 
 
 @pytest.mark.process
