@@ -41,7 +41,7 @@ def old_function(value: int) -> int:
 
 
 deprecate = UNCHECKED["deprecated"]("new_function", removal="0.3")
-rename = UNCHECKED["renamed_arguments"]({"folder": "directory"}, removal="0.3")
+rename = UNCHECKED["renamed_arguments"]({"place": "directory"}, removal="0.3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Plain:
 
     @property
     @deprecate  # type: ignore[untyped-decorator]
-    def folder(self) -> str:
+    def place(self) -> str:
         return self.directory
 
 
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
     second: int
 
 
-@renamed_arguments({"folder": "directory", "kind": "type_name"}, removal="0.3")
+@renamed_arguments({"place": "directory", "kind": "type_name"}, removal="0.3")
 def read(directory: str, type_name: str = "a") -> tuple[str, str]:
     return directory, type_name
 
@@ -72,16 +72,16 @@ def read(directory: str, type_name: str = "a") -> tuple[str, str]:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A package with a lazy face, like those of fedbilevel."""
-    folder = tmp_path / "package_with_old_name"
-    folder.mkdir()
+    package = tmp_path / "package_with_old_name"
+    package.mkdir()
     contributing = (ROOT / "CONTRIBUTING.md").read_text()
     (recipe,) = re.findall(r"`(__getattr__ = renamed_names\(.*?\))`", contributing)
     recipe = recipe.replace("Old", "OldName").replace("New", "NewName")
-    (folder / "__init__.py").write_text(FACE.replace("RECIPE", recipe))
-    (folder / "__init__.pyi").write_text("from .inside import NewName\n")
-    (folder / "inside.py").write_text("NewName = 7\n")
+    (package / "__init__.py").write_text(FACE.replace("RECIPE", recipe))
+    (package / "__init__.pyi").write_text("from .inside import NewName\n")
+    (package / "inside.py").write_text("NewName = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
-    return folder.name
+    return package.name
 
 
 def test_a_deprecated_function_works_and_warns_at_its_caller():
@@ -93,16 +93,16 @@ def test_a_deprecated_function_works_and_warns_at_its_caller():
 
 
 def test_an_argument_is_taken_by_its_old_name():
-    with pytest.warns(DeprecationWarning, match=r"read\(folder=\.\.\.\) .* directory"):
-        assert read(folder="b") == ("b", "a")  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"read\(place=\.\.\.\) .* directory"):
+        assert read(place="b") == ("b", "a")  # type: ignore[call-arg]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read("b", type_name="c") == ("b", "c")
 
 
 def test_both_names_of_an_argument_are_refused():
-    with pytest.raises(TypeError, match="both directory and folder"):
-        read(directory="a", folder="b")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="both directory and place"):
+        read(directory="a", place="b")  # type: ignore[call-arg]
 
 
 def test_an_argument_that_the_function_lacks_is_refused_at_once():
@@ -130,8 +130,8 @@ def test_a_lazy_face_knows_a_renamed_name(package):
 
 
 def test_a_dataclass_with_a_renamed_field_stays_a_class():
-    with pytest.warns(DeprecationWarning, match=r"Settings\(folder=\.\.\.\)") as shown:
-        settings = Settings(folder="a", count=2)
+    with pytest.warns(DeprecationWarning, match=r"Settings\(place=\.\.\.\)") as shown:
+        settings = Settings(place="a", count=2)
     assert shown[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -146,12 +146,12 @@ def test_a_dataclass_with_a_renamed_field_stays_a_class():
         derived = type("Derived", (Settings,), {})("c")
     assert isinstance(derived, Settings)
     assert list(inspect.signature(Settings).parameters) == ["directory", "count"]
-    with pytest.raises(TypeError, match="both folder and directory"):
-        dataclasses.replace(settings, folder="b")
+    with pytest.raises(TypeError, match="both place and directory"):
+        dataclasses.replace(settings, place="b")
     with pytest.warns(
-        DeprecationWarning, match=r"Plain\.folder is deprecated"
+        DeprecationWarning, match=r"Plain\.place is deprecated"
     ) as shown:
-        assert settings.folder == "a"
+        assert settings.place == "a"
     assert shown[0].filename == __file__
 
 
@@ -185,8 +185,8 @@ def test_a_generator_function_warns_when_it_is_called():
     with pytest.warns(DeprecationWarning, match="count"):
         numbers = deprecate(count)(3)
     assert list(numbers) == [0, 1, 2]
-    with pytest.warns(DeprecationWarning, match=r"count\(folder=\.\.\.\)"):
-        numbers = rename(count)(folder=2)
+    with pytest.warns(DeprecationWarning, match=r"count\(place=\.\.\.\)"):
+        numbers = rename(count)(place=2)
     assert list(numbers) == [0, 1]
 
 
@@ -202,8 +202,8 @@ def test_a_coroutine_function_stays_one_and_warns_where_it_is_awaited():
     with pytest.warns(DeprecationWarning, match="read is deprecated") as shown:
         assert asyncio.run(call(deprecate(read), directory="a")) == "a"
     assert shown[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"folder=\.\.\.") as shown:
-        assert asyncio.run(call(rename(read), folder="b")) == "b"
+    with pytest.warns(DeprecationWarning, match=r"place=\.\.\.") as shown:
+        assert asyncio.run(call(rename(read), place="b")) == "b"
     assert shown[0].filename == __file__
 
 
@@ -228,11 +228,11 @@ def test_a_deprecated_classmethod_has_its_class():
 
 
 def test_two_old_names_of_an_argument_are_refused_by_their_names():
-    names = {"folder": "directory", "place": "directory"}
+    names = {"place": "directory", "place": "directory"}
     find = UNCHECKED["renamed_arguments"](names, removal="0.3")(lambda directory: 1)
-    message = "both folder and place, .* give directory alone"
+    message = "both place and place, .* give directory alone"
     with pytest.raises(TypeError, match=message):
-        find(folder="a", place="b")
+        find(place="a", place="b")
 
 
 def test_the_version_is_listed():
