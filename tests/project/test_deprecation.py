@@ -41,7 +41,7 @@ def old_function(value: int) -> int:
 
 
 deprecate = UNCHECKED["deprecated"]("new_function", removal="0.3")
-rename = UNCHECKED["renamed_arguments"]({"place": "directory"}, removal="0.3")
+rename = UNCHECKED["renamed_arguments"]({"path": "directory"}, removal="0.3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Plain:
 
     @property
     @deprecate  # type: ignore[untyped-decorator]
-    def place(self) -> str:
+    def path(self) -> str:
         return self.directory
 
 
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
     second: int
 
 
-@renamed_arguments({"place": "directory", "kind": "type_name"}, removal="0.3")
+@renamed_arguments({"path": "directory", "kind": "type_name"}, removal="0.3")
 def read(directory: str, type_name: str = "a") -> tuple[str, str]:
     return directory, type_name
 
@@ -93,16 +93,16 @@ def test_a_deprecated_function_works_and_warns_at_its_caller():
 
 
 def test_an_argument_is_taken_by_its_old_name():
-    with pytest.warns(DeprecationWarning, match=r"read\(place=\.\.\.\) .* directory"):
-        assert read(place="b") == ("b", "a")  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"read\(path=\.\.\.\) .* directory"):
+        assert read(path="b") == ("b", "a")  # type: ignore[call-arg]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read("b", type_name="c") == ("b", "c")
 
 
 def test_both_names_of_an_argument_are_refused():
-    with pytest.raises(TypeError, match="both directory and place"):
-        read(directory="a", place="b")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="both directory and path"):
+        read(directory="a", path="b")  # type: ignore[call-arg]
 
 
 def test_an_argument_that_the_function_lacks_is_refused_at_once():
@@ -130,8 +130,8 @@ def test_a_lazy_face_knows_a_renamed_name(package):
 
 
 def test_a_dataclass_with_a_renamed_field_stays_a_class():
-    with pytest.warns(DeprecationWarning, match=r"Settings\(place=\.\.\.\)") as shown:
-        settings = Settings(place="a", count=2)
+    with pytest.warns(DeprecationWarning, match=r"Settings\(path=\.\.\.\)") as shown:
+        settings = Settings(path="a", count=2)
     assert shown[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -146,12 +146,12 @@ def test_a_dataclass_with_a_renamed_field_stays_a_class():
         derived = type("Derived", (Settings,), {})("c")
     assert isinstance(derived, Settings)
     assert list(inspect.signature(Settings).parameters) == ["directory", "count"]
-    with pytest.raises(TypeError, match="both place and directory"):
-        dataclasses.replace(settings, place="b")
+    with pytest.raises(TypeError, match="both path and directory"):
+        dataclasses.replace(settings, path="b")
     with pytest.warns(
-        DeprecationWarning, match=r"Plain\.place is deprecated"
+        DeprecationWarning, match=r"Plain\.path is deprecated"
     ) as shown:
-        assert settings.place == "a"
+        assert settings.path == "a"
     assert shown[0].filename == __file__
 
 
@@ -185,8 +185,8 @@ def test_a_generator_function_warns_when_it_is_called():
     with pytest.warns(DeprecationWarning, match="count"):
         numbers = deprecate(count)(3)
     assert list(numbers) == [0, 1, 2]
-    with pytest.warns(DeprecationWarning, match=r"count\(place=\.\.\.\)"):
-        numbers = rename(count)(place=2)
+    with pytest.warns(DeprecationWarning, match=r"count\(path=\.\.\.\)"):
+        numbers = rename(count)(path=2)
     assert list(numbers) == [0, 1]
 
 
@@ -202,8 +202,8 @@ def test_a_coroutine_function_stays_one_and_warns_where_it_is_awaited():
     with pytest.warns(DeprecationWarning, match="read is deprecated") as shown:
         assert asyncio.run(call(deprecate(read), directory="a")) == "a"
     assert shown[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"place=\.\.\.") as shown:
-        assert asyncio.run(call(rename(read), place="b")) == "b"
+    with pytest.warns(DeprecationWarning, match=r"path=\.\.\.") as shown:
+        assert asyncio.run(call(rename(read), path="b")) == "b"
     assert shown[0].filename == __file__
 
 
@@ -228,11 +228,11 @@ def test_a_deprecated_classmethod_has_its_class():
 
 
 def test_two_old_names_of_an_argument_are_refused_by_their_names():
-    names = {"place": "directory", "place": "directory"}
+    names = {"path": "directory", "place": "directory"}
     find = UNCHECKED["renamed_arguments"](names, removal="0.3")(lambda directory: 1)
-    message = "both place and place, .* give directory alone"
+    message = "both path and place, .* give directory alone"
     with pytest.raises(TypeError, match=message):
-        find(place="a", place="b")
+        find(path="a", place="b")
 
 
 def test_the_version_is_listed():
