@@ -132,7 +132,7 @@ def test_a_site_whose_worker_never_begins_is_suspended(
     with run(federation, tmp_path, {"west": deed}) as live:
         exchanges = finished(live)
     assert f"west: {reason}; suspended for 30 seconds" in live.command.output
-    assert "a job with north, east, south begins" in live.command.output
+    assert "A job with north, east, south starts." in live.command.output
     assert all(
         exchange["counted"] == ["north", "east", "south"] for exchange in exchanges
     )
@@ -142,7 +142,7 @@ def test_a_site_that_hangs_is_waited_for_until_the_deadline_of_enrolment(
     federation, tmp_path
 ):
     # On a machine at load 25 honest sites took more than 120 s.
-    options = "--federation.enrolment_timeout-timeout", "300"
+    options = "--federation.enrolment-timeout", "300"
     with run(
         federation, tmp_path, {"west": "hang at the first task"}, *options
     ) as live:

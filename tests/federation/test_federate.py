@@ -172,9 +172,9 @@ def test_it_reports_its_progress(commands):
     assert begun in commands.interrupted
     assert f"round {ROUNDS} of {ROUNDS} | " in commands.output
     for text in (commands.interrupted, commands.output):
-        assert text.startswith("starting a server and sites on this machine …\n")
+        assert text.startswith("Starting a server and sites on this machine …\n")
         assert "Cleaning by LocalBSGM, in runs/clean-federated\n" in text
-        assert "a job with site-1, site-2, site-3, site-4 begins\n" in text
+        assert "A job with site-1, site-2, site-3, site-4 starts.\n" in text
 
 
 @pytest.mark.nightly

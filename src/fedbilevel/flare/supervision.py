@@ -144,7 +144,7 @@ class Supervision:
         first: int | None = None
         refused: Mapping[str, str] | None = None
         try:
-            yield JobEvent(message=f"a job with {', '.join(present)} begins")
+            yield JobEvent(message=f"A job with {', '.join(present)} starts.")
             while not monitor.over():
                 if self._is_to_stop:
                     monitor.stop()
