@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,10 +85,44 @@ def forget_measurements() -> None:
     Path("runs/done/metrics.jsonl").unlink()
 
 
+def make_pipe() -> None:
+    os.mkfifo("a.toml")
+
+
+def make_large_file() -> None:
+    # The file is sparse: it needs no space on the disk.
+    with open("a.toml", "wb") as file:
+        file.truncate(10**9)
+
+
 MISTAKES = (
     # The file itself.
     Mistake("no such file", "run missing.toml", {}, ("missing.toml", "No such file")),
     Mistake("a directory", "run .", {}, ("directory",)),
+    Mistake("an empty path", "run ''", {}, ("FILE is empty", "Give a path")),
+    Mistake(
+        "a pipe", "run a.toml", {}, ("a.toml is a pipe", "experiment file"), make_pipe
+    ),
+    Mistake("a device", "run /dev/zero", {}, ("/dev/zero is a device", "give the")),
+    Mistake(
+        "a file of 1 GB",
+        "run a.toml",
+        {},
+        ("a.toml has 1000000000 bytes", "experiment file"),
+        make_large_file,
+    ),
+    Mistake(
+        "a Python file to run",
+        "run own.py",
+        {"own.py": "import jax"},
+        ("own.py is a Python file", "fedbilevel new NAME"),
+    ),
+    Mistake(
+        "the Python file of an experiment",
+        "run own.py",
+        {"own.py": "import jax", "own.toml": OWN},
+        ("own.py is a Python file", "give the experiment file own.toml"),
+    ),
     of_file("not valid TOML", "rounds = = 3", "a.toml", "line 1"),
     of_file("no algorithm", "rounds = 3", "algorithm", "missing"),
     of_file("an unknown key", "round = 3\n" + ALGORITHM, "line 1", "rounds?"),
@@ -334,7 +369,15 @@ MISTAKES = (
         {"first.py": ""},
         ("first.py", "already exists"),
     ),
+    typed("a file to resume", "resume a.toml", "a.toml is a file", "run a.toml"),
     # A finished run.
+    after_run("a run to run", "run runs/done", "a run directory", "resume runs/done"),
+    after_run(
+        "the file of a run to resume",
+        "resume done.toml",
+        "done.toml is a file",
+        "give the run directory runs/done",
+    ),
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
     after_run(
         "fewer rounds", "resume runs/done --rounds 2", "rounds is 2", "rounds=4 or more"
@@ -385,7 +428,7 @@ def answer(mistake: Mistake, finished_run: Path) -> dict[str, object]:
         mistake.before()
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code: object = main(mistake.arguments.split())
+                code: object = main(shlex.split(mistake.arguments))
         except SystemExit as stopped:
             code = stopped.code
         except BaseException as error:

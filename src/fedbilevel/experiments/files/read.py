@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from cattrs.errors import (
@@ -17,10 +18,15 @@ from cattrs.errors import (
 from fedbilevel.experiments.files.convert import converter
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.toml_lines import line_of
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.schema.registry import AUTO, UnknownNameError
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.nearest import nearest, nearest_name
+from fedbilevel.regular_files import UnreadableError, read_regular
+
+LARGEST = 1_000_000
+"""Maximum size of an experiment file in bytes; 1 MB of TOML is parsed in 1 to 2 s."""
 
 
 class ExperimentError(ValueError):
@@ -46,12 +52,7 @@ def read_experiment(file: Path) -> Experiment:
         learning_rate?
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ExperimentError(
-            f"{file} cannot be read: {error.strerror}; give the path of an experiment "
-            "file, or write one with: fedbilevel new NAME."
-        ) from error
+        text = _read(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ExperimentError(
             f"{file} is not UTF-8 text (byte {error.start} is invalid); save the file "
@@ -81,6 +82,33 @@ def read_experiment(file: Path) -> Experiment:
             )
         ) from None
     return located(experiment, file.parent)
+
+
+def _read(file: Path) -> bytes:
+    """Return the content of an experiment file, or raise `ExperimentError`."""
+    cure = (
+        "give the path of an experiment file, or write one with: fedbilevel new NAME."
+    )
+    if (file / EXPERIMENT).is_file():
+        raise ExperimentError(
+            f"{file} is a run directory, not an experiment file; give an experiment "
+            f"file, or resume the run with: fedbilevel resume {quote(str(file))}."
+        )
+    try:
+        content = read_regular(file, cure, LARGEST)
+    except FileNotFoundError as error:
+        raise ExperimentError(
+            f"{file} cannot be read: {error.strerror}; {cure}"
+        ) from error
+    except UnreadableError as error:
+        raise ExperimentError(str(error)) from error
+    if file.suffix == ".py":
+        beside = file.with_suffix(".toml")
+        cure = f"give the experiment file {beside}." if beside.is_file() else cure
+        raise ExperimentError(
+            f"{file} is a Python file, not an experiment file (TOML); {cure}"
+        )
+    return content
 
 
 class _Mistake(NamedTuple):
