@@ -142,6 +142,63 @@ MISTAKES = (
     of_file("no rate", '[algorithm]\nname = "FedBiO"', "learning_rate is missing"),
     of_file("a rate in words", ALGORITHM.replace("0.1", '"fast"'), "line 3", '"fast"'),
     of_file("a rate of true", ALGORITHM.replace("0.1", "true"), "line 3", "number"),
+    of_file(
+        "an algorithm in lower case",
+        ALGORITHM.replace("FedBiO", "fedbio"),
+        "line 2",
+        "did you mean FedBiO?",
+    ),
+    of_file(
+        "another algorithm in lower case",
+        ALGORITHM.replace("FedBiO", "localbsgm"),
+        "line 2",
+        "did you mean LocalBSGM?",
+    ),
+    of_file(
+        "auto with the keys of another algorithm",
+        ALGORITHM.replace("FedBiO", "auto") + "lower_rate = 1.0",
+        'line 3: unknown key algorithm.learning_rate; "auto" chooses this setting',
+        'line 4: unknown key algorithm.lower_rate; "auto" chooses this setting',
+        "delete the key",
+    ),
+    of_file(
+        "a list of algorithms",
+        ALGORITHM.replace("[algorithm]", "[[algorithm]]"),
+        "line 1: algorithm is a list of tables",
+        "write a single table, [algorithm].",
+    ),
+    of_file(
+        "a rate of 400 digits",
+        ALGORITHM.replace("0.1", "9" * 400),
+        "line 3: algorithm.learning_rate: give a number of at most 300 digits, not 9",
+    ),
+    of_file(
+        "a batch of too many examples",
+        ALGORITHM + "batch_size = 99999999999999999999",
+        "line 4: algorithm.batch_size",
+        "at most 2147483647",
+    ),
+    of_file(
+        "an optimiser that is a number",
+        "server_optimiser = 3\n" + ALGORITHM,
+        "line 1: server_optimiser: give a table such as",
+        'name = "adam"',
+    ),
+    of_file(
+        "an optimiser without a name",
+        "server_optimiser = {learning_rate = 0.1}\n" + ALGORITHM,
+        "line 1: server_optimiser.name: the key is missing; give the name",
+    ),
+    of_file(
+        "an optimiser with a rate in words",
+        '[server_optimiser]\nname = "adam"\nlearning_rate = "fast"\n' + ALGORITHM,
+        'line 3: server_optimiser.learning_rate: give a number, not "fast".',
+    ),
+    of_file(
+        "an optimiser with a rate of true",
+        '[server_optimiser]\nname = "adam"\nlearning_rate = true\n' + ALGORITHM,
+        "line 3: server_optimiser.learning_rate: give a number, not true.",
+    ),
     of_file("no local steps", ALGORITHM + "local_steps = 0", "local_steps", "1"),
     of_file("half a step", ALGORITHM + "local_steps = 1.5", "line 4", "whole number"),
     of_file("no batch", ALGORITHM + "batch_size = 0", "batch_size", "1"),
@@ -165,6 +222,26 @@ MISTAKES = (
     of_file("rounds in words", 'rounds = "many"\n' + ALGORITHM, "line 1", '"many"'),
     of_file("half a round", "rounds = 2.5\n" + ALGORITHM, "line 1", "whole number"),
     of_file("no rounds", "rounds = 0\n" + ALGORITHM + SMALL, "rounds", "at least 1"),
+    of_file(
+        "too many rounds",
+        "rounds = 99999999999999999999\n" + ALGORITHM,
+        "line 1: rounds: give a whole number, at most 2147483647",
+    ),
+    of_file(
+        "rounds of 6000 digits",
+        "rounds = 0x" + "f" * 5000 + "\n" + ALGORITHM,
+        "line 1: rounds: give a number of at most 300 digits",
+    ),
+    of_file(
+        "rounds of 5000 digits",
+        "rounds = 1" + "0" * 5000 + "\n" + ALGORITHM,
+        "a.toml has a number of more than 4300 digits; shorten",
+    ),
+    of_file(
+        "a key with a line break",
+        '"a\\nfedbilevel: finished" = 1\n' + ALGORITHM,
+        r"unknown key a\nfedbilevel: finished; there are",
+    ),
     of_file("a seed in words", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
     of_file(
         "more participants than devices",
@@ -220,6 +297,15 @@ MISTAKES = (
     ),
     of_file("unknown data", ALGORITHM + '[data]\nname = "minst"', "line 5", "mnist?"),
     of_file(
+        "data in words", 'data = "digits"\n' + ALGORITHM, "line 1: data: give a table"
+    ),
+    of_file(
+        "a list of data sets",
+        ALGORITHM + "[[data]]\ntrain_size = 60",
+        "line 4: data is a list of tables",
+        "[data].",
+    ),
+    of_file(
         "data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "directory"
     ),
     of_file(
@@ -260,6 +346,18 @@ MISTAKES = (
     # A custom problem.
     Mistake(
         "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "does not exist")
+    ),
+    Mistake(
+        "a line break in the path of a problem",
+        "run a.toml",
+        {"a.toml": OWN.replace("own.py", "a\\nb.py")},
+        ("a.toml, line 3: problem.file: ", r"a\nb.py does not exist; correct the path"),
+    ),
+    Mistake(
+        "a problem that is a directory",
+        "run a.toml",
+        {"a.toml": OWN.replace("own.py", ".")},
+        ("a.toml, line 3: problem.file: ", "is not a file; correct the path"),
     ),
     of_problem("no Python", "def task(:", "own.py", "line 1"),
     of_problem("no task", "x = 3", "own.py", "task()"),
@@ -361,6 +459,7 @@ MISTAKES = (
     typed("nothing to plan from", "plan nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to diagnose", "diagnose nowhere.toml", "nowhere.toml"),
     typed("a name that is none", "new my-problem", "my-problem", "underscores"),
+    typed("a name that is a keyword", "new class", "a keyword", "class_problem"),
     typed("a name that is taken", "new numpy", "numpy", "another name"),
     typed("no such ready problem", "new first --ready clean", "cleaning"),
     Mistake(
