@@ -18,10 +18,10 @@ from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.read import check_problem_file, read_experiment
 from fedbilevel.experiments.run import prepare_run, spec_of
+from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.tuning import (
-    BEST,
     PICTURE,
     STUDY,
     Goal,
