@@ -440,6 +440,32 @@ MISTAKES = (
         "lower_loss",
     ),
     of_problem(
+        "a loss that divides by zero",
+        TASK + "make = task\ndef half(y):\n    return y / 0\n"
+        "def broken(x, y, batch):\n    return jnp.mean(batch @ y) + half(1)\n"
+        "def task():\n    return make(lower=broken)",
+        "lower_loss(x, y, batch) failed on a batch",
+        "own.py, line 18): ZeroDivisionError: division by zero. Correct the loss.",
+    ),
+    of_problem(
+        "a loss with an unknown key",
+        TASK + "make = task\ndef broken(x, y, batch):\n"
+        "    return jnp.mean(batch['rows'] @ y['w'])\n"
+        "def task():\n"
+        "    rows = {'row': np.ones((5, 3), np.float32)}\n"
+        "    return make(lower=broken, upper=broken, y={'w': jnp.zeros(3)}, rows=rows)",
+        "own.py, line 18): KeyError: 'rows'.",
+        "Use a key that exists: y has 'w'; batch has 'row'.",
+    ),
+    of_problem(
+        "a metric that fails",
+        TASK + "make = task\ndef task():\n"
+        "    return make()._replace(metrics={'gap': lambda x, y: x['gap']})",
+        "Metric 'gap' of the task failed (",
+        "own.py, line 18): ",
+        "Correct the metric",
+    ),
+    of_problem(
         "a list of devices",
         TASK + "def task():\n"
         "    return Task(fb.BilevelProblem(loss, loss), [1, 2], 0.0, 0.0, {})",
