@@ -505,12 +505,26 @@ MISTAKES = (
     ),
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
     after_run(
-        "fewer rounds", "resume runs/done --rounds 2", "rounds is 2", "rounds=4 or more"
+        "fewer rounds",
+        "resume runs/done --rounds 2",
+        "rounds is 2",
+        "rounds to 4 or more",
     ),
     after_run(
         "another rate",
         "resume runs/done --algorithm.learning-rate 0.2 --rounds 6",
-        "learning_rate",
+        "runs/done cannot be resumed with other settings",
+        "algorithm.learning_rate 0.1 → 0.2. Omit these options",
+    ),
+    after_run(
+        "other data",
+        "resume runs/done --data.train-size 50 --rounds 6",
+        "(run → now): data.train_size 60 → 50. Omit these options",
+    ),
+    after_run(
+        "another number of participants",
+        "resume runs/done --participants 3 --rounds 6",
+        "(run → now): participants unset → 3. Omit these options",
     ),
     after_run(
         "unreadable checkpoints",
