@@ -1,4 +1,10 @@
-"""The text of an exception, shortened for a message of one sentence."""
+"""The text and the place of an exception, for a message of one sentence."""
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 
 def first_line(error: BaseException, longest: int | None = None) -> str:
@@ -17,3 +23,25 @@ def first_line(error: BaseException, longest: int | None = None) -> str:
     except Exception:
         return ""
     return lines[0][:longest] if lines else ""
+
+
+def place_in(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return " (FILE, line N)": the last frame of an error in the file of a function.
+
+    Empty if the function is not defined in a file of Python, or no frame is in it.
+
+    Args:
+        error: exception that the function raised.
+        function: function of the user, such as a loss.
+
+    Example:
+        >>> place_in(ValueError("not raised"), first_line)
+        ''
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code.co_filename if code else None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return f" ({file}, line {lines[-1]})" if lines else ""

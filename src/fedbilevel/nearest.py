@@ -19,10 +19,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the nearest known name; None if none is near.
+    """Return the nearest known name, whatever its case; None if none is near.
 
     Example:
         >>> nearest_name("learning_rat", ["learning_rate", "local_steps"])
         'learning_rate'
+        >>> nearest_name("localbsgm", ["FedBiO", "LocalBSGM", "LocalBSGVRM"])
+        'LocalBSGM'
     """
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
+    by_lower_case = {other.lower(): other for other in sorted(known)}
+    near = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    return by_lower_case[near[0]] if near else None

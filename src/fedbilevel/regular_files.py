@@ -18,16 +18,17 @@ class UnreadableError(ValueError):
     """Raised if a path is not a regular file, or cannot be read."""
 
 
-def read_regular(file: Path, cure: str) -> bytes:
+def read_regular(file: Path, cure: str, largest: int | None = None) -> bytes:
     """Return the content of a file; a pipe is refused without waiting for its writer.
 
     Args:
         file: path; links are followed.
         cure: last part of an error message, an imperative.
+        largest: maximum size in bytes; None for no limit.
 
     Raises:
         FileNotFoundError: if the path does not exist.
-        UnreadableError: if it is not a regular file, or cannot be read.
+        UnreadableError: if it is not a regular file, is too large, or cannot be read.
 
     Example:
         >>> import tempfile
@@ -51,10 +52,14 @@ def read_regular(file: Path, cure: str) -> bytes:
             f"{file} cannot be read: {error.strerror}; {cure}"
         ) from None
     try:
-        mode = os.fstat(descriptor).st_mode
+        status = os.fstat(descriptor)
         for has_type, name in FILE_TYPES.items():
-            if has_type(mode):
+            if has_type(status.st_mode):
                 raise UnreadableError(f"{file} is {name}, not a file; {cure}")
+        if largest is not None and status.st_size > largest:
+            raise UnreadableError(
+                f"{file} has {status.st_size} bytes, more than {largest}; {cure}"
+            )
         with open(descriptor, "rb", closefd=False) as opened:
             return opened.read()
     except OSError as error:

@@ -38,6 +38,18 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def one_line(text: str) -> str:
+    r"""Return a text with line breaks, tabs and other control characters escaped.
+
+    A name with a line break can make a message look like two messages.
+
+    Example:
+        >>> print(one_line("first\nsecond"))
+        first\nsecond
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 @contextmanager
 def printable_streams() -> Iterator[None]:
     r"""Pass all text that is printed inside through `printable`, also on stderr.

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,10 +85,44 @@ def forget_measurements() -> None:
     Path("runs/done/metrics.jsonl").unlink()
 
 
+def make_pipe() -> None:
+    os.mkfifo("a.toml")
+
+
+def make_large_file() -> None:
+    # The file is sparse: it needs no space on the disk.
+    with open("a.toml", "wb") as file:
+        file.truncate(10**9)
+
+
 MISTAKES = (
     # The file itself.
     Mistake("no such file", "run missing.toml", {}, ("missing.toml", "No such file")),
     Mistake("a directory", "run .", {}, ("directory",)),
+    Mistake("an empty path", "run ''", {}, ("FILE is empty", "Give a path")),
+    Mistake(
+        "a pipe", "run a.toml", {}, ("a.toml is a pipe", "experiment file"), make_pipe
+    ),
+    Mistake("a device", "run /dev/zero", {}, ("/dev/zero is a device", "give the")),
+    Mistake(
+        "a file of 1 GB",
+        "run a.toml",
+        {},
+        ("a.toml has 1000000000 bytes", "experiment file"),
+        make_large_file,
+    ),
+    Mistake(
+        "a Python file to run",
+        "run own.py",
+        {"own.py": "import jax"},
+        ("own.py is a Python file", "fedbilevel new NAME"),
+    ),
+    Mistake(
+        "the Python file of an experiment",
+        "run own.py",
+        {"own.py": "import jax", "own.toml": OWN},
+        ("own.py is a Python file", "give the experiment file own.toml"),
+    ),
     of_file("not valid TOML", "rounds = = 3", "a.toml", "line 1"),
     of_file("no algorithm", "rounds = 3", "algorithm", "missing"),
     of_file("an unknown key", "round = 3\n" + ALGORITHM, "line 1", "rounds?"),
@@ -107,6 +142,63 @@ MISTAKES = (
     of_file("no rate", '[algorithm]\nname = "FedBiO"', "learning_rate is missing"),
     of_file("a rate as text", ALGORITHM.replace("0.1", '"fast"'), "line 3", '"fast"'),
     of_file("a rate of true", ALGORITHM.replace("0.1", "true"), "line 3", "number"),
+    of_file(
+        "an algorithm in lower case",
+        ALGORITHM.replace("FedBiO", "fedbio"),
+        "line 2",
+        "did you mean FedBiO?",
+    ),
+    of_file(
+        "another algorithm in lower case",
+        ALGORITHM.replace("FedBiO", "localbsgm"),
+        "line 2",
+        "did you mean LocalBSGM?",
+    ),
+    of_file(
+        "auto with the keys of another algorithm",
+        ALGORITHM.replace("FedBiO", "auto") + "lower_rate = 1.0",
+        'line 3: unknown key algorithm.learning_rate; "auto" chooses this setting',
+        'line 4: unknown key algorithm.lower_rate; "auto" chooses this setting',
+        "delete the key",
+    ),
+    of_file(
+        "a list of algorithms",
+        ALGORITHM.replace("[algorithm]", "[[algorithm]]"),
+        "line 1: algorithm is a list of tables",
+        "write a single table, [algorithm].",
+    ),
+    of_file(
+        "a rate of 400 digits",
+        ALGORITHM.replace("0.1", "9" * 400),
+        "line 3: algorithm.learning_rate: give a number of at most 300 digits, not 9",
+    ),
+    of_file(
+        "a batch of too many examples",
+        ALGORITHM + "batch_size = 99999999999999999999",
+        "line 4: algorithm.batch_size",
+        "at most 2147483647",
+    ),
+    of_file(
+        "an optimiser that is a number",
+        "server_optimiser = 3\n" + ALGORITHM,
+        "line 1: server_optimiser: give a table such as",
+        'name = "adam"',
+    ),
+    of_file(
+        "an optimiser without a name",
+        "server_optimiser = {learning_rate = 0.1}\n" + ALGORITHM,
+        "line 1: server_optimiser.name: the key is missing; give the name",
+    ),
+    of_file(
+        "an optimiser with a rate as text",
+        '[server_optimiser]\nname = "adam"\nlearning_rate = "fast"\n' + ALGORITHM,
+        'line 3: server_optimiser.learning_rate: give a number, not "fast".',
+    ),
+    of_file(
+        "an optimiser with a rate of true",
+        '[server_optimiser]\nname = "adam"\nlearning_rate = true\n' + ALGORITHM,
+        "line 3: server_optimiser.learning_rate: give a number, not true.",
+    ),
     of_file("no local steps", ALGORITHM + "local_steps = 0", "local_steps", "1"),
     of_file("half a step", ALGORITHM + "local_steps = 1.5", "line 4", "whole number"),
     of_file("no batch", ALGORITHM + "batch_size = 0", "batch_size", "1"),
@@ -130,6 +222,26 @@ MISTAKES = (
     of_file("rounds as text", 'rounds = "many"\n' + ALGORITHM, "line 1", '"many"'),
     of_file("half a round", "rounds = 2.5\n" + ALGORITHM, "line 1", "whole number"),
     of_file("no rounds", "rounds = 0\n" + ALGORITHM + SMALL, "rounds", "at least 1"),
+    of_file(
+        "too many rounds",
+        "rounds = 99999999999999999999\n" + ALGORITHM,
+        "line 1: rounds: give a whole number, at most 2147483647",
+    ),
+    of_file(
+        "rounds of 6000 digits",
+        "rounds = 0x" + "f" * 5000 + "\n" + ALGORITHM,
+        "line 1: rounds: give a number of at most 300 digits",
+    ),
+    of_file(
+        "rounds of 5000 digits",
+        "rounds = 1" + "0" * 5000 + "\n" + ALGORITHM,
+        "a.toml has a number of more than 4300 digits; shorten",
+    ),
+    of_file(
+        "a key with a line break",
+        '"a\\nfedbilevel: finished" = 1\n' + ALGORITHM,
+        r"unknown key a\nfedbilevel: finished; there are",
+    ),
     of_file("a seed as text", 'seed = "x"\n' + ALGORITHM, "line 1", "whole number"),
     of_file(
         "more participants than devices",
@@ -185,6 +297,15 @@ MISTAKES = (
     ),
     of_file("unknown data", ALGORITHM + '[data]\nname = "minst"', "line 5", "mnist?"),
     of_file(
+        "data as text", 'data = "digits"\n' + ALGORITHM, "line 1: data: give a table"
+    ),
+    of_file(
+        "a list of data sets",
+        ALGORITHM + "[[data]]\ntrain_size = 60",
+        "line 4: data is a list of tables",
+        "[data].",
+    ),
+    of_file(
         "data to fetch", ALGORITHM + '[data]\nname = "adult"', "adult", "directory"
     ),
     of_file(
@@ -225,6 +346,18 @@ MISTAKES = (
     # A custom problem.
     Mistake(
         "no such problem", "run a.toml", {"a.toml": OWN}, ("own.py", "does not exist")
+    ),
+    Mistake(
+        "a line break in the path of a problem",
+        "run a.toml",
+        {"a.toml": OWN.replace("own.py", "a\\nb.py")},
+        ("a.toml, line 3: problem.file: ", r"a\nb.py does not exist; correct the path"),
+    ),
+    Mistake(
+        "a problem that is a directory",
+        "run a.toml",
+        {"a.toml": OWN.replace("own.py", ".")},
+        ("a.toml, line 3: problem.file: ", "is not a file; correct the path"),
     ),
     of_problem("no Python", "def task(:", "own.py", "line 1"),
     of_problem("no task", "x = 3", "own.py", "task()"),
@@ -307,6 +440,32 @@ MISTAKES = (
         "lower_loss",
     ),
     of_problem(
+        "a loss that divides by zero",
+        TASK + "make = task\ndef half(y):\n    return y / 0\n"
+        "def broken(x, y, batch):\n    return jnp.mean(batch @ y) + half(1)\n"
+        "def task():\n    return make(lower=broken)",
+        "lower_loss(x, y, batch) failed on a batch",
+        "own.py, line 18): ZeroDivisionError: division by zero. Correct the loss.",
+    ),
+    of_problem(
+        "a loss with an unknown key",
+        TASK + "make = task\ndef broken(x, y, batch):\n"
+        "    return jnp.mean(batch['rows'] @ y['w'])\n"
+        "def task():\n"
+        "    rows = {'row': np.ones((5, 3), np.float32)}\n"
+        "    return make(lower=broken, upper=broken, y={'w': jnp.zeros(3)}, rows=rows)",
+        "own.py, line 18): KeyError: 'rows'.",
+        "Use a key that exists: y has 'w'; batch has 'row'.",
+    ),
+    of_problem(
+        "a metric that fails",
+        TASK + "make = task\ndef task():\n"
+        "    return make()._replace(metrics={'gap': lambda x, y: x['gap']})",
+        "Metric 'gap' of the task failed (",
+        "own.py, line 18): ",
+        "Correct the metric",
+    ),
+    of_problem(
         "a list of devices",
         TASK + "def task():\n"
         "    return Task(fb.BilevelProblem(loss, loss), [1, 2], 0.0, 0.0, {})",
@@ -326,6 +485,7 @@ MISTAKES = (
     typed("nothing to plan from", "plan nowhere", "nowhere", "fedbilevel run"),
     typed("nothing to diagnose", "diagnose nowhere.toml", "nowhere.toml"),
     typed("a name that is none", "new my-problem", "my-problem", "underscores"),
+    typed("a name that is a keyword", "new class", "a keyword", "class_problem"),
     typed("a name that is taken", "new numpy", "numpy", "another name"),
     typed("no such ready problem", "new first --ready clean", "cleaning"),
     Mistake(
@@ -334,15 +494,37 @@ MISTAKES = (
         {"first.py": ""},
         ("first.py", "already exists"),
     ),
+    typed("a file to resume", "resume a.toml", "a.toml is a file", "run a.toml"),
     # A finished run.
+    after_run("a run to run", "run runs/done", "a run directory", "resume runs/done"),
+    after_run(
+        "the file of a run to resume",
+        "resume done.toml",
+        "done.toml is a file",
+        "give the run directory runs/done",
+    ),
     after_run("a second run", "run done.toml", "fedbilevel resume", "--directory"),
     after_run(
-        "fewer rounds", "resume runs/done --rounds 2", "rounds is 2", "rounds=4 or more"
+        "fewer rounds",
+        "resume runs/done --rounds 2",
+        "rounds is 2",
+        "rounds to 4 or more",
     ),
     after_run(
         "another rate",
         "resume runs/done --algorithm.learning-rate 0.2 --rounds 6",
-        "learning_rate",
+        "runs/done cannot be resumed with other settings",
+        "algorithm.learning_rate 0.1 → 0.2. Omit these options",
+    ),
+    after_run(
+        "other data",
+        "resume runs/done --data.train-size 50 --rounds 6",
+        "(run → now): data.train_size 60 → 50. Omit these options",
+    ),
+    after_run(
+        "another number of participants",
+        "resume runs/done --participants 3 --rounds 6",
+        "(run → now): participants unset → 3. Omit these options",
     ),
     after_run(
         "unreadable checkpoints",
@@ -385,7 +567,7 @@ def answer(mistake: Mistake, finished_run: Path) -> dict[str, object]:
         mistake.before()
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code: object = main(mistake.arguments.split())
+                code: object = main(shlex.split(mistake.arguments))
         except SystemExit as stopped:
             code = stopped.code
         except BaseException as error:

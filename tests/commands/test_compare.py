@@ -14,9 +14,10 @@ import pytest
 
 from fedbilevel import Costs, FedBiO, SimFBO
 from fedbilevel.__main__ import main
+from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.failures import Failure, write_failure
 from fedbilevel.experiments.run_directory.runs import keep
-from fedbilevel.experiments.schema import Experiment
+from fedbilevel.experiments.schema import Data, Experiment
 from fedbilevel.tracking.records import Journal, Record
 from tests.commands.seeds import FAILING, SEEDS, written
 
@@ -175,19 +176,39 @@ def test_a_choice_that_is_not_there_is_answered(seeds, capsys, options, parts):
     assert all(part in output for part in parts)
 
 
+def test_a_setting_by_which_tasks_differ_is_named_with_both_values(tmp_path):
+    for name, size in (("a", 60), ("b", 80)):
+        run_in(tmp_path / name, [1.0, 0.7, 0.3])
+        experiment = Experiment(FedBiO(0.1), rounds=10, data=Data(train_size=size))
+        write_experiment(experiment, tmp_path / name / "experiment.toml")
+    printed = compare(tmp_path, str(tmp_path / "a"), str(tmp_path / "b"))
+    assert printed.err == (
+        "The losses of a (FedBiO) and b (FedBiO) cannot be compared, because the tasks "
+        "differ (first → second): data.train_size 60 → 80. Run both with the same "
+        "values.\n"
+    )
+
+
+def test_the_run_of_a_search_has_the_name_of_its_search(tmp_path):
+    run = run_in(tmp_path / "runs" / "first-tuned" / "best", [1.0, 0.7, 0.3])
+    printed = compare(tmp_path, run)
+    assert cells(printed.out.splitlines()[1])[0] == "first-tuned/best (FedBiO)"
+
+
 def test_the_baseline_without_tuning_is_a_row_where_every_seed_has_one(tmp_path):
     directories = [
         run_in(tmp_path / f"a{n}", [1.0, 0.7, 0.3], seed=n) for n in range(2)
     ]
     losses = [0.6, 0.8]
     for directory, loss in zip(directories, losses, strict=True):
-        record = Record(ROUNDS[-1], 2.0, Costs(exchanges=20), {"loss": loss})
+        record = Record(ROUNDS[-1], 0.3, Costs(exchanges=20), {"loss": loss})
         (Path(directory) / "baseline.json").write_text(record.line)
     header, tuned, untuned, *_ = compare(tmp_path, *directories).out.splitlines()
     at = cells(header).index("validation loss")
     assert cells(tuned)[at].startswith("0.3 ±")
     assert cells(untuned)[0] == "without tuning"
     assert cells(untuned)[at] == "0.7 ± 0.1"
+    assert cells(untuned)[cells(header).index("time")] == "0.3 s"
     (content,) = json.loads(compare(tmp_path, *directories, "--json").out).values()
     assert [one["baseline"]["metrics"]["loss"] for one in content] == losses
     (Path(directories[0]) / "baseline.json").unlink()

@@ -112,3 +112,14 @@ def test_a_wrapper_of_a_library_is_looked_through_and_one_of_the_user_is_not():
     assert differences(describe(scaled(0.5)), describe(scaled(0.6))) == [
         "factor was 0.5 and is 0.6"
     ]
+
+
+def test_differences_have_no_digests():
+    before = {"x": describe(jnp.zeros(2)), "loss": describe(closure(0.5))}
+    after = {"x": describe(jnp.ones(2)), "loss": describe(lambda x, y, batch: 0.0)}
+    values, loss = differences(before, after)
+    assert values == "x has other values"
+    assert loss.startswith("loss was closure.<locals>.")
+    edited = {"loss": {"function": "loss", "code": "0" * 32}}
+    original = {"loss": {"function": "loss", "code": "1" * 32}}
+    assert differences(original, edited) == ["the code of loss has changed"]

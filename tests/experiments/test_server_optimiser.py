@@ -83,12 +83,16 @@ def test_the_command_line_names_another_or_none(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"adam"', '"adm"', "line 2: server_optimiser: optax has no optimiser 'adm'; "),
+        (
+            '"adam"',
+            '"adm"',
+            "line 2: server_optimiser.name: optax has no optimiser 'adm'; ",
+        ),
         ("b2", "b3", "adam of optax has no argument b3; there are b1, b2"),
         ("learning_rate = 0.01, ", "", "adam of optax needs the argument learning_rat"),
-        ("0.99", '"a"', "adam of optax rejects its arguments"),
+        ("0.99", '"a"', 'server_optimiser.b2: give a number, not "a"'),
         ("0.99", "nan", "give a finite number, not nan"),
-        ('name = "adam", ', "", "expected the name of an optax optimiser"),
+        ('name = "adam", ', "", "give the name of an optax optimiser"),
     ],
 )
 def test_a_mistake_is_named_with_its_cure(old, new, message, tmp_path):

@@ -28,14 +28,14 @@ FILES = {
     ),
     "rounds that are a table": (
         "rounds = {a = 1}",
-        "give a whole number, not {'a': 1}",
+        "give a whole number, not {a = 1}",
     ),
     "rounds below zero": (
         AUTO.replace("2", "-3"),
         "at least 1, not -3",
     ),
     "one round of auto": (AUTO.replace("2", "1"), "give at least 2, not 1"),
-    "too many rounds": (AUTO.replace("2", "9" * 23), "32 bits"),
+    "too many rounds": (AUTO.replace("2", "9" * 23), "at most 2147483647"),
     "a seed of 33 bits": (f"{AUTO}seed = {2**32}", "at least 0 and at most 4294967295"),
     "a seed below zero": (f"{AUTO}seed = -1", "at least 0 and at most 4294967295"),
     "no algorithm": ("rounds = 2", 'algorithm is missing; add: algorithm = "auto"'),
@@ -129,7 +129,7 @@ FILES = {
 }
 ARGUMENTS = {
     "a file that is not there": (("run", "nope.toml"), "cannot be read: No such file"),
-    "a directory for a file": (("run", "."), "cannot be read: Is a directory"),
+    "a directory for a file": (("run", "."), ". is a directory, not a file"),
     "a file for a directory": (
         ("run", "a.toml", "--directory", "a.toml"),
         "cannot be used",
@@ -143,7 +143,7 @@ ARGUMENTS = {
         "selects an unknown type; there are Auto",
     ),
     "no run": (("resume", "nope"), "is not a run directory"),
-    "a file for a run": (("plot", "a.toml"), "is not a run directory"),
+    "a file for a run": (("plot", "a.toml"), "is a file, not a run directory"),
     "no file to compare": (("compare", "nope"), "cannot be read"),
     "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
     "nothing to tune": (("tune", "nope.toml"), "cannot be read"),
@@ -151,7 +151,7 @@ ARGUMENTS = {
     "no seed": (("compare", "a.toml", "--seeds", "0"), "is 0. Give at least 1."),
     "no job": (("compare", "a.toml", "--jobs", "0"), "is 0. Give at least 1."),
     "nothing to federate": (("federate", "nope.toml"), "cannot be read"),
-    "a keyword": (("new", "class"), "Use letters, digits and underscores"),
+    "a keyword": (("new", "class"), "is a keyword of Python"),
     "a module": (("new", "json"), "Choose another name"),
     "a path": (("new", "../x", "--ready", "cleaning"), "is not a file name"),
 }

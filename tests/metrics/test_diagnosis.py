@@ -424,5 +424,11 @@ def test_a_point_where_the_hypergradient_vanishes_is_refused():
         diagnose(**what)
 
 
+def test_bounds_are_printed_only_if_they_differ_when_rounded():
+    assert "by 45 % (tolerance 10 %)." in str(Diagnosis(0.45, 0.45, 0.4500001, 0.1))
+    text = str(Diagnosis(0.45, 0.44, 0.462, 0.1))
+    assert "by 45 %, at least 44 % and at most 46.2 % (tolerance 10 %)." in text
+
+
 def test_limits_that_contain_the_tolerance_are_no_verdict():
     assert Diagnosis(0.1, 0.05, 0.15, 0.1).verdict is Verdict.UNCLEAR

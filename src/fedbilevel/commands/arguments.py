@@ -78,6 +78,8 @@ def parse_arguments(
     if not arguments or arguments[0] in ("-h", "--help"):
         _print_help(parser, subject == "FILE")
         parser.exit(0 if arguments else 2)
+    if not arguments[0]:
+        parser.error(f"{subject} is empty. Give a path.")
     if arguments[0].startswith("-"):
         parser.error(
             f"{arguments[0]} comes before {subject}. Give {subject} before options."

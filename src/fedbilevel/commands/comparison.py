@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from shlex import quote
 from statistics import mean, stdev
+from typing import Any
 
 from fedbilevel.commands.formatting import format_number, format_table
+from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.groups import Group
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -17,6 +19,9 @@ DEVIATION = "±: sample standard deviation over seeds."
 
 UNTUNED = "  without tuning"
 """Label of a baseline: the same training with x fixed at its initial value."""
+
+TASK = ("problem", "data", "partition", "weight_by_size")
+"""Settings that change the losses, so that losses cannot be compared."""
 
 EXCLUDED = "Failed seeds are excluded from all means and deviations."
 """Explanation of failed seeds below a table."""
@@ -110,16 +115,14 @@ def warnings(groups: Sequence[Group]) -> Iterator[str]:
                 f"The seeds of {group.label} were never evaluated at the same round, "
                 "so they have no mean. Use the same evaluation.every."
             )
-    experiments = [group.runs[0].experiment for group in groups]
-    tasks = {
-        repr((each.problem, each.data, each.partition, each.weight_by_size))
-        for each in experiments
-    }
-    if len(tasks) > 1:
-        yield (
-            "The runs differ in problem, data, partition or weight_by_size, so their "
-            "losses cannot be compared."
-        )
+    for group in groups[1:]:
+        different = _task_differences(groups[0], group)
+        if different:
+            yield (
+                f"The losses of {groups[0].label} and {group.label} cannot be "
+                "compared, because the tasks differ (first → second): "
+                f"{format_differences(different)}. Run both with the same values."
+            )
 
 
 def last_common(group: Group) -> list[Record]:
@@ -149,6 +152,16 @@ def untuned(group: Group) -> list[Record]:
     return records if len(records) == len(group.successful) else []
 
 
+def _task_differences(first: Group, second: Group) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of the task that differ, with both values."""
+    experiments = (group.runs[0].experiment for group in (first, second))
+    return {
+        name: values
+        for name, values in differences(*experiments).items()
+        if name.partition(".")[0] in TASK
+    }
+
+
 def _failed(group: Group) -> str:
     seeds = [str(run.experiment.seed) for run in group.failed]
     if not seeds:
@@ -164,8 +177,13 @@ def _costs(last: Sequence[Record]) -> list[str]:
         str(first.rounds),
         format_number(first.costs.samples),
         f"{format_number(first.costs.bytes)}B",
-        f"{mean(record.seconds for record in last):.0f} s",
+        _seconds(mean(record.seconds for record in last)),
     ]
+
+
+def _seconds(seconds: float) -> str:
+    # A baseline reuses the compiled program of its run, and may take less than 1 s.
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
 
 
 def _value(values: Sequence[float | None]) -> str:

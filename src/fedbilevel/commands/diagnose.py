@@ -12,7 +12,7 @@ from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
-from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.files.read import check_problem_file, read_experiment
 from fedbilevel.experiments.run_directory.runs import read_run_experiment
 from fedbilevel.experiments.run_directory.solution import Solution, read_solution
 from fedbilevel.metrics.diagnosis import Diagnosis, diagnose
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if is_run:
         consent(experiment, path, options.trust)
     else:
+        check_problem_file(path, experiment, experiment)
         remember_problem(experiment)
     task = build_task(experiment)
     point = read_solution(path, task) if is_run else Solution(task.x, task.y)

@@ -91,7 +91,12 @@ def _check_file_name(name: str) -> None:
 
 
 def _check_importable(name: str) -> None:
-    if not name.isidentifier() or iskeyword(name):
+    if iskeyword(name):
+        raise ValueError(
+            f"NAME = {name!r} is a keyword of Python, so {name}.py cannot be imported. "
+            f"Choose another name, such as {name.lower()}_problem."
+        )
+    if not name.isidentifier():
         raise ValueError(
             f"NAME = {name!r} cannot be imported by Python. Use letters, digits and "
             "underscores, and do not start with a digit."

@@ -12,6 +12,7 @@ from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.engines.checkpoints.options import CheckpointError
 from fedbilevel.experiments.auto_rounds import with_initial_rounds
 from fedbilevel.experiments.baseline import lacks_baseline
+from fedbilevel.experiments.differences import differences, format_differences
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.run_directory.failures import read_failure
 from fedbilevel.experiments.run_directory.layout import PROBLEM, RUN, SOLUTION
@@ -27,6 +28,9 @@ DESCRIPTION = (
     "finished run with more --rounds."
 )
 
+CHANGEABLE_TABLES = ("rounds", "evaluation", "checkpoints", "engine", "federation")
+"""Settings that may differ when a run is resumed."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Resume a run."""
@@ -40,10 +44,9 @@ def main(arguments: Sequence[str]) -> int:
             "`fedbilevel federate` command that started it."
         )
     original = read_run_experiment(directory)
+    initial = with_initial_rounds(original, original)
     experiment = with_overrides(
-        with_initial_rounds(original, original),
-        options.options,
-        f"fedbilevel resume {directory}",
+        initial, options.options, f"fedbilevel resume {directory}"
     )
     if experiment.directory is not None:
         raise ValueError(
@@ -84,15 +87,27 @@ def main(arguments: Sequence[str]) -> int:
     try:
         end = follow(experiment, directory, resume=True, as_json=options.as_json)
     except CheckpointError as error:
-        if not problem_edited(experiment, directory):
+        is_edited = problem_edited(experiment, directory)
+        # Checkpoints compare arrays and code; the settings behind them are plainer.
+        changes = {
+            name: values
+            for name, values in differences(initial, experiment).items()
+            if name.partition(".")[0] not in CHANGEABLE_TABLES
+            and (is_edited or name != "problem.file")
+        }
+        if changes:
+            raise ValueError(
+                f"The run in {directory} cannot be resumed with other settings (run → "
+                f"now): {format_differences(changes)}. Omit these options, or run the "
+                "experiment with another --directory."
+            ) from error
+        if not is_edited:
             raise
-        raise ValueError(_edit_message(experiment, directory, error)) from error
+        raise ValueError(_edit_message(experiment, directory)) from error
     return conclude(directory, as_json=options.as_json) if end.is_finished else end.code
 
 
-def _edit_message(
-    experiment: Experiment, directory: Path, error: CheckpointError
-) -> str:
+def _edit_message(experiment: Experiment, directory: Path) -> str:
     assert isinstance(experiment.problem, CustomProblem), (
         "only a custom problem has a file"
     )
@@ -100,6 +115,5 @@ def _edit_message(
     return (
         f"{file} was edited since the run in {directory} began; the original is "
         f"{copy}. To see the changes: diff {quote(str(copy))} {quote(str(file))}. Undo "
-        "them to resume the run, or run the edited file with another --directory. "
-        f"({error})"
+        "them to resume the run, or run the edited file with another --directory."
     )

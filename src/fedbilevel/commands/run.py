@@ -9,7 +9,7 @@ from fedbilevel.commands.run_monitor import conclude, follow
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
-from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.files.read import check_problem_file, read_experiment
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 
 DESCRIPTION = (
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     changed = with_overrides(original, options.options, f"fedbilevel run {file}")
     # Paths on the command line are relative to the working directory, not to FILE.
     changed = located(changed, Path.cwd())
+    check_problem_file(file, original, changed)
     algorithm = type(changed.algorithm)
     is_rival = algorithm is not type(original.algorithm) and changed.directory is None
     suffix = f"-{algorithm.__name__}" if is_rival else ""

@@ -14,6 +14,7 @@ from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
 from fedbilevel.experiments.run import PreparedRun, prepare_run, run_experiment
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.terminal import one_line
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
 
@@ -129,7 +130,7 @@ def headline(experiment: Experiment, directory: Path) -> str:
         >>> headline(Experiment(FedBiO(0.1)), Path("runs/first"))
         'Regularisation by FedBiO, in runs/first'
     """
-    return f"{experiment.title}, in {directory}"
+    return f"{experiment.title}, in {one_line(str(directory))}"
 
 
 def _summary(records: Sequence[Record], baseline: Record | None) -> str:

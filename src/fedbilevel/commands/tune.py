@@ -16,12 +16,12 @@ from fedbilevel.commands.tuning_progress import tuning_progress
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
-from fedbilevel.experiments.files.read import read_experiment
+from fedbilevel.experiments.files.read import check_problem_file, read_experiment
 from fedbilevel.experiments.run import prepare_run, spec_of
+from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.run_directory.runs import resolve_run_directory
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.tuning import (
-    BEST,
     PICTURE,
     STUDY,
     Goal,
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     original = read_experiment(file)
     changed = with_overrides(original, overrides, f"fedbilevel tune {file}")
     changed = located(changed, Path.cwd())
+    check_problem_file(file, original, changed)
     algorithm = type(changed.algorithm)
     is_rival = algorithm is not type(original.algorithm)
     suffix = f"-{algorithm.__name__}-tuned" if is_rival else "-tuned"

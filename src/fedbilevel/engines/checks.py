@@ -1,5 +1,7 @@
 """Checks of the arguments of a run."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.examples import StoredData
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
-from fedbilevel.error_text import first_line
+from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -66,9 +68,11 @@ def check_problem(
         try:
             value = jax.eval_shape(loss, x, y, batch)
         except Exception as error:
+            arguments = {"x": x, "y": y, "batch": batch}
             raise ValueError(
                 f"{name}(x, y, batch) failed on a batch {tree.forms(batch)} with x "
-                f"{tree.forms(x)} and y {tree.forms(y)}: {_describe(error)}"
+                f"{tree.forms(x)} and y {tree.forms(y)}{place_in(error, loss)}: "
+                f"{_describe(error, arguments)}"
             ) from error
         if value is None:
             raise ValueError(f"{name} returned None. Return the mean over the batch.")
@@ -85,7 +89,7 @@ def check_problem(
             )
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception, arguments: Mapping[str, PyTree]) -> str:
     """Return the first line of a loss's exception, and a remedy."""
     kind = type(error).__name__
     reason = first_line(error).rstrip(". ")
@@ -94,6 +98,13 @@ def _describe(error: Exception) -> str:
         remedy = "Write the loss with jax.numpy, without NumPy, float() and if"
     elif isinstance(error, TypeError | ValueError):
         remedy = "Let the loss accept arrays of these shapes"
+    elif isinstance(error, KeyError):
+        keys = [
+            f"{name} has {', '.join(map(repr, argument))}"
+            for name, argument in arguments.items()
+            if isinstance(argument, Mapping)
+        ]
+        remedy = f"Use a key that exists: {'; '.join(keys) or 'none is a dictionary'}"
     else:
         remedy = "Correct the loss"
     return f"{kind}{': ' * bool(reason)}{reason}. {remedy}."

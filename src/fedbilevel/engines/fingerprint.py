@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -60,27 +61,52 @@ def differences(before: Any, after: Any) -> list[str]:
         ['rate was 0.1 and is 0.2']
     """
     result: dict[str, str] = {}
-    for name, change in _differences(before, after, ""):
+    for name, old, new in _differences(before, after, ""):
         # A loss is also part of the oracles derived from it: report it once.
-        result.setdefault(f"{name.rpartition('.')[2]} {change}", f"{name} {change}")
-    return list(result.values())
+        result.setdefault(f"{_last(name)} {old} {new}", _sentence(name, old, new))
+    return list(dict.fromkeys(result.values()))
 
 
-def _differences(old: Any, new: Any, name: str) -> list[tuple[str, str]]:
+def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
+    """Return the names and both descriptions of all parts that differ."""
     if isinstance(old, dict) and isinstance(new, dict):
+        if _label(old) != _label(new):
+            return [(name, old, new)]
         result = []
         for key in dict.fromkeys([*old, *new]):
-            path = f"{name}.{key}" if name else str(key)
+            # Paths of arrays begin with a dot.
+            path = f"{name}.{str(key).lstrip('.')}" if name else str(key)
             result += _differences(old.get(key), new.get(key), path)
         return result
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))
         return [d for i, pair in pairs for d in _differences(*pair, f"{name}[{i}]")]
-    return [] if old == new else [(name, f"was {_short(old)} and is {_short(new)}")]
+    return [] if old == new else [(name, old, new)]
+
+
+def _sentence(name: str, old: Any, new: Any) -> str:
+    """Return a difference without digests, which mean nothing to a reader."""
+    if _last(name) == "code":
+        return f"the code of {name.rpartition('.')[0] or 'the function'} has changed"
+    before, after = _short(old), _short(new)
+    if before == after:
+        return f"{name} has other values"
+    return f"{name} was {before} and is {after}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _label(description: dict[str, Any]) -> Any:
+    """Return the name of the class or function that a description is of."""
+    return description.get("class") or description.get("function")
 
 
 def _short(description: Any) -> str:
-    text = str(description)
+    if isinstance(description, dict) and _label(description):
+        description = _label(description)
+    text = re.sub(r" #[0-9a-f]{32}\b", "", str(description))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -248,7 +248,7 @@ def remaining_rounds_of(
     if progress.rounds > spec.rounds:
         raise ValueError(
             f"rounds is {spec.rounds}, but {store.directory} has a checkpoint of "
-            f"{progress.rounds} rounds. Pass rounds={progress.rounds} or more."
+            f"{progress.rounds} rounds. Set rounds to {progress.rounds} or more."
         )
     if progress.rounds == spec.rounds:
         return (last for last in [_saved_round(progress, spec.devices.device_count)])

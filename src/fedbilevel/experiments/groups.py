@@ -11,7 +11,7 @@ from fedbilevel.experiments.run_directory.failures import (
     divergence,
     read_failure,
 )
-from fedbilevel.experiments.run_directory.layout import EXCHANGES
+from fedbilevel.experiments.run_directory.layout import BEST, EXCHANGES
 from fedbilevel.experiments.run_directory.runs import read_run, read_run_experiment
 from fedbilevel.experiments.schema import Experiment, Tracking
 from fedbilevel.terminal import printable
@@ -106,12 +106,19 @@ def grouped(runs: Sequence[SeedRun]) -> list[Group]:
         # A run across sites is not in the group of its simulation.
         setting = experiment, (run.directory / EXCHANGES).exists()
         same = [label for label, other in settings.items() if other == setting]
-        label = same[0] if same else _label(run.directory.absolute().name, experiment)
+        label = same[0] if same else _label(_name(run.directory), experiment)
         if not same and label in settings:
             label = _label(str(run.directory), experiment)
         settings.setdefault(label, setting)
         groups[label] = (*groups.get(label, ()), run)
     return [Group(label, members) for label, members in groups.items()]
+
+
+def _name(directory: Path) -> str:
+    """Return the name of a run directory; with its parent if `tune` has named it."""
+    path = directory.absolute()
+    is_tuned = path.name == Path(BEST).stem
+    return f"{path.parent.name}/{path.name}" if is_tuned else path.name
 
 
 def _label(name: str, experiment: Experiment) -> str:

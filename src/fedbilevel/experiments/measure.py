@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.engines.loss_checks import NOT_FINITE
-from fedbilevel.error_text import first_line
+from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.reference import newton_reference
@@ -110,9 +110,9 @@ def _measure(name: str, metric: Metric, x: Upper, y: Lower) -> float:
         raise
     except Exception as error:
         raise ValueError(
-            f"Metric {name!r} of the task failed: {type(error).__name__}: "
-            f"{first_line(error).rstrip('. ')}. Correct the metric; for the "
-            "traceback, set FEDBILEVEL_DEBUG=1."
+            f"Metric {name!r} of the task failed{place_in(error, metric)}: "
+            f"{type(error).__name__}: {first_line(error).rstrip('. ')}. Correct the "
+            "metric; for the traceback, set FEDBILEVEL_DEBUG=1."
         ) from error
     return _number(name, value)
 

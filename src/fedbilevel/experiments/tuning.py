@@ -15,6 +15,7 @@ from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import text_of, write_experiment
 from fedbilevel.experiments.measure import measure_start
 from fedbilevel.experiments.run_directory.failures import LOSS, divergence
+from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
@@ -27,8 +28,6 @@ STUDY = "study.log"
 """Optuna's journal of all proposals and scores."""
 START = "start.toml"
 """The experiment whose settings are searched."""
-BEST = "best.toml"
-"""The same experiment with the best settings."""
 TRIALS = "trials.csv"
 """A table with a row for each trial."""
 PICTURE = "tuning.svg"

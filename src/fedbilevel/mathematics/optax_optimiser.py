@@ -1,6 +1,7 @@
 """An optax optimiser with numeric arguments as pytree leaves, for `sweep`."""
 
 import inspect
+import json
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from fedbilevel.error_text import first_line
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
-from fedbilevel.mathematics.settings import register
+from fedbilevel.mathematics.settings import SettingError, register
 from fedbilevel.nearest import nearest
 from fedbilevel.plugins import (
     import_object,
@@ -111,18 +113,20 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
             key `schedule`.
 
     Raises:
-        ValueError: if the optimiser is unknown or rejects the arguments.
+        SettingError: if the optimiser or an argument is unknown, or an argument has the
+            wrong type.
+        ValueError: if the optimiser rejects the arguments.
 
     Example:
         >>> optax_optimiser("adam", learning_rat=0.01)
         Traceback (most recent call last):
         ...
-        ValueError: adam of optax has no argument learning_rat; did you mean
-        learning_rate?
+        fedbilevel.mathematics.settings.SettingError: adam of optax has no argument
+        learning_rat; did you mean learning_rate?
     """
     parameters = _parameters(name, arguments)
     values = {
-        key: _convert(value, key, parameters[key].default)
+        key: _convert(name, value, key, parameters[key].default)
         for key, value in sorted(arguments.items())
     }
     numbers = {key: value for key, value in values.items() if _is_rate(value)}
@@ -134,8 +138,11 @@ def optax_optimiser(name: str, /, **arguments: Any) -> OptaxOptimiser:
         optimiser.step(trial, optimiser.init(trial), trial)
     except Exception as error:
         # Factories check little: a wrong argument may raise any error.
+        listed = ", ".join(f"{key} = {value!r}" for key, value in arguments.items())
         raise ValueError(
-            f"{_full_name(name)} rejects its arguments {dict(arguments)}: {error}"
+            f"{_full_name(name)} rejects its arguments {listed}: "
+            f"{first_line(error).rstrip('.')}. Correct an argument, or choose another "
+            "optimiser."
         ) from error
     return optimiser
 
@@ -150,10 +157,9 @@ def optimiser_of(table: Mapping[str, Any]) -> OptaxOptimiser:
     arguments = dict(table)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError(
-            f"name is {name!r}, expected the name of an optax optimiser, such as "
-            '"adam".'
-        )
+        wrong = "the key is missing" if name is None else f"it is {name!r}"
+        cure = f'{wrong}; give the name of an optax optimiser, such as "adam".'
+        raise SettingError("name", cure)
     return optax_optimiser(name, **arguments)
 
 
@@ -197,6 +203,7 @@ def factories() -> dict[str, Callable[..., Any]]:
         name: function
         for name, function in vars(optax).items()
         if isinstance(function, types.FunctionType)
+        and not name.startswith("_")
         and "learning_rate" in (signature := inspect.signature(function)).parameters
         and "GradientTransformation" in str(signature.return_annotation)
     }
@@ -220,7 +227,8 @@ def _factory(name: str) -> Callable[..., Any]:
     if name in known:
         return known[name]
     if ":" not in name:
-        raise ValueError(f"optax has no optimiser {name!r}; {nearest(name, known)}")
+        text = f"optax has no optimiser {name!r}; {nearest(name, known)}"
+        raise SettingError("name", text, text)
     factory = import_object(name)
     if not callable(factory):
         raise ValueError(
@@ -252,9 +260,9 @@ def _parameters(
     parameters = inspect.signature(_factory(name)).parameters
     for key in arguments:
         if key not in parameters:
-            raise ValueError(
-                f"{_full_name(name)} has no argument {key}; {nearest(key, parameters)}"
-            )
+            cure = nearest(key, parameters)
+            text = f"{_full_name(name)} has no argument {key}; {cure}"
+            raise SettingError(key, text, text)
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and key not in arguments:
             raise ValueError(f"{_full_name(name)} needs the argument {key}.")
@@ -266,12 +274,23 @@ def _full_name(name: str) -> str:
     return f"{name} of optax" if module.partition(".")[0] == "optax" else name
 
 
-def _convert(value: Any, key: str, default: Any) -> Any:
+def _convert(name: str, value: Any, key: str, default: Any) -> Any:
     if isinstance(value, Mapping) and "schedule" in value:
         return schedule_of(value)
-    # In a file, a user may write 1 for 1.0.
     is_float = key == "learning_rate" or isinstance(default, float)
+    # Optax multiplies by true as by 1, and fails at text only within a step.
+    if is_float and isinstance(value, bool | str | list | tuple | Mapping):
+        raise _type_error(name, key, value, "a number")
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise _type_error(name, key, value, "true or false")
+    # In a file, a user may write 1 for 1.0.
     return float(value) if is_float and type(value) is int else value
+
+
+def _type_error(name: str, key: str, value: Any, wanted: str) -> SettingError:
+    text = json.dumps(value) if isinstance(value, bool | str) else repr(value)
+    message = f"{_full_name(name)}: {key} is {value!r}, expected {wanted}."
+    return SettingError(key, f"give {wanted}, not {text}.", message)
 
 
 def _is_rate(value: Any) -> bool:

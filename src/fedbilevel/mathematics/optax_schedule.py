@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Int
 
+from fedbilevel.error_text import first_line
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.schedules import Schedule
 from fedbilevel.mathematics.settings import register
@@ -141,8 +142,10 @@ def _build(settings: OptaxSchedule) -> Schedule:
         float(schedule(0))
     except Exception as error:
         # Factories check little: a wrong argument may raise any error.
+        listed = ", ".join(f"{key} = {value!r}" for key, value in arguments.items())
         raise ValueError(
-            f"{settings.name} of optax rejects its arguments {arguments}: {error}"
+            f"{settings.name} of optax rejects its arguments {listed}: "
+            f"{first_line(error).rstrip('.')}. Correct an argument."
         ) from error
     return schedule
 

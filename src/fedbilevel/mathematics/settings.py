@@ -33,6 +33,10 @@ STATIC = "static"
 """Mark of a setting that is part of a program's structure: its value is not traced."""
 
 
+LARGEST = 2**31 - 1
+"""The largest whole number of a setting: programs count with 32-bit integers."""
+
+
 class SettingError(ValueError):
     """An invalid setting.
 
@@ -342,6 +346,12 @@ def _check_number(owner: str, name: str, value: Any, allowed: Range) -> None:
         )
     if is_number(value) and not allowed.allow(value):
         raise _range_error(owner, name, value, allowed)
+    if allowed.whole and allowed.at_most is None and value > LARGEST:
+        raise SettingError(
+            name,
+            f"give a whole number, at most {LARGEST}, not {value}.",
+            f"{owner}: {name} is {value}, expected at most {LARGEST}.",
+        )
 
 
 def _range_error(owner: str, name: str, value: Any, allowed: Range) -> SettingError:

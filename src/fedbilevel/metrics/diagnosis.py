@@ -44,14 +44,12 @@ class Verdict(Enum):
     """The outcomes of a diagnosis."""
 
     HOMOGENEOUS = (
-        "homogeneous enough: the mean of the devices' local hypergradients is within "
-        "the tolerance of the global hypergradient. You may use LocalBSGM, LocalBSGVRM "
-        "and LFedNest; LocalBSGVRM needs the fewest samples in theory."
+        "homogeneous enough: you may use LocalBSGM, LocalBSGVRM and LFedNest. "
+        "LocalBSGVRM needs the fewest samples in theory."
     )
     HETEROGENEOUS = (
-        "heterogeneous: the mean of the devices' local hypergradients differs from the "
-        "global hypergradient, so LocalBSGM, LocalBSGVRM and LFedNest would converge "
-        "to a biased point. Use AutoFedBiO (auto in a file), FedBiO, FedBiOAcc, SimFBO "
+        "heterogeneous: LocalBSGM, LocalBSGVRM and LFedNest would converge to a biased "
+        "point. Use AutoFedBiO (auto in a file), FedBiO, FedBiOAcc, SimFBO "
         "or FedNest, or ShroFBO if devices take unequal numbers of local steps."
     )
     UNCLEAR = "unclear"
@@ -77,6 +75,9 @@ class Diagnosis(NamedTuple):
         'HETEROGENEOUS'
         >>> Diagnosis(0.1, low=0.0, high=0.2, tolerance=0.1).verdict.name
         'UNCLEAR'
+        >>> str(Diagnosis(0.45, low=0.45, high=0.45, tolerance=0.1)).partition(". ")[0]
+        "The mean of the devices' local hypergradients differs from the global
+        hypergradient by 45 % (tolerance 10 %)"
     """
 
     distance: float
@@ -100,10 +101,15 @@ class Diagnosis(NamedTuple):
     def __str__(self) -> str:
         if self.obstacle is not None:
             return f"The verdict is unclear. {self.obstacle}"
+        distance, low, high = (
+            f"{100 * value:.3g} %" for value in (self.distance, self.low, self.high)
+        )
+        # Solves to a small residual have bounds that are the same when rounded.
+        bounds = "" if low == high else f", at least {low} and at most {high}"
         return (
-            f"The relative distance is {self.distance:.3g}, between {self.low:.3g} and "
-            f"{self.high:.3g} (tolerance {self.tolerance:g}). "
-            f"This federation is {self.verdict.value}"
+            "The mean of the devices' local hypergradients differs from the global "
+            f"hypergradient by {distance}{bounds} (tolerance {100 * self.tolerance:g} "
+            f"%). This federation is {self.verdict.value}"
         )
 
 

@@ -72,7 +72,8 @@ class Record(NamedTuple):
             >>> Record.parse("null")
             Traceback (most recent call last):
             ...
-            ValueError: 'null' is not a record of a run.
+            ValueError: 'null' is not a record of a run, expected a JSON object with
+            rounds, seconds, costs and metrics.
         """
         try:
             content = json.loads(line)
@@ -96,7 +97,10 @@ class Record(NamedTuple):
             ValueError,
             *LIMIT_ERRORS,
         ) as error:
-            raise ValueError(f"{line[:80]!r} is not a record of a run.") from error
+            raise ValueError(
+                f"{line[:80]!r} is not a record of a run, expected a JSON object with "
+                "rounds, seconds, costs and metrics."
+            ) from error
 
 
 def read_records(directory: Path) -> Iterator[Record]:
@@ -145,13 +149,13 @@ def _warn_of_damage(file: Path, count: int, first: int) -> None:
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a count")
+        raise ValueError(f"{value!r}, expected a whole number, at least 0")
     return value
 
 
 def _number(value: Any, least: float = -inf) -> float:
     if type(value) not in (int, float) or value < least:
-        raise ValueError(f"{value!r} is not a number")
+        raise ValueError(f"{value!r}, expected a number, at least {least}")
     return float(value)
 
 

@@ -1,7 +1,7 @@
 """Strict conversion of the values of an experiment file to dataclasses."""
 
-import json
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import cache, partial
 from math import isfinite
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import cattrs
 
+from fedbilevel.experiments.files.value_text import short_text
 from fedbilevel.experiments.schema import (
     AlgorithmChoice,
     Auto,
@@ -55,7 +56,8 @@ def converter() -> cattrs.Converter:
         4
     """
     result = cattrs.Converter(forbid_extra_keys=True)
-    result.register_structure_hook(int, _only(int, "a whole number"))
+    result.register_structure_hook_factory(is_dataclass, partial(_table, result))
+    result.register_structure_hook(int, lambda value, _: _whole(value))
     result.register_structure_hook(str, _only(str, "text in quotes"))
     result.register_structure_hook(bool, _only(bool, "true or false"))
     result.register_structure_hook(float, lambda value, _: _number(value))
@@ -85,6 +87,22 @@ def converter() -> cattrs.Converter:
     return result
 
 
+class ListOfTablesError(ValueError):
+    """A list of tables, [[key]], in place of a table, [key]."""
+
+
+def _table(base: cattrs.Converter, cls: type) -> Callable[[Any, Any], Any]:
+    """Return the conversion of a table to a dataclass."""
+    fill: Callable[[Any, Any], Any] = base.gen_structure_attrs_fromdict(cls)
+
+    def structure(value: Any, hint: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _refusal("a table", value)
+        return fill(value, hint)
+
+    return structure
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise _refusal("the path of a file or directory", value)
@@ -101,10 +119,8 @@ def _by_name(
             return Auto()
         if not isinstance(value, dict):
             auto = f'"{AUTO}" or ' if AUTO in known else ""
-            by_lower_case = {name.lower(): name for name in known}
-            text = str(value)
-            near = by_lower_case.get(text.lower()) or nearest_name(text, known)
-            table = f'{{ name = "{near or known[-1]}" }}'
+            near = nearest_name(str(value), known) or known[-1]
+            table = f'{{ name = "{near}" }}'
             wanted = f"{auto}a table such as {table} with the settings beside the name"
             raise _refusal(wanted, value)
         settings = dict(value)
@@ -128,7 +144,8 @@ def _estimator(name: str) -> type:
 
 def _optimiser(value: Any) -> OptaxOptimiser:
     if not isinstance(value, dict):
-        raise _refusal("a table with the name of an optax optimiser", value)
+        example = '{ name = "adam", learning_rate = 0.01 }'
+        raise _refusal(f"a table such as {example}", value)
     for argument in value.values():
         if isinstance(argument, float):
             _number(argument)
@@ -148,12 +165,23 @@ def _only(cls: type, wanted: str) -> Callable[[Any, Any], Any]:
     return structure
 
 
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise _refusal("a whole number", value)
+    _number(value)
+    return value
+
+
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal("a number", value)
-    if not isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _refusal("a number of at most 300 digits", value) from None
+    if not isfinite(number):
         raise _refusal("a finite number", value)
-    return float(value)
+    return number
 
 
 def _one_of(value: Any, known: tuple[Any, ...]) -> Any:
@@ -163,6 +191,6 @@ def _one_of(value: Any, known: tuple[Any, ...]) -> Any:
 
 
 def _refusal(wanted: str, value: Any) -> ValueError:
-    # Text and booleans are printed as in TOML; other values are the same in Python.
-    text = json.dumps(value) if isinstance(value, bool | str) else str(value)
-    return ValueError(f"give {wanted}, not {text}.")
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return ListOfTablesError(f"give {wanted}, not a list of tables.")
+    return ValueError(f"give {wanted}, not {short_text(value)}.")

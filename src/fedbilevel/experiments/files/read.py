@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from cattrs.errors import (
@@ -14,13 +15,19 @@ from cattrs.errors import (
     IterableValidationError,
 )
 
-from fedbilevel.experiments.files.convert import converter
+from fedbilevel.experiments.files.convert import ListOfTablesError, converter
 from fedbilevel.experiments.files.paths import located
 from fedbilevel.experiments.files.toml_lines import line_of
-from fedbilevel.experiments.schema import Experiment
-from fedbilevel.experiments.schema.registry import AUTO, UnknownNameError
+from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
+from fedbilevel.experiments.schema.registry import AUTO, UnknownNameError, list_types
 from fedbilevel.mathematics.settings import SettingError
 from fedbilevel.nearest import nearest, nearest_name
+from fedbilevel.regular_files import UnreadableError, read_regular
+from fedbilevel.terminal import one_line
+
+LARGEST = 1_000_000
+"""Maximum size of an experiment file in bytes; 1 MB of TOML is parsed in 1 to 2 s."""
 
 
 class ExperimentError(ValueError):
@@ -46,12 +53,7 @@ def read_experiment(file: Path) -> Experiment:
         learning_rate?
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ExperimentError(
-            f"{file} cannot be read: {error.strerror}; give the path of an experiment "
-            "file, or write one with: fedbilevel new NAME."
-        ) from error
+        text = _read(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ExperimentError(
             f"{file} is not UTF-8 text (byte {error.start} is invalid); save the file "
@@ -63,9 +65,15 @@ def read_experiment(file: Path) -> Experiment:
         raise ExperimentError(
             f"{file} is not valid TOML: {error}; correct the syntax there."
         ) from error
+    except ValueError:
+        # Python refuses to convert longer numbers.
+        raise ExperimentError(
+            f"{file} has a number of more than 4300 digits; shorten the number."
+        ) from None
     except RecursionError:
         raise ExperimentError(
-            f"{file} is nested too deeply; an experiment file has at most three levels."
+            f"{file} is nested too deeply; remove levels: an experiment file has at "
+            "most three."
         ) from None
     try:
         experiment: Experiment = converter().structure(document, Experiment)
@@ -81,6 +89,53 @@ def read_experiment(file: Path) -> Experiment:
             )
         ) from None
     return located(experiment, file.parent)
+
+
+def check_problem_file(file: Path, original: Experiment, changed: Experiment) -> None:
+    """Raise `ExperimentError` if problem.file of an experiment file is missing.
+
+    Args:
+        file: the experiment file.
+        original: the experiment of the file.
+        changed: the same with overrides; a problem of the command line has no line.
+    """
+    problem = changed.problem
+    if not isinstance(problem, CustomProblem) or problem != original.problem:
+        return
+    if not problem.file.is_file():
+        wrong = "is not a file" if problem.file.exists() else "does not exist"
+        line = line_of(file.read_text(encoding="utf-8"), ("problem", "file"))
+        path = one_line(str(problem.file))
+        raise ExperimentError(
+            f"{file}, line {line}: problem.file: {path} {wrong}; correct the path."
+        )
+
+
+def _read(file: Path) -> bytes:
+    """Return the content of an experiment file, or raise `ExperimentError`."""
+    cure = (
+        "give the path of an experiment file, or write one with: fedbilevel new NAME."
+    )
+    if (file / EXPERIMENT).is_file():
+        raise ExperimentError(
+            f"{file} is a run directory, not an experiment file; give an experiment "
+            f"file, or resume the run with: fedbilevel resume {quote(str(file))}."
+        )
+    try:
+        content = read_regular(file, cure, LARGEST)
+    except FileNotFoundError as error:
+        raise ExperimentError(
+            f"{file} cannot be read: {error.strerror}; {cure}"
+        ) from error
+    except UnreadableError as error:
+        raise ExperimentError(str(error)) from error
+    if file.suffix == ".py":
+        beside = file.with_suffix(".toml")
+        cure = f"give the experiment file {beside}." if beside.is_file() else cure
+        raise ExperimentError(
+            f"{file} is a Python file, not an experiment file (TOML); {cure}"
+        )
+    return content
 
 
 class _Mistake(NamedTuple):
@@ -107,26 +162,55 @@ def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mis
             yield from _mistakes(inner, path)
         return
     if isinstance(error, ForbiddenExtraKeysError):
-        known = [item.name for item in fields(error.cl)]
-        for extra in sorted(error.extra_fields):
-            key = (*path, extra)
-            message = f"unknown key {'.'.join(key)}; {nearest(extra, known)}"
-            yield _Mistake(key, message, near_key=nearest_name(extra, known))
+        yield from _unknown_keys(error, path)
     elif isinstance(error, UnknownNameError):
         key = (*path, error.key) if error.key else path
         cure = nearest(error.name, error.known)
-        yield _Mistake(key, f"{'.'.join(key)}: unknown name {error.name!r}; {cure}")
+        yield _Mistake(key, f"{_dotted(key)}: unknown name {error.name!r}; {cure}")
     elif isinstance(error, SettingError):
         key = (*path, error.field)
-        yield _Mistake(key, f"{'.'.join(key)}: {error.cure}")
+        yield _Mistake(key, f"{_dotted(key)}: {error.cure}")
+    elif isinstance(error, ListOfTablesError):
+        key_text = _dotted(path)
+        yield _Mistake(
+            path,
+            f"{key_text} is a list of tables, [[{key_text}]]; write a single table, "
+            f"[{key_text}].",
+        )
     elif isinstance(error, KeyError):
-        message = f"{'.'.join(path)} is missing; {_addition(path)}"
+        message = f"{_dotted(path)} is missing; {_addition(path)}"
         yield _Mistake(path, message, missing=True)
     else:
-        yield _Mistake(path, f"{'.'.join(path)}: {error}")
+        yield _Mistake(path, f"{_dotted(path)}: {error}")
+
+
+def _unknown_keys(
+    error: ForbiddenExtraKeysError, path: tuple[str, ...]
+) -> Iterator[_Mistake]:
+    known = [item.name for item in fields(error.cl)]
+    for extra in sorted(error.extra_fields):
+        key = (*path, extra)
+        text = f"unknown key {_dotted(key)}; "
+        # Keys of another algorithm remain if a user only replaces its name by "auto".
+        if error.cl is Auto and extra in _algorithm_keys():
+            message = f'{text}"{AUTO}" chooses this setting itself: delete the key.'
+            yield _Mistake(key, message)
+        else:
+            near = nearest_name(extra, known)
+            yield _Mistake(key, text + nearest(extra, known), near_key=near)
+
+
+def _algorithm_keys() -> set[str]:
+    types = list_types("algorithm").values()
+    return {item.name for cls in types for item in fields(cls)}
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    # A key of a file may have line breaks, if it is quoted.
+    return one_line(".".join(path))
 
 
 def _addition(path: tuple[str, ...]) -> str:
     if path == ("algorithm",):
         return f'add: algorithm = "{AUTO}", or a table [algorithm] with a name.'
-    return f"add the key to [{'.'.join(path[:-1])}]." if path[:-1] else "add the key."
+    return f"add the key to [{_dotted(path[:-1])}]." if path[:-1] else "add the key."

@@ -1,6 +1,5 @@
 """Write experiment files, from which the same experiment is read again."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import tomli_w
 
 from fedbilevel.experiments.files.convert import ESTIMATORS
+from fedbilevel.experiments.files.value_text import value_text
 from fedbilevel.experiments.schema import Auto, Experiment
 from fedbilevel.experiments.schema.registry import AUTO, TABLES, name_of
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
@@ -72,13 +72,7 @@ def format_value(value: Any) -> str:
         >>> format_value(CubeRootDecay(0.5))
         '{scale = 0.5, plateau = 2.0}'
     """
-    value = _plain(value)
-    if isinstance(value, dict):
-        pairs = (f"{key} = {format_value(inner)}" for key, inner in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(format_value, value))}]"
-    return json.dumps(value) if isinstance(value, bool | str) else str(value)
+    return value_text(_plain(value))
 
 
 def _plain(value: Any, declared: Any = None) -> Any:

@@ -51,12 +51,29 @@ def read_run_experiment(directory: Path) -> Experiment:
         ValueError: nowhere is not a run directory: it has no file experiment.toml; give
         the directory that fedbilevel run printed.
     """
+    if directory.is_file():
+        raise ValueError(_file_message(directory))
     if not (directory / EXPERIMENT).is_file():
         raise ValueError(
             f"{directory} is not a run directory: it has no file {EXPERIMENT}; give "
             "the directory that fedbilevel run printed."
         )
     return read_experiment(directory / EXPERIMENT)
+
+
+def _file_message(file: Path) -> str:
+    """Return the message for a file in place of a run directory."""
+    run = file.parent / "runs" / file.stem
+    if (run / EXPERIMENT).is_file():
+        cure = f"give the run directory {run}."
+    elif file.suffix == ".toml":
+        cure = (
+            "give the directory that fedbilevel run printed, or run the file with: "
+            f"fedbilevel run {quote(str(file))}."
+        )
+    else:
+        cure = "give the directory that fedbilevel run printed."
+    return f"{file} is a file, not a run directory; {cure}"
 
 
 def read_run(directory: Path) -> Run:

@@ -28,6 +28,7 @@ from fedbilevel.mathematics.settings import (
 )
 from fedbilevel.problems.built_in import BundledProblem
 from fedbilevel.problems.regularisation import Regularisation
+from fedbilevel.terminal import one_line
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
 """An algorithm that a file can select: one of `list_types`, or `module:Class`."""
@@ -127,7 +128,7 @@ class Experiment:
         """The problem (or the file of a custom problem) and the algorithm, by name."""
         problem = self.problem
         name = (
-            problem.file.stem
+            one_line(problem.file.stem)
             if isinstance(problem, CustomProblem)
             else type(problem).__name__
         )
