@@ -133,7 +133,7 @@ def run_experiment(
     with run_lock(directory):
         has_run = has_checkpoints(directory)
         if has_run and not resume:
-            raise ValueError(_occupied_message(directory))
+            raise ValueError(occupied_message(directory))
         rounds = _rounds(experiment, prepared, directory)
         if has_run and not has_checkpoints(directory):
             raise ValueError(
@@ -175,7 +175,8 @@ def run_experiment(
             yield from _run_rounds(experiment, prepared, start, rounds, directory, send)
 
 
-def _occupied_message(directory: Path) -> str:
+def occupied_message(directory: Path) -> str:
+    """Return the message that refuses a new run in the directory of another run."""
     command = f"fedbilevel resume {quote(str(directory))}"
     if (directory / EXPERIMENT).is_file() and finished(
         former := read_run_experiment(directory), directory
