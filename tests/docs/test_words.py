@@ -20,10 +20,12 @@ from fedbilevel.experiments.schema import Experiment
 from tests.docs.pages import ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+# That table has the old words.
+OLD_WORDS = ROOT / "src/fedbilevel/experiments/files/renamed_keys.py"
 TEXTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
-    *SOURCES,
+    *(source for source in SOURCES if source != OLD_WORDS),
     *sorted((ROOT / "src/fedbilevel/commands/templates").glob("*.txt")),
 ]
 PHRASES = {

@@ -73,7 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     file = Path(options.subject)
     changed = with_overrides(
-        read_experiment(file), options.options, f"fedbilevel federate {file}"
+        read_experiment(file),
+        options.options,
+        f"fedbilevel federate {quote(str(file))}",
+        command_options=("--json",),
     )
     # Imported late, so that --help works without NVIDIA FLARE. An error names the
     # package to install.

@@ -14,6 +14,7 @@ from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
@@ -39,7 +40,7 @@ SYMBOLS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
     algorithm = experiment.algorithm

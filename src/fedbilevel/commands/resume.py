@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_overrides(
         with_initial_rounds(original, original),
         options.options,
-        f"fedbilevel resume {directory}",
+        f"fedbilevel resume {quote(str(directory))}",
+        command_options=("--json", "--trust"),
     )
     if experiment.directory is not None:
         raise ValueError(

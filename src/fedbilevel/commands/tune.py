@@ -13,6 +13,7 @@ from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
@@ -43,13 +44,19 @@ STATIONARITY = ("hypergradient", "lower_error")
 
 def main(arguments: Sequence[str]) -> int:
     """Tune settings; the same command resumes a stopped search."""
-    options, overrides = command_parser().parse_known_args(arguments)
+    parser = with_plain_errors(command_parser())
+    options, overrides = parser.parse_known_args(arguments)
     for option, number in (("--seeds", options.seeds), ("--trials", options.trials)):
         if number < 1:
             raise ValueError(f"{option} is {number}. Give at least 1.")
     file = options.file
     original = read_experiment(file)
-    changed = with_overrides(original, overrides, f"fedbilevel tune {file}")
+    changed = with_overrides(
+        original,
+        overrides,
+        f"fedbilevel tune {quote(str(file))}",
+        command_options=parser._option_string_actions,
+    )
     changed = located(changed, Path.cwd())
     algorithm = type(changed.algorithm)
     is_rival = algorithm is not type(original.algorithm)

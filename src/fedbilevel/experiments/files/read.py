@@ -16,6 +16,7 @@ from cattrs.errors import (
 
 from fedbilevel.experiments.files.convert import converter
 from fedbilevel.experiments.files.paths import located
+from fedbilevel.experiments.files.renamed_keys import RENAMED
 from fedbilevel.experiments.files.toml_lines import line_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.schema.registry import AUTO, UnknownNameError
@@ -110,7 +111,12 @@ def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mis
         known = [item.name for item in fields(error.cl)]
         for extra in sorted(error.extra_fields):
             key = (*path, extra)
-            message = f"unknown key {'.'.join(key)}; {nearest(extra, known)}"
+            dotted = ".".join(key)
+            if new := RENAMED.get(dotted):
+                message = f"{dotted} was renamed to {new}; write the new key."
+                yield _Mistake(key, message, near_key=new.rpartition(".")[2])
+                continue
+            message = f"unknown key {dotted}; {nearest(extra, known)}"
             yield _Mistake(key, message, near_key=nearest_name(extra, known))
     elif isinstance(error, UnknownNameError):
         key = (*path, error.key) if error.key else path
