@@ -23,6 +23,7 @@ from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.metrics.curvature import largest_curvature
+from fedbilevel.plurals import count_noun
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
 
@@ -138,9 +139,9 @@ def planned_experiment(
         return result
     if experiment.brings_data or experiment.partition.natural:
         raise ValueError(
-            f"--out: the plan is for {plan.devices} devices, but the problem has "
-            f"{enrolled}. Change the number of devices of the problem, or give "
-            f"--devices {enrolled}."
+            f"--out: the plan is for {count_noun(plan.devices, 'device')}, but the "
+            f"problem has {enrolled}. Change the number of devices of the problem, or "
+            f"give --devices {enrolled}."
         )
     return replace(result, partition=replace(result.partition, devices=plan.devices))
 

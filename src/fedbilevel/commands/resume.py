@@ -21,6 +21,7 @@ from fedbilevel.experiments.run_directory.runs import (
     read_run_experiment,
 )
 from fedbilevel.experiments.schema import CustomProblem, Experiment
+from fedbilevel.plurals import count_noun
 
 DESCRIPTION = (
     "Resume a stopped or crashed run from its newest checkpoint, or continue a "
@@ -66,8 +67,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     if is_complete and not options.options:
         print(
-            f"The run in {directory} is finished after {experiment.rounds} rounds. "
-            "To continue it, give a larger --rounds.",
+            f"The run in {directory} is finished after "
+            f"{count_noun(experiment.rounds, 'round')}. To continue it, give a larger "
+            "--rounds.",
             file=sys.stderr,
         )
         return conclude(directory, as_json=options.as_json)

@@ -34,6 +34,7 @@ from fedbilevel.experiments.tuning import (
 )
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
@@ -99,8 +100,8 @@ def _search(
     evaluation = replace(experiment.evaluation, stationarity=stationarity)
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
-        f"Tuning {experiment.title}, in {directory}: {trials} settings cost as many "
-        f"rounds as {cost} full runs"
+        f"Tuning {experiment.title}, in {directory}: as many rounds as "
+        f"{count_noun(cost, 'full run')}, for {count_noun(trials, 'setting')}"
     )
     with (
         interruption("batch") as interrupted,
