@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import fedbilevel
+from fedbilevel.commands.usage import UsageError, with_plain_errors
 from fedbilevel.terminal import printable, printable_streams
 
 COMMANDS = {
@@ -90,7 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, purpose in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, add_help=False)
         command.set_defaults(command=name)
-    command_name: str = parser.parse_args(arguments[:1]).command
+    try:
+        command_name: str = with_plain_errors(parser).parse_args(arguments[:1]).command
+    except UsageError as error:
+        print(printable(f"fedbilevel: {error}"), file=sys.stderr)
+        return 2
     try:
         with printable_streams():
             module = import_module(f"fedbilevel.commands.{command_name}")

@@ -9,12 +9,14 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import subprocess
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from fedbilevel import FedBiO
 from fedbilevel.__main__ import COMMANDS, main
 from fedbilevel.commands.completion import SHELLS, whole_command_line
 from fedbilevel.experiments.schema.registry import list_types
@@ -22,12 +24,26 @@ from tests.commands.typing_in import QUICK, as_for_users, fedbilevel
 from tests.platforms import require_linux
 from tests.waiting import HANG
 
-REPLIES = """
+OFFERS = """
 source {script}
 COMP_WORDS=({words}) COMP_CWORD={position}
 $(complete -p fedbilevel | sed 's/.*-F \\([^ ]*\\) .*/\\1/') 2>/dev/null
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
+
+PRINT_ARGUMENTS = """fedbilevel() { printf '<%s>' "$@"; }\n"""
+HOSTILE = (
+    "1 a file.toml",
+    "2 it's.toml",
+    '3 "quoted".toml',
+    "4$(touch hacked).toml",
+    "5`touch hacked`.toml",
+    "6;touch hacked;.toml",
+    "7&touch hacked|cat>hacked.toml",
+    "8*?[a-z].toml",
+    "9$HOME {a,b} ~.toml",
+)
+"""File names that a shell must quote, each with another first character."""
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +62,10 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def replies(script: Path, directory: Path, *words: str) -> set[str]:
-    """Return what bash offers for the last of some words."""
+def offers(script: Path, directory: Path, *words: str) -> set[str]:
+    """Return the completions that bash offers for the last of some words."""
     typed = " ".join(map(shlex.quote, ("fedbilevel", *words)))
-    program = REPLIES.format(script=script, words=typed, position=len(words))
+    program = OFFERS.format(script=script, words=typed, position=len(words))
     done = subprocess.run(
         ["bash", "--norc", "-c", program],
         cwd=directory,
@@ -57,7 +73,7 @@ def replies(script: Path, directory: Path, *words: str) -> set[str]:
         text=True,
         check=True,
     )
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -69,32 +85,110 @@ def test_a_script_names_every_subcommand(shell, tmp_path):
 
 @pytest.mark.process
 def test_bash_completes_subcommands_and_options(script, here):
-    assert replies(script, here, "") >= set(COMMANDS)
-    assert replies(script, here, "re") == {"resume"}
-    assert replies(script, here, "run", "first.toml", "--algorithm.le") == {
+    assert offers(script, here, "") >= set(COMMANDS)
+    assert offers(script, here, "re") == {"resume"}
+    assert offers(script, here, "run", "first.toml", "--algorithm.le") == {
         "--algorithm.learning-rate"
     }
-    assert "--trust" in replies(script, here, "plot", "runs/first", "-")
-    assert replies(script, here, "completion", "") == set(SHELLS)
+    assert "--trust" in offers(script, here, "plot", "runs/first", "-")
+    assert offers(script, here, "completion", "") == set(SHELLS)
 
 
 @pytest.mark.process
 def test_bash_completes_experiment_files_and_run_directories(script, here):
-    assert replies(script, here, "run", "") == {"first.toml", "runs"}
-    assert replies(script, here, "resume", "") == {"runs"}
-    assert replies(script, here, "compare", "runs/first", "f") == {"first.toml"}
-    assert replies(script, here, "plot", "runs/first", "--out", "r") == {"runs"}
+    assert offers(script, here, "run", "") == {"first.toml", "runs"}
+    assert offers(script, here, "resume", "") == {"runs"}
+    assert offers(script, here, "compare", "runs/first", "f") == {"first.toml"}
+    assert offers(script, here, "plot", "runs/first", "--out", "r") == {"runs"}
+
+
+@pytest.mark.process
+def test_bash_completes_directories_after_an_option_for_a_directory(script, here):
+    for command in ("run first.toml", "tune first.toml", "federate first.toml"):
+        words = (*command.split(), "--directory", "")
+        assert offers(script, here, *words) == {"runs"}
+    assert offers(script, here, "new", "name", "--directory", "") == {"runs"}
+    # Files to write: curves, an experiment file.
+    for command in ("compare runs/first", "plan runs/first"):
+        assert "notes.txt" in offers(script, here, *command.split(), "--out", "")
+
+
+@pytest.mark.process
+def test_bash_offers_run_directories_and_their_parents(script, here):
+    (here / "data").mkdir()
+    (here / "runs/notes").mkdir()
+    # Without a run, a directory can be anywhere below.
+    assert offers(script, here, "resume", "") == {"data", "runs"}
+    (here / "runs/first/experiment.toml").write_text(QUICK)
+    (here / "runs/$(touch hacked)").mkdir()
+    (here / "runs/$(touch hacked)/experiment.toml").write_text(QUICK)
+    for command in ("resume", "plot", "plan"):
+        assert offers(script, here, command, "") == {"runs"}
+        assert offers(script, here, command, "runs/") == {
+            "runs/first",
+            "runs/$(touch hacked)",
+        }
+    assert not (here / "hacked").exists()
+
+
+@pytest.mark.process
+def test_bash_offers_hostile_names_as_they_are(script, here):
+    for name in HOSTILE:
+        (here / name).touch()
+    assert offers(script, here, "compare", "") == {"first.toml", "runs", *HOSTILE}
+    for name in HOSTILE:
+        assert offers(script, here, "compare", name, name[0]) == {name}
+    # Names that the user has begun to quote.
+    for typed in (r"1\ a\ f", "'1 a f", '"1 a f'):
+        assert offers(script, here, "run", typed) == {HOSTILE[0]}
+    assert not (here / "hacked").exists()
+
+
+@pytest.mark.process
+def test_tab_quotes_hostile_names_in_an_interactive_bash(script, here):
+    for name in HOSTILE:
+        (here / name).touch()
+    start = here / "start.bash"
+    start.write_text(f"source {script}\n{PRINT_ARGUMENTS}PS1=ready\n")
+    line = "fedbilevel compare " + "".join(f"{name[0]}\t" for name in HOSTILE)
+    shown = type_in_shell(["bash", "--rcfile", str(start), "-i"], here, line)
+    assert "".join(f"<{name}>" for name in ("compare", *HOSTILE)) in shown
+    assert not (here / "hacked").exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_quotes_the_names_of_plug_ins(shell, monkeypatch, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    name = "Evil$(touch hacked)(touch hacked)"
+    types = {name: FedBiO}
+    monkeypatch.setattr("fedbilevel.commands.completion.list_types", lambda _: types)
+    file = tmp_path / "script"
+    file.write_text(fedbilevel(tmp_path, f"completion {shell}").stdout)
+    assert name in file.read_text()
+    programs = {
+        "bash": "source ./script; _fedbilevel_types algorithm:",
+        "zsh": "compdef() {}; compadd() { print -rl -- $names }; source ./script; "
+        "_fedbilevel_types",
+        "fish": "source ./script; complete -C 'fedbilevel run a.toml algorithm:'",
+    }
+    done = subprocess.run(
+        [shell, "-c", programs[shell]], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert f"algorithm:{name}" in done.stdout
+    assert not (tmp_path / "hacked").exists()
 
 
 @pytest.mark.process
 def test_bash_completes_types_after_a_colon(script, here):
     run = ("run", "first.toml", "--rounds", "3")
     # As bash breaks algorithm:FedBiOA into words.
-    assert replies(script, here, *run, "algorithm", ":", "FedBiOA") == {"FedBiOAcc"}
-    assert replies(script, here, *run, "algorithm", ":") == set(list_types("algorithm"))
-    assert replies(script, here, *run, "engine", ":") == set(list_types("engine"))
+    assert offers(script, here, *run, "algorithm", ":", "FedBiOA") == {"FedBiOAcc"}
+    assert offers(script, here, *run, "algorithm", ":") == set(list_types("algorithm"))
+    assert offers(script, here, *run, "engine", ":") == set(list_types("engine"))
     # And as it does where COMP_WORDBREAKS has no colon.
-    assert replies(script, here, *run, "algorithm:Sim") == {"algorithm:SimFBO"}
+    assert offers(script, here, *run, "algorithm:Sim") == {"algorithm:SimFBO"}
 
 
 @pytest.mark.process

@@ -111,7 +111,7 @@ def test_the_best_file_gives_the_number_that_was_promised(searched):
 def test_progress_and_summary_say_what_was_found(searched):
     output = (searched / "said.txt").read_text()
     # 3 generations: 3 settings for 10 rounds, and 2 of them for 12 with 2 seeds.
-    assert "9 settings cost as many rounds as 20 full runs" in output
+    assert "as many rounds as 20 full runs, for 9 settings" in output
     assert "1 of 3, 3 settings for 10 rounds" in output
     assert "the median of 2 seeds" in output
     assert (

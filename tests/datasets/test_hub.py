@@ -143,7 +143,7 @@ def test_what_cannot_be_numbers_of_equal_size_is_refused(tmp_path):
         ),
     )
     directory = shards(tmp_path, rows, rows)
-    with pytest.raises(ValueError, match=r"'age' has missing values in 1 examples"):
+    with pytest.raises(ValueError, match=r"'age' has missing values in 1 example"):
         hub(directory)
     with pytest.raises(ValueError, match=r"different sizes, \(1,\) and \(2,\)"):
         hub(directory, features=["ragged"])

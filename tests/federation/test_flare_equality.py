@@ -182,7 +182,7 @@ def test_all_sites_counted_in_every_exchange(runs, algorithm, exchanges):
     assert len(result) == exchanges * ROUNDS[algorithm]
     assert all(item["counted"] == list(SITES) for item in result)
     assert not any(item["excluded"] or item["skipped"] for item in result)
-    assert runs.output[algorithm].count("begins") == 1
+    assert runs.output[algorithm].count("A job with") == 1
 
 
 def test_no_process_grows_in_500_exchanges(runs):

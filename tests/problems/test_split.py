@@ -57,7 +57,7 @@ def labelled(features, labels):
         ({"validation": labelled(np.ones((5, 4)), [0.0] * 5)}, "integers from 0"),
         ({"validation": labelled(np.ones((5, 4)), [0] * 4)}, "one label per row"),
         ({"test": labelled(np.ones((0, 4)), np.zeros(0, int))}, "at least one row"),
-        ({"training_rows": [np.arange(7)]}, "has 1 devices"),
+        ({"training_rows": [np.arange(7)]}, "has 1 device, but"),
         ({"training_rows": [np.arange(3), np.array([7])]}, "row 7 for device 1"),
         ({"validation_rows": [np.array([-1]), np.arange(2)]}, "row -1 for device 0"),
         ({"training_rows": [np.arange(3), np.arange(0)]}, "no lower examples"),

@@ -148,9 +148,7 @@ def test_a_dataclass_with_a_renamed_field_stays_a_class():
     assert list(inspect.signature(Settings).parameters) == ["directory", "count"]
     with pytest.raises(TypeError, match="both path and directory"):
         dataclasses.replace(settings, path="b")
-    with pytest.warns(
-        DeprecationWarning, match=r"Plain\.path is deprecated"
-    ) as shown:
+    with pytest.warns(DeprecationWarning, match=r"Plain\.path is deprecated") as shown:
         assert settings.path == "a"
     assert shown[0].filename == __file__
 

@@ -237,7 +237,7 @@ def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
         return inf if next(calls) == 2 else 1.0
 
     calls = count()
-    with pytest.raises(ArithmeticError, match="All 1 settings diverged"):
+    with pytest.raises(ArithmeticError, match="All 1 setting diverged"):
         searched(UPPER, trials=1, score=score)
     assert next(calls) == 4
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fedbilevel.commands.consent import add_trust
 from fedbilevel.commands.formatting import JSON_HELP
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.experiments.schema.outputs import CheckpointSettings, Evaluation
 
@@ -74,13 +75,13 @@ def parse_arguments(
         Arguments(subject='first.toml', as_json=True, options=['--rounds', '3'],
               trust=False, dry_run=False)
     """
-    parser = subject_parser(command, subject, description, has_trust)
-    if not arguments or arguments[0] in ("-h", "--help"):
+    parser = with_plain_errors(subject_parser(command, subject, description, has_trust))
+    if arguments and arguments[0] in ("-h", "--help"):
         _print_help(parser, subject == "FILE")
-        parser.exit(0 if arguments else 2)
-    if not arguments[0]:
+        parser.exit()
+    if arguments and not arguments[0]:
         parser.error(f"{subject} is empty. Give a path.")
-    if arguments[0].startswith("-"):
+    if arguments and arguments[0].startswith("-"):
         parser.error(
             f"{arguments[0]} comes before {subject}. Give {subject} before options."
         )

@@ -16,6 +16,7 @@ from fedbilevel.commands.comparison import (
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.job import Job
 from fedbilevel.commands.missing_runs import jobs_of, missing_of
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.groups import Group, grouped, read_seed_run
 from fedbilevel.nearest import nearest
 from fedbilevel.pictures.curves import AXES, BAND, FAILED, Axis, curves
@@ -27,7 +28,7 @@ INCOMPLETE = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Compare runs; first run those that are missing."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     for option, number in (("--seeds", options.seeds), ("--jobs", options.jobs)):
         if number is not None and number < 1:
             raise ValueError(f"{option} is {number}. Give at least 1.")

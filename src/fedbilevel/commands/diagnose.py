@@ -10,6 +10,7 @@ from typing import Any
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.diagnosis_progress import diagnosis_progress
 from fedbilevel.commands.formatting import JSON_HELP
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.read import check_problem_file, read_experiment
@@ -22,7 +23,7 @@ from fedbilevel.metrics.survey import Survey
 
 def main(arguments: Sequence[str]) -> int:
     """Measure how far the mean of local hypergradients is from the global one."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     survey = Survey(batch_size=options.batch_size, products=options.products)
     path = options.run
     is_run = path.is_dir()

@@ -9,6 +9,7 @@ from math import log
 from fedbilevel.commands.live import live
 from fedbilevel.commands.progress import PLAIN_SECONDS
 from fedbilevel.metrics.obstacles import DiagnosisProgress, Stage
+from fedbilevel.plurals import count_noun
 
 BAR = 24
 """Width of a bar in characters."""
@@ -49,9 +50,9 @@ def line_of(progress: DiagnosisProgress, bar: bool = False) -> str:
         length = round(BAR * _share(progress))
         filled = f"{'━' * length}{'╌' * (BAR - length)}  "
     return (
-        f"part {number} of {len(stages)}, {progress.stage.value}: {filled}"
-        f"residual {progress.residual:.2g}, goal {progress.goal:.2g} | "
-        f"{progress.exchanges} exchanges"
+        f"part {number} of {len(stages)}, {progress.stage.value}: {filled}residual "
+        f"{progress.residual:.2g}, goal {progress.goal:.2g} | "
+        f"{count_noun(progress.exchanges, 'exchange')}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from fedbilevel.commands.formatting import JSON_HELP, format_table
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.datasets.adult import ADULT
 from fedbilevel.datasets.mnist import FASHION_MNIST, MNIST
 from fedbilevel.datasets.newsgroups import NEWSGROUPS
@@ -30,7 +31,7 @@ PACKAGES = {
 
 def main(arguments: Sequence[str]) -> int:
     """Print packages, devices and data sets; the exit code is 0 even if some lack."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     packages = {name: _version(name) for name in PACKAGES}
     devices, data = _devices(), _data(packages["scikit-learn"] is not None)
     if options.json:

@@ -7,10 +7,13 @@ import jax
 import numpy as np
 
 from fedbilevel.commands.formatting import format_number, format_table
+from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.predicted_costs import predict_costs
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.experiments.baseline import baseline_spec, has_baseline
 from fedbilevel.experiments.files.write import settings_of
-from fedbilevel.experiments.run import prepare_run, spec_of
-from fedbilevel.experiments.run_directory.layout import EXPERIMENT
+from fedbilevel.experiments.run import occupied_message, prepare_run, spec_of
+from fedbilevel.experiments.run_directory.layout import has_checkpoints
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.tree import forms
 
@@ -25,21 +28,21 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
         experiment: the experiment.
         directory: the run directory that `run` would write to.
         as_json: whether to print JSON instead of text.
+
+    Raises:
+        ValueError: if `run` would refuse the experiment. If the cause is another run in
+            the directory, the costs are printed first.
     """
     run = prepare_run(experiment)
     devices = run.devices.device_count
     participants = experiment.participants or devices
-    spec = spec_of(experiment, run)
-    costs = predict_costs(
-        spec.problem,
-        spec.algorithm,
-        spec.devices,
-        spec.x,
-        spec.y,
-        rounds=spec.rounds,
-        participants=participants,
+    costs = _costs(spec_of(experiment, run), participants)
+    baseline = (
+        _costs(baseline_spec(experiment, run), participants)
+        if has_baseline(experiment)
+        else None
     )
-    in_use = (directory / EXPERIMENT).exists()
+    in_use = has_checkpoints(directory)
     # `run` ignores the settings of a federation.
     settings = {
         name: value
@@ -54,40 +57,63 @@ def dry_run(experiment: Experiment, directory: Path, *, as_json: bool) -> int:
             "rounds": experiment.rounds,
             "devices": devices,
             "participants": participants,
-            "exchanges": costs.exchanges,
-            "upper_samples": costs.upper_samples,
-            "lower_samples": costs.lower_samples,
-            "bytes_down": costs.bytes_down,
-            "bytes_up": costs.bytes_up,
+            **_fields(costs),
+            "baseline": None if baseline is None else _fields(baseline),
             "settings": settings,
         }
         print(json.dumps(facts, default=str))
-        return 0
-    used = " (holds a run already)" if in_use else ""
-    rows = [
-        ("experiment", experiment.title),
-        ("run directory", f"{directory}{used}"),
-        ("x", _variable(run.x)),
-        ("y", _variable(run.y)),
-        ("devices", f"{devices}, of which {participants} participate in each round"),
-        ("rounds", f"{experiment.rounds}, with {costs.exchanges} exchanges in all"),
-        (
-            "samples",
-            f"{format_number(costs.upper_samples)} for the upper loss, "
-            f"{format_number(costs.lower_samples)} for the lower loss",
-        ),
-        (
-            "bytes",
-            f"{format_number(costs.bytes_down)}B to devices, "
-            f"{format_number(costs.bytes_up)}B from devices",
-        ),
-    ]
-    if experiment.evaluation.baseline:
-        rows.append(("baseline", "the same again with x fixed, to compare with"))
-    rows += [(name, json.dumps(value, default=str)) for name, value in settings.items()]
-    print(format_table(rows, numbers=()))
-    print("Dry run: no round was run and nothing was written.")
+    else:
+        used = " (has a run already)" if in_use else ""
+        rows = [
+            ("experiment", experiment.title),
+            ("run directory", f"{directory}{used}"),
+            ("x", _variable(run.x)),
+            ("y", _variable(run.y)),
+            ("devices", f"{devices}; participants in each round: {participants}"),
+            ("rounds", str(experiment.rounds)),
+            ("costs", _format(costs)),
+        ]
+        if baseline is not None:
+            rows.append(("baseline without tuning", _format(baseline)))
+        rows += [
+            (name, json.dumps(value, default=str)) for name, value in settings.items()
+        ]
+        print(format_table(rows, numbers=()))
+        print("Dry run: no round was run and nothing was written.")
+    if in_use:
+        raise ValueError(occupied_message(directory))
     return 0
+
+
+def _costs(spec: RunSpec, participants: int) -> Costs:
+    return predict_costs(
+        spec.problem,
+        spec.algorithm,
+        spec.devices,
+        spec.x,
+        spec.y,
+        rounds=spec.rounds,
+        participants=participants,
+    )
+
+
+def _fields(costs: Costs) -> dict[str, int]:
+    return {
+        "exchanges": costs.exchanges,
+        "upper_samples": costs.upper_samples,
+        "lower_samples": costs.lower_samples,
+        "bytes_down": costs.bytes_down,
+        "bytes_up": costs.bytes_up,
+    }
+
+
+def _format(costs: Costs) -> str:
+    return (
+        f"exchanges: {costs.exchanges}; samples: {format_number(costs.upper_samples)} "
+        f"of the upper loss, {format_number(costs.lower_samples)} of the lower loss; "
+        f"{format_number(costs.bytes_down)}B to devices, "
+        f"{format_number(costs.bytes_up)}B from devices"
+    )
 
 
 def _variable(tree: object) -> str:

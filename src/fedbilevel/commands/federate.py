@@ -39,6 +39,7 @@ from fedbilevel.experiments.run_directory.runs import (
 )
 from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.federation import Exchange
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, read_records
 
@@ -73,7 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     file = Path(options.subject)
     changed = with_overrides(
-        read_experiment(file), options.options, f"fedbilevel federate {file}"
+        read_experiment(file),
+        options.options,
+        f"fedbilevel federate {quote(str(file))}",
+        command_options=("--json",),
     )
     # Imported late, so that --help works without NVIDIA FLARE. An error names the
     # package to install.
@@ -83,9 +87,9 @@ def main(arguments: Sequence[str]) -> int:
     experiment = _match_run(experiment, directory)
     if finished(experiment, directory) and (directory / SOLUTION).exists():
         print(
-            f"The run in {directory} is finished after {experiment.rounds} rounds. "
-            "Give a larger --rounds to continue it, or another --directory to start a "
-            "new run.",
+            f"The run in {directory} is finished after "
+            f"{count_noun(experiment.rounds, 'round')}. Give a larger --rounds to "
+            "continue it, or another --directory to start a new run.",
             file=sys.stderr,
         )
         sites = sites_of(experiment)
@@ -262,7 +266,7 @@ def _print_absences(directory: Path) -> None:
 
 
 def _participation(exchange: Exchange) -> str:
-    text = f"{len(exchange.counted)} participants"
+    text = count_noun(len(exchange.counted), "participant")
     for name, reason in exchange.excluded.items():
         text += f"; {name}: {reason}"
     if exchange.skipped:

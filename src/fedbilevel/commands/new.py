@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from string import Template
 
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.nearest import nearest
 
 FILES = {
@@ -28,7 +29,7 @@ HEADER = """# fedbilevel run $name.toml
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files of a custom problem, or an experiment file alone."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     if options.ready:
         _check_file_name(options.name)
         texts = {"{}.toml": HEADER + _template_of(options.ready)}

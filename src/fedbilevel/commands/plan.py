@@ -14,6 +14,7 @@ from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.files.write import write_experiment
@@ -22,6 +23,7 @@ from fedbilevel.experiments.run_directory.solution import read_solution
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.schedules import CubeRootDecay
 from fedbilevel.metrics.curvature import largest_curvature
+from fedbilevel.plurals import count_noun
 from fedbilevel.theory.plans import Plan, plan_for_accuracy
 from fedbilevel.tracking.records import Record
 
@@ -39,7 +41,7 @@ SYMBOLS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
     algorithm = experiment.algorithm
@@ -137,9 +139,9 @@ def planned_experiment(
         return result
     if experiment.brings_data or experiment.partition.natural:
         raise ValueError(
-            f"--out: the plan is for {plan.devices} devices, but the problem has "
-            f"{enrolled}. Change the number of devices of the problem, or give "
-            f"--devices {enrolled}."
+            f"--out: the plan is for {count_noun(plan.devices, 'device')}, but the "
+            f"problem has {enrolled}. Change the number of devices of the problem, or "
+            f"give --devices {enrolled}."
         )
     return replace(result, partition=replace(result.partition, devices=plan.devices))
 

@@ -13,6 +13,7 @@ import numpy as np
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.run_directory.failures import divergence, read_failure
@@ -29,7 +30,7 @@ REPORT = "report.html"
 
 def main(arguments: Sequence[str]) -> int:
     """Plot a run and write its HTML report."""
-    options = command_parser().parse_args(arguments)
+    options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     experiment, records = read_run(directory)
     failure = read_failure(directory)

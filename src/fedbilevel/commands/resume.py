@@ -22,6 +22,7 @@ from fedbilevel.experiments.run_directory.runs import (
     read_run_experiment,
 )
 from fedbilevel.experiments.schema import CustomProblem, Experiment
+from fedbilevel.plurals import count_noun
 
 DESCRIPTION = (
     "Resume a stopped or crashed run from its newest checkpoint, or continue a "
@@ -46,7 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     original = read_run_experiment(directory)
     initial = with_initial_rounds(original, original)
     experiment = with_overrides(
-        initial, options.options, f"fedbilevel resume {directory}"
+        initial,
+        options.options,
+        f"fedbilevel resume {quote(str(directory))}",
+        command_options=("--json", "--trust"),
     )
     if experiment.directory is not None:
         raise ValueError(
@@ -68,8 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     if is_complete and not options.options:
         print(
-            f"The run in {directory} is finished after {experiment.rounds} rounds. "
-            "To continue it, give a larger --rounds.",
+            f"The run in {directory} is finished after "
+            f"{count_noun(experiment.rounds, 'round')}. To continue it, give a larger "
+            "--rounds.",
             file=sys.stderr,
         )
         return conclude(directory, as_json=options.as_json)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.dry_run import dry_run
@@ -23,7 +24,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments("run", "FILE", arguments, DESCRIPTION)
     file = Path(options.subject)
     original = read_experiment(file)
-    changed = with_overrides(original, options.options, f"fedbilevel run {file}")
+    changed = with_overrides(
+        original,
+        options.options,
+        f"fedbilevel run {quote(str(file))}",
+        command_options=("--dry-run", "--json"),
+    )
     # Paths on the command line are relative to the working directory, not to FILE.
     changed = located(changed, Path.cwd())
     check_problem_file(file, original, changed)

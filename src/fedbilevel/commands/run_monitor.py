@@ -14,6 +14,7 @@ from fedbilevel.experiments.baseline import lacks_baseline, read_baseline
 from fedbilevel.experiments.outcome import BAD, Outcome, outcome_of, read_cause
 from fedbilevel.experiments.run import PreparedRun, prepare_run, run_experiment
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.plurals import count_noun
 from fedbilevel.terminal import one_line
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -141,4 +142,4 @@ def _summary(records: Sequence[Record], baseline: Record | None) -> str:
         + (f" (without tuning {untuned[name]:.4g})" if name in untuned else "")
         for name, value in last.items()
     )
-    return f"After {records[-1].rounds} rounds: {', '.join(changes)}"
+    return f"After {count_noun(records[-1].rounds, 'round')}: {', '.join(changes)}"

@@ -13,6 +13,7 @@ from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.commands.formatting import JSON_HELP
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.tuning_progress import tuning_progress
+from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.paths import located
@@ -33,6 +34,7 @@ from fedbilevel.experiments.tuning import (
 )
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.halving import full_runs
 from fedbilevel.tuning.tuner import SEEDS, TRIALS, TuningResult, space_for, tuning
@@ -43,13 +45,19 @@ STATIONARITY = ("hypergradient", "lower_error")
 
 def main(arguments: Sequence[str]) -> int:
     """Tune settings; the same command resumes a stopped search."""
-    options, overrides = command_parser().parse_known_args(arguments)
+    parser = with_plain_errors(command_parser())
+    options, overrides = parser.parse_known_args(arguments)
     for option, number in (("--seeds", options.seeds), ("--trials", options.trials)):
         if number < 1:
             raise ValueError(f"{option} is {number}. Give at least 1.")
     file = options.file
     original = read_experiment(file)
-    changed = with_overrides(original, overrides, f"fedbilevel tune {file}")
+    changed = with_overrides(
+        original,
+        overrides,
+        f"fedbilevel tune {quote(str(file))}",
+        command_options=parser._option_string_actions,
+    )
     changed = located(changed, Path.cwd())
     check_problem_file(file, original, changed)
     algorithm = type(changed.algorithm)
@@ -93,8 +101,8 @@ def _search(
     evaluation = replace(experiment.evaluation, stationarity=stationarity)
     cost = full_runs(experiment.rounds, trials, seeds)
     headline = (
-        f"Tuning {experiment.title}, in {directory}: {trials} settings cost as many "
-        f"rounds as {cost} full runs"
+        f"Tuning {experiment.title}, in {directory}: as many rounds as "
+        f"{count_noun(cost, 'full run')}, for {count_noun(trials, 'setting')}"
     )
     with (
         interruption("batch") as interrupted,

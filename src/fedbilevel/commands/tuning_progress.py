@@ -9,6 +9,7 @@ from typing import TypeAlias
 from fedbilevel.commands.live import live
 from fedbilevel.commands.progress import PLAIN_SECONDS, RoundClock
 from fedbilevel.experiments.tuning import Goal
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.tuner import TuningProgress
 
@@ -52,15 +53,15 @@ def lines_of(progress: TuningProgress, goal: Goal) -> dict[str, str]:
     """
     rung = progress.rung
     generation = (
-        f"{progress.generation + 1} of {progress.generations}, {rung.settings} "
-        f"settings for {rung.rounds} rounds"
+        f"{progress.generation + 1} of {progress.generations}, "
+        f"{count_noun(rung.settings, 'setting')} for {count_noun(rung.rounds, 'round')}"
     )
     best, text = progress.best, "none yet: every setting diverged"
     if best is not None:
         values = (f"{name} {value:.3g}" for name, value in best.settings.items())
         text = (
-            f"{title_of(goal.metric)} {goal.score(best.score):.4g} after {best.rounds} "
-            f"rounds: {', '.join(values)}"
+            f"{title_of(goal.metric)} {goal.score(best.score):.4g} after "
+            f"{count_noun(best.rounds, 'round')}: {', '.join(values)}"
         )
     return {"generation": generation, "best": text}
 

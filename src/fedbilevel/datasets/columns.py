@@ -77,8 +77,9 @@ def numbers_of(
     missing = int(np.isnan(numbers).any(axis=1).sum())
     if missing:
         raise ValueError(
-            f"{path}: column {name!r} has missing values in {missing} examples. Remove "
-            "it from features, or fill the values and pass arrays."
+            f"{path}: column {name!r} has missing values in {missing} "
+            f"example{'' if missing == 1 else 's'}. Remove it from features, or fill "
+            "the values and pass arrays."
         )
     return numbers
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.plurals import count_noun
 
 SUSPENSIONS = "suspensions.json"
 """File of a run directory with the suspended sites; remove an entry to end it."""
@@ -100,7 +101,7 @@ class Suspensions:
     def reasons(self) -> str:
         """Return the failed sites with their reasons, for an error message."""
         return "; ".join(
-            f"{site} failed in {entry.times} jobs: {entry.reason}"
+            f"{site} failed in {count_noun(entry.times, 'job')}: {entry.reason}"
             for site, entry in self._entries().items()
         )
 

@@ -14,6 +14,7 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.plurals import there_are
 
 ROWS = 7
 """Size of the trial batch of losses: unlikely to fit another dimension by chance."""
@@ -273,8 +274,8 @@ def check_weights(
         ) from None
     if array.shape != (device_count,):
         raise ValueError(
-            f"weights has shape {array.shape}, but there are {device_count} devices. "
-            "Pass one weight for each device."
+            f"weights has shape {array.shape}, but "
+            f"{there_are(device_count, 'device')}. Pass one weight for each device."
         )
     for device in np.flatnonzero(~(np.isfinite(array) & (array >= 0)))[:1]:
         raise ValueError(

@@ -18,6 +18,7 @@ from fedbilevel.engines.protocol import PhaseReference, RunState
 from fedbilevel.engines.sweep import shares_of, stack
 from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.plurals import there_are
 
 COPIES = 8
 """Estimated number of working states of a device in memory during a compiled step."""
@@ -99,8 +100,8 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
     ) -> Points:
         if not runs or not 1 <= rounds <= spec.rounds:
             raise ValueError(
-                f"There are {len(runs)} runs and rounds is {rounds}. Pass at least 1 "
-                f"run, and rounds from 1 to {spec.rounds}."
+                f"rounds is {rounds}, and {there_are(len(runs), 'run')}. Pass at least "
+                f"1 run, and rounds from 1 to {spec.rounds}."
             )
         algorithms, seeds = zip(*runs, strict=True)
         points: Points = _points(

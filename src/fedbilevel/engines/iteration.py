@@ -30,6 +30,7 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import NoUploadsError, inspect
+from fedbilevel.plurals import count_noun
 
 logger = logging.getLogger("fedbilevel")
 MOST_PENDING = 2
@@ -141,7 +142,7 @@ def iterate(
             raise
         store.close()
         newest = (
-            f"The newest checkpoint has {store.rounds[-1]} rounds."
+            f"The newest checkpoint has {count_noun(store.rounds[-1], 'round')}."
             if store.rounds
             else "There is no checkpoint."
         )

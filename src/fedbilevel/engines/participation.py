@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int
 
+from fedbilevel.plurals import there_are
+
 
 @runtime_checkable
 class Participation(Protocol):
@@ -70,8 +72,9 @@ class UniformSample:
         """Return the selected device numbers in ascending order."""
         if not 1 <= self.devices <= device_count:
             raise ValueError(
-                f"devices of UniformSample is {self.devices}, but there are "
-                f"{device_count} devices. Pass a number from 1 to {device_count}."
+                f"devices of UniformSample is {self.devices}, but "
+                f"{there_are(device_count, 'device')}. Pass a number from 1 to "
+                f"{device_count}."
             )
         # The seed depends on the round, so that a resumed run draws the same sample.
         generator = np.random.default_rng([seed, round_number])

@@ -29,6 +29,7 @@ from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import logger
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.plurals import count_noun
 
 
 def run(
@@ -145,8 +146,9 @@ def rounds_of(
     prepared, store = _ready(spec, checkpoints)
     if store is not None and store.rounds:
         raise CheckpointError(
-            f"{store.directory} already has a checkpoint of {store.rounds[-1]} rounds. "
-            "Call resume to continue from it, or choose another directory."
+            f"{store.directory} already has a checkpoint of "
+            f"{count_noun(store.rounds[-1], 'round')}. Call resume to continue from "
+            "it, or choose another directory."
         )
     _warn_other_length(spec.algorithm, spec.rounds)
     first = Progress(0, prepared.state, Costs(), ())
@@ -248,7 +250,8 @@ def remaining_rounds_of(
     if progress.rounds > spec.rounds:
         raise ValueError(
             f"rounds is {spec.rounds}, but {store.directory} has a checkpoint of "
-            f"{progress.rounds} rounds. Set rounds to {progress.rounds} or more."
+            f"{count_noun(progress.rounds, 'round')}. Set rounds to at least "
+            f"{progress.rounds}."
         )
     if progress.rounds == spec.rounds:
         return (last for last in [_saved_round(progress, spec.devices.device_count)])

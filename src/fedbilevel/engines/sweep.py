@@ -26,6 +26,7 @@ from fedbilevel.engines.preparation import (
 from fedbilevel.engines.protocol import Job, PhaseReference, RunState
 from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.plurals import count_noun, there_are
 
 Measure: TypeAlias = Callable[[Server], PyTree]
 """A function of the server state after a round that returns a tree of arrays."""
@@ -101,8 +102,8 @@ def sweep(
     """
     if rounds < 1 or not algorithms or not seeds:
         raise ValueError(
-            f"rounds is {rounds}, and there are {len(algorithms)} algorithms and "
-            f"{len(seeds)} seeds. Pass at least 1 of each to sweep."
+            f"rounds is {rounds}, and {there_are(len(algorithms), 'algorithm')} and "
+            f"{count_noun(len(seeds), 'seed')}. Pass at least 1 of each to sweep."
         )
     for seed in seeds:
         check_seed(seed)

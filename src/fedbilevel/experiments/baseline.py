@@ -11,6 +11,7 @@ from shlex import quote
 import jax
 
 from fedbilevel.atomic_write import atomic_replace
+from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.experiments.run import PreparedRun, Step, spec_of
 from fedbilevel.experiments.run_directory.layout import BASELINE
@@ -37,12 +38,8 @@ def train_baseline(
             is compiled again.
         directory: run directory.
     """
-    # The server optimiser is omitted: it may move x even if the upper rate is 0.
-    algorithm = experiment.inner_algorithm
-    # Zero times the rate keeps its type, so that the compiled program is the same.
-    fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
     start = time.monotonic()
-    spec = spec_of(experiment, prepared)._replace(algorithm=fixed)
+    spec = baseline_spec(experiment, prepared)
     # A call has as many rounds as in the run: another number is another program.
     every = experiment.evaluation.every
     with run_lock(directory), closing(rounds_of(spec, every=every)) as rounds:
@@ -56,6 +53,23 @@ def train_baseline(
                 with atomic_replace(directory / BASELINE) as unfinished:
                     unfinished.write_text(f"{record.line}\n")
             yield Step(result, record)
+
+
+def baseline_spec(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
+    """Return the specification of the baseline of a run.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> from fedbilevel.experiments.run import prepare_run
+        >>> experiment = Experiment(FedBiO(0.1))
+        >>> baseline_spec(experiment, prepare_run(experiment)).algorithm.upper_rate
+        0.0
+    """
+    # The server optimiser is omitted: it may move x even if the upper rate is 0.
+    algorithm = experiment.inner_algorithm
+    # Zero times the rate keeps its type, so that the compiled program is the same.
+    fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
+    return spec_of(experiment, prepared)._replace(algorithm=fixed)
 
 
 def read_baseline(directory: Path) -> Record | None:
@@ -89,17 +103,25 @@ def read_baseline(directory: Path) -> Record | None:
 def lacks_baseline(experiment: Experiment, directory: Path) -> bool:
     """Return whether the baseline of a finished run is still to be trained.
 
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> lacks_baseline(Experiment(FedBiO(0.1)), Path("nowhere"))
+        True
+    """
+    return has_baseline(experiment) and read_baseline(directory) is None
+
+
+def has_baseline(experiment: Experiment) -> bool:
+    """Return whether the baseline is part of an experiment.
+
     A run with an upper rate of 0 is its own baseline. An algorithm without an upper
     rate has no baseline: no setting keeps its x fixed.
 
     Example:
         >>> from fedbilevel import FedBiO
-        >>> lacks_baseline(Experiment(FedBiO(0.1)), Path("nowhere"))
-        True
-        >>> lacks_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)), Path("nowhere"))
+        >>> has_baseline(Experiment(FedBiO(0.1, upper_rate=0.0)))
         False
     """
     rate = getattr(experiment.algorithm, "upper_rate", None)
     moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
-    wanted = experiment.evaluation.baseline and moves
-    return wanted and read_baseline(directory) is None
+    return experiment.evaluation.baseline and moves

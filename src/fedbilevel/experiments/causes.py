@@ -13,6 +13,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.run_directory.failures import LOSS
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
 
 logger = logging.getLogger("fedbilevel")
@@ -75,9 +76,8 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
         "%.0f seconds.",
         SECONDS,
     )
-    point = (
-        f"the best point, after {best.rounds} rounds" if best.rounds else "the start"
-    )
+    rounds = count_noun(best.rounds, "round")
+    point = f"the best point, after {rounds}" if best.rounds else "the start"
     try:
         instabilities = find_instabilities(
             spec.problem,

@@ -4,6 +4,7 @@ from fedbilevel.data.devices import LocalExamples
 from fedbilevel.experiments.build import build_task
 from fedbilevel.experiments.custom_problem import custom_examples, custom_model
 from fedbilevel.experiments.schema import CustomProblem, Experiment
+from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.problems.task import Model
 
 NORM_LIMIT = 1e6
@@ -36,8 +37,8 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
         count = build_task(experiment).devices.device_count
     if sites is not None and len(sites) != count:
         raise ValueError(
-            f"federation.sites has {len(sites)} names, but the examples are split over "
-            f"{count} devices; make the two numbers equal."
+            f"federation.sites has {count_noun(len(sites), 'name')}, but the examples "
+            f"are split over {count_noun(count, 'device')}; make the two numbers equal."
         )
     sites = sites or tuple(f"site-{number + 1}" for number in range(count))
     return _check_sites(experiment, sites)
@@ -46,8 +47,8 @@ def sites_of(experiment: Experiment) -> tuple[str, ...]:
 def _check_sites(experiment: Experiment, sites: tuple[str, ...]) -> tuple[str, ...]:
     if experiment.federation.quorum > len(sites):
         raise ValueError(
-            f"federation.quorum is {experiment.federation.quorum}, but there are "
-            f"{len(sites)} sites; give at most {len(sites)}."
+            f"federation.quorum is {experiment.federation.quorum}, but "
+            f"{there_are(len(sites), 'site')}; give at most {len(sites)}."
         )
     if experiment.weight_by_size and experiment.size_limit is None:
         raise ValueError(

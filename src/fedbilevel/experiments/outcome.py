@@ -16,6 +16,7 @@ from fedbilevel.experiments.run_directory.failures import (
     growth,
 )
 from fedbilevel.experiments.run_directory.layout import CAUSE
+from fedbilevel.plurals import count_noun
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
@@ -148,7 +149,8 @@ def _losses(records: Sequence[Record]) -> str:
     best = min(records, key=_loss)
     text = f"the {title_of(LOSS)} was {first:.4g} and is {last:.4g}"
     if best.rounds > records[0].rounds and best.metrics[LOSS] < min(first, last):
-        return f"{text}; the lowest was {_loss(best):.4g}, after {best.rounds} rounds"
+        rounds = count_noun(best.rounds, "round")
+        return f"{text}; the lowest was {_loss(best):.4g}, after {rounds}"
     return text
 
 

@@ -45,6 +45,7 @@ from fedbilevel.experiments.run_directory.runs import (
 from fedbilevel.experiments.run_directory.solution import Solution, write_solution
 from fedbilevel.experiments.schema import Experiment, Sharded, Tracking
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
@@ -133,7 +134,7 @@ def run_experiment(
     with run_lock(directory):
         has_run = has_checkpoints(directory)
         if has_run and not resume:
-            raise ValueError(_occupied_message(directory))
+            raise ValueError(occupied_message(directory))
         rounds = _rounds(experiment, prepared, directory)
         if has_run and not has_checkpoints(directory):
             raise ValueError(
@@ -175,15 +176,16 @@ def run_experiment(
             yield from _run_rounds(experiment, prepared, start, rounds, directory, send)
 
 
-def _occupied_message(directory: Path) -> str:
+def occupied_message(directory: Path) -> str:
+    """Return the message that refuses a new run in the directory of another run."""
     command = f"fedbilevel resume {quote(str(directory))}"
     if (directory / EXPERIMENT).is_file() and finished(
         former := read_run_experiment(directory), directory
     ):
         return (
-            f"{directory} already has a finished run of {former.rounds} rounds; extend "
-            f"it with: {command} --rounds {2 * former.rounds}, or choose another "
-            "--directory."
+            f"{directory} already has a finished run of "
+            f"{count_noun(former.rounds, 'round')}; extend it with: {command} --rounds "
+            f"{2 * former.rounds}, or choose another --directory."
         )
     return (
         f"{directory} already has a run; resume it with: {command}, or choose another "
@@ -287,8 +289,8 @@ def spec_of(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     count, devices = experiment.participants, prepared.devices.device_count
     if count is not None and count > devices:
         raise ValueError(
-            f"participants is {count}, but there are {devices} devices. Give a number "
-            f"from 1 to {devices}."
+            f"participants is {count}, but {there_are(devices, 'device')}. Give a "
+            f"number from 1 to {devices}."
         )
     return RunSpec(
         prepared.problem,

@@ -19,6 +19,7 @@ from fedbilevel.experiments.run_directory.layout import BEST
 from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.scoring import Score
@@ -195,8 +196,9 @@ def promise(result: TuningResult, goal: Goal) -> str:
     best = result.best
     first_seed = goal.score(best.scores[best.rounds][0])
     return (
-        f"{title_of(goal.metric)} {goal.score(best.score):.4g} after {best.rounds} "
-        f"rounds, the median of {len(result.seeds)} seeds; {first_seed:.4g} with seed "
+        f"{title_of(goal.metric)} {goal.score(best.score):.4g} after "
+        f"{count_noun(best.rounds, 'round')}, the median of "
+        f"{count_noun(len(result.seeds), 'seed')}; {first_seed:.4g} with seed "
         f"{result.seeds[0]}"
     )
 

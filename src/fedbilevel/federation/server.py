@@ -30,6 +30,7 @@ from fedbilevel.federation.replies import Form, ReplyCollector
 from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import pack
+from fedbilevel.plurals import there_are
 
 MAX_WAITS = 3
 """Maximum number of timeouts that an exchange waits: for the devices contacted first;
@@ -95,7 +96,7 @@ class Federation:
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
-                f"quorum is {quorum}, but {devices.device_count} devices are enrolled; "
+                f"quorum is {quorum}, but {there_are(devices.device_count, 'device')}; "
                 f"give an integer from 1 to {devices.device_count}."
             )
         if not is_name(run):

@@ -107,9 +107,8 @@ def enrol(
         causes = "; ".join(
             f"{name} {reasons[name].reason.rstrip('.')}" for name in failed or missing
         )
-        message = (
-            f"{len(known)} sites have enrolled, {at_least} are required: {causes}."
-        )
+        sites = "1 site has" if len(known) == 1 else f"{len(known)} sites have"
+        message = f"{sites} enrolled, {at_least} are required: {causes}."
         # A failing loader fails again; a killed or disconnected site may return.
         raise ValueError(message) if ends else RuntimeError(message)
     enrolments = {

@@ -8,6 +8,7 @@ from fedbilevel.data.examples import StoredData
 from fedbilevel.engines.costs import smallest_batch
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.transport import RefusedError
+from fedbilevel.plurals import count_noun
 
 RULES = "site_rules.toml"
 """Name of the rules file in the directory `local` of a site's kit."""
@@ -89,9 +90,9 @@ def require_examples(rules: SiteRules, enrolment: Enrolment) -> None:
     for level, size in sizes.items():
         if size < rules.fewest_examples:
             raise RefusedError(
-                f"the site has {size} {level} examples, but its rules require at "
-                f"least {rules.fewest_examples}. Add examples, or ask its operator to "
-                f"lower fewest_examples in local/{RULES}"
+                f"the site has {count_noun(size, f'{level} example')}, but its rules "
+                f"require at least {rules.fewest_examples}. Add examples, or ask its "
+                f"operator to lower fewest_examples in local/{RULES}"
             )
 
 

@@ -8,6 +8,7 @@ from fedbilevel.engines.protocol import Moment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
+from fedbilevel.plurals import count_noun
 
 ANSWERED = "answered.txt"
 """File of a run directory at a site: a line for each task, in order."""
@@ -86,10 +87,10 @@ class TaskRecord:
             remaining = exchanges - len(self._digests)
         if remaining > most - answered:
             raise RefusedError(
-                f"the run has {remaining} more exchanges, but the site answers "
-                f"{max(0, most - answered)} more (most_exchanges = {most} in its "
-                f"local/{RULES}, for all runs together). Set fewer rounds, or ask its "
-                "operator to raise most_exchanges"
+                f"the run has {count_noun(remaining, 'more exchange')}, but the site "
+                f"answers {max(0, most - answered)} more (most_exchanges = {most} in "
+                f"its local/{RULES}, for all runs together). Set fewer rounds, or ask "
+                "its operator to raise most_exchanges"
             )
 
     def _require_allowed(self, moment: Moment, answered: int) -> None:

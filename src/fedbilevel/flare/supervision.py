@@ -23,6 +23,7 @@ from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
 from fedbilevel.flare.refusals import explain_refusals, refusals_of
 from fedbilevel.flare.site_failures import FAILURES, failures_in
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 POLL = 1.0
@@ -126,8 +127,8 @@ class Supervision:
             failures = 0 if advanced else failures + 1
             if failures == attempts:
                 raise FederationError(
-                    f"{attempts} jobs in a row made no progress. The last one: "
-                    f"{reason}. {self._suspensions.reasons()}".rstrip()
+                    f"{count_noun(attempts, 'job')} in a row made no progress. The "
+                    f"last one: {reason}. {self._suspensions.reasons()}".rstrip()
                 )
             yield JobEvent(message=f"{reason}; resuming from the last checkpoint")
 

@@ -16,6 +16,7 @@ from fedbilevel.experiments.outcome import outcome_of, read_cause
 from fedbilevel.experiments.run_directory.failures import Failure
 from fedbilevel.experiments.schema import CustomProblem, Experiment, Tracking
 from fedbilevel.picture import Picture
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
 from fedbilevel.tracking.titles import title_of
 
@@ -87,12 +88,14 @@ def _purpose(experiment: Experiment) -> str:
     data = experiment.data.path or experiment.data.name
     if experiment.partition.natural:
         return f"{summary} Each natural group of {data} is a device."
-    return f"{summary} Data: {data}, split over {experiment.partition.devices} devices."
+    devices = count_noun(experiment.partition.devices, "device")
+    return f"{summary} Data: {data}, split over {devices}."
 
 
 def _metrics_table(records: Sequence[Record], baseline: Record | None) -> str:
     first, last = records[0], records[-1]
-    begin = f"after {first.rounds} rounds" if first.rounds else "at the start"
+    rounds = count_noun(first.rounds, "round")
+    begin = f"after {rounds}" if first.rounds else "at the start"
     columns = {begin: first.metrics}
     if baseline is not None:
         columns["without tuning"] = baseline.metrics

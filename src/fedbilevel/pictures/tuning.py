@@ -8,6 +8,7 @@ import numpy as np
 from fedbilevel.experiments.tuning import Goal
 from fedbilevel.picture import Picture, blank
 from fedbilevel.pictures.history import spans_decades
+from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.titles import title_of
 from fedbilevel.tuning.study import Trial
 from fedbilevel.tuning.tuner import TuningResult
@@ -81,7 +82,7 @@ def _draw(panel: "Axes", result: TuningResult, goal: Goal, name: str) -> None:
             [goal.score(trial.score) for trial in equally_long],
             s=14,
             color=f"C{index}",
-            label=f"{rounds} rounds",
+            label=count_noun(rounds, "round"),
         )
     # Other markers, so that both are visible in every panel.
     for trial, marker, label in (

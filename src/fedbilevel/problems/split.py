@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.partitions import take
 from fedbilevel.mathematics.problem import Batch
+from fedbilevel.plurals import count_noun
 
 
 @runtime_checkable
@@ -103,7 +104,7 @@ def tables(split: Split) -> tuple[LabelledRows, LabelledRows, LabelledRows]:
             )
     if len(split.training_rows) != len(split.validation_rows):
         raise ValueError(
-            f"training_rows has {len(split.training_rows)} devices, but "
+            f"training_rows has {count_noun(len(split.training_rows), 'device')}, but "
             f"validation_rows has {len(split.validation_rows)}. Pass one array of rows "
             "per device in both."
         )

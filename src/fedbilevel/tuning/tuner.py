@@ -19,6 +19,7 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.suggestion import batch_curvature
+from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.tuning.halving import (
     Rung,
     generation_size,
@@ -343,8 +344,8 @@ def _result(
             for name in trials[0].settings
         )
         raise ArithmeticError(
-            f"All {len(trials)} settings diverged. The smallest values were "
-            f"{smallest}. Use DebugSimulation to find the first value that is not "
+            f"All {count_noun(len(trials), 'setting')} diverged. The smallest values "
+            f"were {smallest}. Use DebugSimulation to find the first value that is not "
             "finite, or search smaller values in a custom Space."
         )
     # min returns the first of equal scores, so the initial setting wins a tie.
@@ -377,8 +378,8 @@ def _check(rounds: int, trials: int, seeds: Sequence[int]) -> None:
     check_rounds(rounds)
     if trials < 1 or not seeds:
         raise ValueError(
-            f"trials is {trials}, and there are {len(seeds)} seeds. Pass at least 1 of "
-            "each."
+            f"trials is {trials}, and {there_are(len(seeds), 'seed')}. Pass at least 1 "
+            "of each."
         )
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds is {tuple(seeds)}. Remove the repeated seed.")

@@ -29,6 +29,7 @@ from fedbilevel.engines.checkpoints.options import (
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.fingerprint import differences
 from fedbilevel.engines.protocol import RunState
+from fedbilevel.plurals import count_noun
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp
@@ -101,9 +102,9 @@ class Store:
             )
         if not success:
             raise CheckpointError(
-                f"The checkpoint of {progress.rounds} rounds was not written, because "
-                f"another run has written newer ones to {self.directory}. Give each "
-                "run its own directory."
+                f"The checkpoint of {count_noun(progress.rounds, 'round')} was not "
+                "written, because another run has written newer ones to "
+                f"{self.directory}. Give each run its own directory."
             )
 
     def newest(self, state: RunState) -> Progress | None:
@@ -171,8 +172,8 @@ class Store:
             self._check_directory()
             complete = self._complete()
             start = (
-                f"continues from the newest complete checkpoint, of {max(complete)} "
-                "rounds"
+                "continues from the newest complete checkpoint, of "
+                f"{count_noun(max(complete), 'round')}"
                 if complete
                 else "starts at round 0, because no checkpoint is complete"
             )

@@ -1,9 +1,11 @@
 """Options of the command line that override an experiment file."""
 
 import inspect
+import io
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import reduce
 from operator import or_
@@ -21,7 +23,13 @@ from tyro.constructors import (
 )
 
 from fedbilevel.experiments.files.convert import converter
-from fedbilevel.experiments.files.type_options import order_arguments, types_for
+from fedbilevel.experiments.files.option_errors import option_error
+from fedbilevel.experiments.files.option_names import options_of
+from fedbilevel.experiments.files.type_options import (
+    chosen_types,
+    order_arguments,
+    types_for,
+)
 from fedbilevel.experiments.files.write import format_value
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.mathematics.hypergradients import Hypergradient, NeumannSeries
@@ -35,7 +43,11 @@ _registry = ConstructorRegistry()
 
 
 def with_overrides(
-    experiment: Experiment, arguments: Sequence[str], program: str
+    experiment: Experiment,
+    arguments: Sequence[str],
+    program: str,
+    *,
+    command_options: Iterable[str] = (),
 ) -> Experiment:
     """Return the experiment with the overrides of the command line.
 
@@ -46,6 +58,10 @@ def with_overrides(
         experiment: the experiment of the file.
         arguments: arguments of the command line after the file.
         program: name of the command in its help.
+        command_options: options of the command itself, to suggest for a misspelt one.
+
+    Raises:
+        ValueError: if an option or its value is invalid.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -56,14 +72,22 @@ def with_overrides(
     # Options of the file's types need no subcommand before them; other types do.
     ordered = order_arguments(arguments, experiment)
     without_subcommands = (tyro.conf.AvoidSubcommands,)
-    with _registry, original_streams():
-        changed: Experiment = tyro.cli(
-            _with_types(types_for(arguments, experiment)),
-            default=experiment,
-            args=list(arguments) if ordered is None else ordered,
-            prog=program,
-            config=without_subcommands if ordered is None else (),
-        )
+    errors = io.StringIO()
+    try:
+        with _registry, original_streams(), redirect_stderr(errors):
+            changed: Experiment = tyro.cli(
+                _with_types(types_for(arguments, experiment)),
+                default=experiment,
+                args=list(arguments) if ordered is None else ordered,
+                prog=program,
+                config=without_subcommands if ordered is None else (),
+            )
+    except SystemExit as end:
+        if not end.code:  # The end of --help.
+            raise
+        known = {*options_of(chosen_types(arguments, experiment)), *command_options}
+        message = option_error(errors.getvalue(), arguments, known, program)
+        raise ValueError(message) from None
     return Experiment(
         **{item.name: getattr(changed, item.name) for item in fields(changed)}
     )
@@ -96,7 +120,11 @@ def _rate(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     def parse(texts: list[str]) -> Any:
         if optimiser and texts[0] == "None":
             return None
-        value = tomllib.loads(f"value = {texts[0]}")["value"]
+        try:
+            value = tomllib.loads(f"value = {texts[0]}")["value"]
+        except tomllib.TOMLDecodeError:
+            wanted = "a TOML table" if optimiser else "a number or a TOML table"
+            raise ValueError(f"give {wanted}, not {texts[0]!r}.") from None
         return converter().structure(value, hint)
 
     return PrimitiveConstructorSpec(

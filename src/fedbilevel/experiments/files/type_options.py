@@ -101,6 +101,23 @@ def types_for(
     }
 
 
+def chosen_types(
+    arguments: Sequence[str], experiment: Experiment
+) -> list[tuple[str, type]]:
+    """Return the type of each table after the arguments, with the table.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> chosen_types(["engine:Sharded"], Experiment(FedBiO(0.1)))[0]
+        ('algorithm', <class 'fedbilevel.algorithms.fedbio.FedBiO'>)
+    """
+    chosen = {table: type(getattr(experiment, table)) for table in TABLES}
+    for argument in arguments:
+        if match := _SUBCOMMAND.fullmatch(argument):
+            chosen[match[1]] = _find_type(match[1], match[2])
+    return list(chosen.items())
+
+
 def _refuse_name(argument: str, table: str, key: str) -> None:
     if key == "name" and table in TABLES:
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.experiments.run_directory.layout import FAILURE
+from fedbilevel.plurals import count_noun
 from fedbilevel.regular_files import read_regular
 from fedbilevel.tracking.records import Record, read_records
 from fedbilevel.tracking.titles import title_of
@@ -37,7 +38,7 @@ class Failure(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return f"last measured after {self.rounds} rounds: {self.reason}"
+        return f"last measured after {count_noun(self.rounds, 'round')}: {self.reason}"
 
 
 def write_failure(directory: Path, failure: Failure) -> None:
@@ -112,7 +113,8 @@ def divergence(records: Sequence[Record]) -> Failure | None:
             if finite or name == LOSS:
                 return Failure(
                     finite[-1].rounds if finite else 0,
-                    f"the {title_of(name)} is {value} after {last.rounds} rounds",
+                    f"the {title_of(name)} is {value} after "
+                    f"{count_noun(last.rounds, 'round')}",
                 )
     return growth(records, LOSS) or growth(records, TRAINING_LOSS)
 
