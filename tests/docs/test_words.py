@@ -1,6 +1,7 @@
 """The rules of plain words that a program can check, over code, docs and README.
 
 - Phrases that readers have to decode occur nowhere.
+- Prose has British spelling: optimisation, initialise.
 - Docstrings begin with a noun or a verb, not with a question word.
 - Names are not participles or pronouns that stand for a thing.
 - Keys of experiment files are nouns.
@@ -47,6 +48,13 @@ PHRASES = {
     r"\banew\b": "again, from the start",
 }
 """Regular expressions without another meaning here, and what to write instead."""
+AMERICAN = re.compile(
+    r"\b(?!(?:\w*[_-])?(?:re|step)?siz)[a-z]+[iy]z(?:es?|ed|ers?|ing|ations?|able)\b",
+    re.IGNORECASE,
+)
+"""Words like optimization and analyze; not size, and not the names of packages."""
+TITLES = re.compile(r"Federated\s+Bilevel\s+Optimization\s+Problems|scikit-optimize")
+CODE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$|`[^`]*`", re.MULTILINE | re.DOTALL)
 QUESTIONS = ("What", "Who", "Whose", "Whether", "How", "Where", "When", "Which", "Why")
 NAMES = {"asked", "told", "found", "given", "made", "said", "kept", "one", "both"}
 
@@ -87,6 +95,32 @@ def test_no_text_has_a_phrase_that_readers_decode(phrase):
         if pattern.search(line)
     ]
     assert not places, f"write {PHRASES[phrase]!r} instead:\n" + "\n".join(places)
+
+
+def prose(text: str) -> str:
+    """Return Markdown without code, addresses and proper names, line by line."""
+    for part in (CODE, TITLES, re.compile(r"\]\([^)]*\)|https?://\S+")):
+        text = part.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return text
+
+
+def test_prose_has_british_spelling():
+    places = [
+        f"{title(path)}:{number}: {match[0]}"
+        for path in TEXTS
+        if path.suffix == ".md"
+        for number, line in enumerate(prose(path.read_text("utf-8")).splitlines(), 1)
+        for match in AMERICAN.finditer(line)
+    ]
+    assert not places, "\n".join(places)
+
+
+def test_code_and_titles_may_have_american_spelling():
+    names = "*Federated\nBilevel Optimization Problems*, a batch size, a horizon\n"
+    code = "```python\njax.distributed.initialize()\n```\nand `initialize`\n"
+    assert not AMERICAN.search(prose(names + code))
+    american = f"{code}\nto emphasize and analyze\n"
+    assert AMERICAN.findall(prose(american)) == ["emphasize", "analyze"]
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
