@@ -83,7 +83,7 @@ def ridge(penalty: float, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray
 def lasso(penalty: float, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Return the solution of the lasso."""
     model = Lasso(alpha=penalty, fit_intercept=False, max_iter=10_000)
-    return model.fit(inputs, targets).coef_
+    return np.asarray(model.fit(inputs, targets).coef_)
 
 
 def test_pooled_rivals_have_the_errors_that_the_readme_states():
@@ -100,7 +100,7 @@ def test_pooled_rivals_have_the_errors_that_the_readme_states():
 
     def choose(fit: Callable[..., np.ndarray]) -> float:
         """Return the penalty with the smallest validation error."""
-        grid = np.logspace(-4, 1, 101)
+        grid: list[float] = np.logspace(-4, 1, 101).tolist()
         return min(grid, key=lambda penalty: error(fit(penalty, *training), validation))
 
     penalty = choose(ridge)
