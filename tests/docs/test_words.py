@@ -123,6 +123,15 @@ def test_code_and_titles_may_have_american_spelling():
     assert AMERICAN.findall(prose(american)) == ["emphasize", "analyze"]
 
 
+def test_install_commands_are_those_of_a_checkout():
+    # One form: the package is installed from a checkout, as the README describes.
+    pattern = re.compile(r"pip install\s+'?fedbilevel(\[\w+\])?")
+    cheat_sheet = ROOT / "docs" / "cheat-sheet.md"  # explains the form of messages
+    pages = [path for path in TEXTS if path.suffix == ".md" and path != cheat_sheet]
+    assert not [title(path) for path in pages if pattern.search(path.read_text())]
+    assert len(pattern.findall(cheat_sheet.read_text("utf-8"))) == 1
+
+
 def test_docstrings_begin_with_a_noun_or_a_verb():
     documented = ast.Module | ast.ClassDef | ast.FunctionDef
     places = [
