@@ -136,7 +136,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
     documented = ast.Module | ast.ClassDef | ast.FunctionDef
     places = [
         f"{title(path)}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
-        for path in SOURCES
+        for path in (*SOURCES, *sorted((ROOT / "tools").glob("*.py")))
         for node in ast.walk(parsed(path))
         if isinstance(node, documented)
         and (text := ast.get_docstring(node))
