@@ -54,7 +54,7 @@ def main() -> None:
         shutil.copyfile(tuning, IMAGES / "tuning.svg")
         run_command(directory, "plot runs/first")
         page = directory / "runs" / "first" / "report.html"
-        photograph(browser(), page.as_uri(), IMAGES / "report.png", 1000, 1300)
+        photograph(browser(), page.as_uri(), IMAGES / "report.png", 1000, 1240)
         for ready, picture in (("loss_tuning", "classes"), ("representation", "units")):
             run_command(directory, f"new {ready} --ready {ready}")
             run_command(directory, f"run {ready}.toml")
