@@ -3,8 +3,9 @@
     python -m tools.images
 
 runs the commands of the front page in a terminal of 92 columns and writes
-`docs/images/progress.svg`, `comparison.svg`, `tuning.svg` and `report.png`, and for the
-gallery `classes.svg` and `units.svg`. It needs Chromium.
+`docs/images/progress.svg`, `comparison.svg`, `tuning.svg` and `report.png`; for the
+gallery, `classes.svg` and `units.svg`; and the plots of three tutorials. It needs
+Chromium.
 """
 
 import io
@@ -23,7 +24,21 @@ from rich.text import Text
 from tools.browser import browser, photograph
 from tools.terminal import run_in_terminal
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
+TUTORIALS = {
+    "custom-problem": {"runs/instruments/upper.svg": "custom-upper.svg"},
+    "cleaning": {
+        "runs/clean/trust.svg": "cleaning-trust.svg",
+        "runs/clean/trusted.svg": "cleaning-trusted.svg",
+    },
+    "regularisation": {
+        "runs/first/history.svg": "regularisation-history.svg",
+        "runs/first/penalties.svg": "regularisation-penalties.svg",
+        "comparison.svg": "regularisation-comparison.svg",
+    },
+}
+"""Plots that the code blocks of tutorials write, and their names in `IMAGES`."""
 COLUMNS, LINES = 92, 12
 WEB_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
@@ -35,7 +50,12 @@ RIVAL = (
 
 
 def main() -> None:
-    """Write all six images."""
+    """Write all images."""
+    for tutorial, plots in TUTORIALS.items():
+        with tempfile.TemporaryDirectory() as name:
+            run_tutorial(Path(name), tutorial)
+            for plot, image in plots.items():
+                shutil.copyfile(Path(name) / plot, IMAGES / image)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         run_command(directory, "new first --ready regularisation")
@@ -61,6 +81,18 @@ def main() -> None:
             run_command(directory, f"plot runs/{ready}")
             drawn = directory / "runs" / ready / f"{picture}.svg"
             shutil.copyfile(drawn, IMAGES / drawn.name)
+
+
+def run_tutorial(directory: Path, page: str) -> None:
+    """Run the code blocks of a tutorial in a directory, as the tests do."""
+    runner = ROOT / "tests" / "docs" / "pages.py"
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(
+        [sys.executable, runner, ROOT / "docs" / "tutorials" / f"{page}.md"],
+        check=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
 def run_command(directory: Path, arguments: str) -> None:
