@@ -68,7 +68,7 @@ def references(name: str, case: Case) -> dict[str, float]:
             ),
         }
     if name.startswith("imbalance"):
-        models["classes weighed alike"] = _fits(
+        models["balanced class weights"] = _fits(
             case, [split.training], _balanced_weights(split.training, split.classes)
         )
     if case.clean is not None:

@@ -22,8 +22,8 @@ def browser() -> str:
         SystemExit: if it is not installed.
     """
     for name in NAMES:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise SystemExit(
         "Chromium was not found on the PATH; screenshots need it. "
         "Install it, on Debian by: apt-get install chromium"
@@ -37,11 +37,11 @@ def photograph(
 
     Args:
         program: the path of Chromium.
-        address: of the page.
-        file: to be written, in the format PNG.
-        width: of the page, in pixels. Below `NARROWEST` the page is shown in a frame.
-        height: of the page.
-        dark: whether the page is asked for its dark colours.
+        address: address of the page.
+        file: PNG file to write.
+        width: width in pixels. Below `NARROWEST` the page is shown in a frame.
+        height: height in pixels.
+        dark: whether to request dark mode.
     """
     with tempfile.TemporaryDirectory() as name:
         if width < NARROWEST:

@@ -1,4 +1,4 @@
-"""The code blocks of a page of the documentation, and what becomes of each."""
+"""Code blocks of a page of the documentation, and how tests treat each of them."""
 
 import re
 from collections.abc import Iterator
@@ -8,21 +8,21 @@ from typing import NamedTuple
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,})(?P<info>.*)$")
 FILE = re.compile(r"# (\S+\.(?:py|toml|yml))")
 RUN = re.compile(r"(fedbilevel|pytest|nvflare|openssl|tar|umask) |python [\w/]+\.py\b")
-"""What a command must begin with to be run: files are the page's own, or examples."""
-LEFT_ALONE = ("pip install ", "make ", "git clone ", "cd ")
-"""Commands about installing, which the machine that runs the tests has done."""
+"""Commands that tests run; Python files are those of the page or examples."""
+SKIPPED = ("pip install ", "make ", "git clone ", "cd ")
+"""Commands that install the package: the machine of the tests has it installed."""
 
 
 class Fate(Enum):
-    """What becomes of a block."""
+    """Treatment of a block by the tests."""
 
     EXECUTED = "executed by Python"
-    SESSION = "executed by Python, and what it prints compared"
+    SESSION = "executed by Python, and its output compared"
     COMMANDS = "run by a shell"
     WRITTEN = "written to a file"
-    READ = "read as a piece of an experiment"
+    READ = "read as a part of an experiment file"
     MARKED = "marked as not for tests"
-    OUTPUT = "no code"
+    OUTPUT = "output, not code"
     UNKNOWN = "neither run nor marked"
 
 
@@ -30,10 +30,10 @@ class Block(NamedTuple):
     """A fenced block.
 
     Attributes:
-        line: of the page, where the fence opens, from 1.
-        language: the first word after the fence.
-        marked: whether the second is `notest`.
-        text: what it holds.
+        line: line of the page with the opening fence, from 1.
+        language: first word after the fence.
+        marked: whether the second word is `notest`.
+        text: content of the block.
     """
 
     line: int
@@ -43,19 +43,19 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The file that its first line names, if it does."""
-        named = FILE.fullmatch(self.text.split("\n", 1)[0].strip())
-        return named[1] if named else None
+        """File name in the first line, or None."""
+        match = FILE.fullmatch(self.text.split("\n", 1)[0].strip())
+        return match[1] if match else None
 
     @property
     def commands(self) -> str:
-        """What a shell is to run, without prompts, output and what is left alone."""
-        lines = _commands(self.text, prompted=self.language == "console")
-        return "\n".join(line for line in lines if not line.startswith(LEFT_ALONE))
+        """Commands for a shell, without prompts, output and installation."""
+        lines = _commands(self.text, prompts=self.language == "console")
+        return "\n".join(line for line in lines if not line.startswith(SKIPPED))
 
     @property
     def fate(self) -> Fate:
-        """What becomes of it."""
+        """Treatment of this block by the tests."""
         if self.marked:
             return Fate.MARKED
         if self.language in ("", "text", "json"):
@@ -75,27 +75,27 @@ class Block(NamedTuple):
 def blocks(page: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page's text."""
     opening: re.Match[str] | None = None
-    began, inside = 0, list[str]()
+    start, content = 0, list[str]()
     for number, line in enumerate(page.splitlines(), start=1):
         fence = FENCE.match(line)
         if opening is None:
             if fence:
-                opening, began, inside = fence, number, []
+                opening, start, content = fence, number, []
         elif (
             fence and not fence["info"] and len(fence["marks"]) >= len(opening["marks"])
         ):
             language, *words = opening["info"].split() or [""]
-            yield Block(began, language, words == ["notest"], "\n".join(inside) + "\n")
+            yield Block(start, language, words == ["notest"], "\n".join(content) + "\n")
             opening = None
         else:
-            inside.append(line.removeprefix(opening["indent"]))
+            content.append(line.removeprefix(opening["indent"]))
 
 
-def _commands(text: str, prompted: bool) -> Iterator[str]:
-    """Yield whole commands, continued lines joined."""
+def _commands(text: str, prompts: bool) -> Iterator[str]:
+    """Yield complete commands, with continued lines joined."""
     lines = iter(text.splitlines())
     for line in lines:
-        if prompted:
+        if prompts:
             if not line.startswith("$ "):
                 continue
             line = line.removeprefix("$ ")

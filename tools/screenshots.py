@@ -2,9 +2,9 @@
 
     python -m tools.screenshots [DIRECTORY]
 
-It builds the site, makes a run of 20 seconds for its report, and writes each view as
-`NAME-WIDTH-SCHEME.png` to `build/screenshots` or to the directory given. It installs
-nothing: where Chromium is missing it ends with a message.
+builds the site, runs an experiment of 20 seconds for its report, and writes each view
+as `NAME-WIDTH-SCHEME.png` to DIRECTORY (default `build/screenshots`). Without Chromium
+it exits with a message.
 """
 
 import os
@@ -35,7 +35,7 @@ RUN = ("new first --ready regularisation", "run first.toml", "plot runs/first")
 
 
 class View(NamedTuple):
-    """A picture to be taken: of which page, how wide, and in which colours."""
+    """A screenshot: a page, a width, and light or dark mode."""
 
     name: str
     address: str
@@ -44,7 +44,7 @@ class View(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """Name of the file."""
         width = "phone" if self.width == PHONE else "desktop"
         return f"{self.name}-{width}-{'dark' if self.dark else 'light'}.png"
 
@@ -63,7 +63,7 @@ def views(site: Path, report: Path) -> Iterator[View]:
 
 
 def main(directory: Path) -> None:
-    """Build, run, and take all pictures."""
+    """Build the site, run the experiment, and write all screenshots."""
     program = browser()
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:

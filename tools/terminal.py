@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 
-def shown(
+def run_in_terminal(
     command: Sequence[str],
     directory: Path,
     environment: Mapping[str, str],

@@ -4,6 +4,7 @@ import functools
 import inspect
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -44,4 +45,5 @@ def place_in(error: BaseException, function: Callable[..., Any]) -> str:
     file = code.co_filename if code else None
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
-    return f" ({file}, line {lines[-1]})" if lines else ""
+    # The name alone, because a site sends messages to the server.
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""

@@ -16,8 +16,8 @@ TABLE = {
     "run a.toml --rouns 3": "fedbilevel run: --rouns is not an option. Did you mean "
     "--rounds? See fedbilevel run a.toml --help.",
     "run a.toml --dryrun": "Did you mean --dry-run? See",
-    "run a.toml --folder there": "fedbilevel run: --folder was renamed to "
-    "--directory. See fedbilevel run a.toml --help.",
+    "run a.toml --data.noise 1": "fedbilevel run: --data.noise was renamed to "
+    "--data.label-noise. See fedbilevel run a.toml --help.",
     "run a.toml algorithm:SimFBO --algorithm.batchsize 3": "Did you mean "
     "--algorithm.batch-size? See",
     "tune a.toml --trails 3": "fedbilevel tune: --trails is not an option. Did you "

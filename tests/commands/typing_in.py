@@ -18,7 +18,7 @@ import jax
 
 from fedbilevel.__main__ import main
 from tests.compiling import QUICKLY
-from tools.terminal import shown
+from tools.terminal import run_in_terminal
 
 # Fast compilation, for one device as on most machines.
 ENVIRONMENT = {
@@ -82,4 +82,5 @@ def as_for_users() -> Iterator[None]:
 def in_terminal(directory: Path, arguments: str) -> str:
     """Run a command in a terminal; return its output."""
     command = [sys.executable, "-m", "fedbilevel", *arguments.split()]
-    return b"".join(shown(command, directory, ENVIRONMENT, columns=100)).decode()
+    output = run_in_terminal(command, directory, ENVIRONMENT, columns=100)
+    return b"".join(output).decode()

@@ -1,12 +1,15 @@
 """Tests of the stylesheet: wide content scrolls or wraps, and dark mode."""
 
+import io
 import re
 
 import pytest
+from rich.console import Console
 
 from tests.docs.pages import ROOT
 from tools import tables
 from tools.code_blocks import on_page_markdown
+from tools.images import without_hosts
 
 DOCS = ROOT / "docs"
 STYLES = DOCS / "stylesheets" / "extra.css"
@@ -62,6 +65,28 @@ def test_sentences_in_tables_get_width_on_phones():
         assert tables.on_page_content(cell) == cell
     # As specific as the rule for all cells, which would win otherwise.
     assert ".md-typeset table:not([class]) td.sentence {" in STYLES.read_text()
+
+
+def references(drawing: str) -> list[str]:
+    """Return the addresses of other hosts in an SVG, except names of formats."""
+    names = r"xmlns(:\w+)?=\"[^\"]*\"|<!DOCTYPE.*?>|<metadata>.*?</metadata>"
+    return re.findall(
+        r"https?://[^\s\"')]+", re.sub(names, "", drawing, flags=re.DOTALL)
+    )
+
+
+@pytest.mark.parametrize("svg", sorted(DOCS.rglob("*.svg")), ids=lambda svg: svg.name)
+def test_no_image_needs_another_host(svg):
+    assert not references(svg.read_text("utf-8"))
+
+
+def test_fonts_of_another_host_are_removed():
+    console = Console(record=True, file=io.StringIO())
+    console.print("hello")
+    drawing = console.export_svg()
+    assert references(drawing)
+    assert not references(without_hosts(drawing))
+    assert "hello" in without_hosts(drawing)
 
 
 def test_every_figure_is_treated_in_dark_mode():

@@ -36,7 +36,7 @@ CURE = re.compile(
 )
 REQUIREMENT = re.compile(r"\bmust (be|have|lie|return)\b|\bneeds?\b|\bexpected\b")
 """A requirement is a cure: "rounds must be at least 1, but is 0"."""
-COMPLETED = re.compile(r"[:;.] ?\{(error)?\}[.)]?$|^\{error\}")
+COMPLETED = re.compile(r"[:;.] ?\{(error)?\}[.)]?$|^\{error\}|^\{\} See \{\} --help\.$")
 """A message that begins or ends with the text of another one, which names the cure."""
 
 

@@ -1,6 +1,7 @@
 """The rules of plain words that a program can check, over every text of the project.
 
 - Phrases that readers have to decode occur nowhere.
+- Prose has British spelling: optimisation, initialise.
 - Docstrings begin with a noun or a verb, not with a question word.
 - Names are not participles or pronouns that stand for a thing.
 - Keys of experiment files are nouns.
@@ -62,6 +63,13 @@ PHRASES = {
     r"\banew\b": "again, from the start",
 }
 """Regular expressions without another meaning here, and what to write instead."""
+AMERICAN = re.compile(
+    r"\b(?!(?:\w*[_-])?(?:re|step)?siz)[a-z]+[iy]z(?:es?|ed|ers?|ing|ations?|able)\b",
+    re.IGNORECASE,
+)
+"""Words like optimization and analyze; not size, and not the names of packages."""
+TITLES = re.compile(r"Federated\s+Bilevel\s+Optimization\s+Problems|scikit-optimize")
+CODE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$|`[^`]*`", re.MULTILINE | re.DOTALL)
 QUESTIONS = ("What", "Who", "Whose", "Whether", "How", "Where", "When", "Which", "Why")
 NAMES = {"asked", "told", "found", "given", "made", "said", "kept", "one", "both"}
 
@@ -124,6 +132,41 @@ def test_a_phrase_is_found_across_a_line_break(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "ROOT", tmp_path)
         assert re.search(r"\bgoes on\b", flattened(file))
+
+
+def prose(text: str) -> str:
+    """Return Markdown without code, addresses and proper names, line by line."""
+    for part in (CODE, TITLES, re.compile(r"\]\([^)]*\)|https?://\S+")):
+        text = part.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return text
+
+
+def test_prose_has_british_spelling():
+    places = [
+        f"{title(path)}:{number}: {match[0]}"
+        for path in TEXTS
+        if path.suffix == ".md"
+        for number, line in enumerate(prose(path.read_text("utf-8")).splitlines(), 1)
+        for match in AMERICAN.finditer(line)
+    ]
+    assert not places, "\n".join(places)
+
+
+def test_code_and_titles_may_have_american_spelling():
+    names = "*Federated\nBilevel Optimization Problems*, a batch size, a horizon\n"
+    code = "```python\njax.distributed.initialize()\n```\nand `initialize`\n"
+    assert not AMERICAN.search(prose(names + code))
+    american = f"{code}\nto emphasize and analyze\n"
+    assert AMERICAN.findall(prose(american)) == ["emphasize", "analyze"]
+
+
+def test_install_commands_are_those_of_a_checkout():
+    # One form: the package is installed from a checkout, as the README describes.
+    pattern = re.compile(r"pip install\s+'?fedbilevel(\[\w+\])?")
+    cheat_sheet = ROOT / "docs" / "cheat-sheet.md"  # explains the form of messages
+    pages = [path for path in TEXTS if path.suffix == ".md" and path != cheat_sheet]
+    assert not [title(path) for path in pages if pattern.search(path.read_text())]
+    assert len(pattern.findall(cheat_sheet.read_text("utf-8"))) == 1
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
