@@ -508,7 +508,7 @@ MISTAKES = (
         "fewer rounds",
         "resume runs/done --rounds 2",
         "rounds is 2",
-        "rounds to 4 or more",
+        "rounds to at least 4",
     ),
     after_run(
         "another rate",

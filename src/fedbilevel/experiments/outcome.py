@@ -103,7 +103,7 @@ def outcome_of(
         >>> records = [Record(n, 1.0, Costs(), {"loss": loss}) for n, loss in losses]
         >>> outcome_of(records).reasons
         ('worse than at the start: the validation loss was 0.5 and is 0.7; the lowest
-          was 0.2, after 1 rounds.',)
+          was 0.2, after 1 round.',)
     """
     first, last = records[0].metrics, records[-1].metrics
     change, reasons = _change(first.get(LOSS, nan), last.get(LOSS)), []

@@ -99,9 +99,9 @@ def divergence(records: Sequence[Record]) -> Failure | None:
         ...     metrics = ({"loss": value} for value in values)
         ...     return [Record(n, 0.1, Costs(), m) for n, m in enumerate(metrics)]
         >>> str(divergence(losses(2.0, 3.0, float("inf"), float("nan"))))
-        'last measured after 1 rounds: the validation loss is nan after 3 rounds'
+        'last measured after 1 round: the validation loss is nan after 3 rounds'
         >>> str(divergence(losses(2.0, 3.0, 5e33)))
-        'last measured after 1 rounds: the validation loss grew from 2 to 5e+33'
+        'last measured after 1 round: the validation loss grew from 2 to 5e+33'
         >>> divergence(losses(2.0, 3.0))
     """
     if not records:
