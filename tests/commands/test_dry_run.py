@@ -9,7 +9,7 @@ from fedbilevel.experiments.baseline import read_baseline
 from fedbilevel.tracking.records import read_records
 from tests.commands.typing_in import QUICK
 
-pytestmark = pytest.mark.single_precision
+pytestmark = [pytest.mark.single_precision, pytest.mark.slow]
 
 
 COSTS = ("upper_samples", "lower_samples", "exchanges", "bytes_down", "bytes_up")

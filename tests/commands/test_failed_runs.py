@@ -9,7 +9,7 @@ from fedbilevel.__main__ import main
 from fedbilevel.experiments.run_directory.failures import read_failure
 from tests.commands.seeds import FAILING, written
 
-pytestmark = pytest.mark.single_precision
+pytestmark = [pytest.mark.single_precision, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -155,6 +155,7 @@ def test_theorem_2_has_the_right_term_and_lies_above_the_long_run(mixing, slowne
         assert bound.total - bound.upper_noise < true
 
 
+@pytest.mark.slow
 def test_printed_theorem_3_is_no_bound_and_the_corrected_one_is():
     # E x² of Algorithm 2 with steps so small that moments follow differential
     # equations: e = u − x has de = −a e + a ξ, and dx = −r (x + e).

@@ -109,6 +109,7 @@ def test_the_printed_opening_lies_below_a_run_from_a_noisy_opening():
     assert true < corrected.total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_closed_form_lies_above_the_corrected_bound(seed):
     generator = np.random.default_rng(seed)

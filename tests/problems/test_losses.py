@@ -41,6 +41,7 @@ def test_losses_equal_their_transcriptions(name):
     )
 
 
+@pytest.mark.slow
 @every_task
 def test_oracles_equal_differences_of_the_transcriptions(name):
     case = CASES[name]()

@@ -49,7 +49,7 @@ class _Pending(NamedTuple):
 
 
 class _CallResult(NamedTuple):
-    """The call of a call of one or more rounds."""
+    """The result of a call of one or more rounds."""
 
     state: RunState
     reports: tuple[Report, ...]
