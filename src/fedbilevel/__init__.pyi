@@ -14,7 +14,6 @@ from .algorithms.scaling import plan_from, rescale, with_plan
 from .algorithms.server_optimiser import WithServerOptimiser, with_server_optimiser
 from .algorithms.shrofbo import ShroFBO
 from .algorithms.simfbo import SimFBO
-from .algorithms.transforms import Clip, Quantise, Transform, with_transforms
 from .algorithms.warm_start import WarmStart
 from .data.devices import (
     Devices,
@@ -46,6 +45,12 @@ from .mathematics.optax_schedule import OptaxSchedule, optax_schedule
 from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 from .metrics.suggestion import Suggestion, suggest
+from .transforms.clip import AdaptiveClip, Clip, ClipEach
+from .transforms.feedback import Feedback
+from .transforms.noise import DeviceNoise, GaussianNoise
+from .transforms.protocol import Transform
+from .transforms.quantise import Quantise
+from .transforms.transformed import with_transforms
 from .tuning.space import Setting, Space, search_space
 from .tuning.study import Trial
 from .tuning.tuner import TuningProgress, TuningResult, tune
@@ -54,23 +59,28 @@ __version__: str
 
 __all__ = [
     "F2SA",
+    "AdaptiveClip",
     "AutoFedBiO",
     "BilevelProblem",
     "CheckpointError",
     "Checkpoints",
     "Clip",
+    "ClipEach",
     "ConjugateGradient",
     "Costs",
     "CubeRootDecay",
     "DebugSimulation",
     "DeviceError",
+    "DeviceNoise",
     "Devices",
     "Engine",
     "FedBiO",
     "FedBiOAcc",
     "FedNest",
     "FederatedAlgorithm",
+    "Feedback",
     "FullParticipation",
+    "GaussianNoise",
     "Hypergradient",
     "InMemoryDevices",
     "LFedNest",

@@ -36,9 +36,15 @@ def listening(pids: Iterable[int]) -> set[str]:
 
 
 def gone(pid: int) -> bool:
-    """Return whether a process has ended; a zombie has."""
+    """Return whether a process has ended; a zombie has, unless its threads live.
+
+    A killed process is a zombie as soon as its main thread has ended, but its parent
+    cannot see the end before that of the last thread.
+    """
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return is_zombie and process.num_threads() <= 1
     except psutil.NoSuchProcess:
         return True
 

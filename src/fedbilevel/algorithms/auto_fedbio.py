@@ -16,7 +16,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
-from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Upload
+from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Scale, Upload
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import schedules, tree
@@ -43,6 +43,14 @@ SETTLING = 5
 """Least number of rounds without a check of the loss, while y moves to y*(x)."""
 OPENING_BATCHES = 4
 """Batches of each device whose curvature is measured before the first step."""
+LOG_RANGE = 88.0
+"""Under differential privacy, the largest logarithm of a squared curvature."""
+LOSS_RANGE = 10.0
+"""Under differential privacy, the largest logarithm of 1 + loss."""
+GROWTH = 1.5
+"""Under differential privacy, the factor by which votes change the curvature."""
+FEW = 0.25
+"""Under differential privacy, the share of votes that must not be noise."""
 MOST_BROKEN = 0.1
 """Weight of devices with diverging local steps up to which a run never steps back."""
 HALF = 0.5
@@ -279,6 +287,10 @@ class AutoFedBiO:
                 beside=jnp.maximum(upload.beside, 0.0)
             ),
             gauge=lambda beside, downlink: (jnp.sqrt(beside),),
+            scale=Scale(
+                narrow=lambda beside, downlink: _logarithm(beside),
+                widen=lambda mean, downlink: _exponential(mean),
+            ),
         )
         return (measure,)
 
@@ -383,6 +395,37 @@ class AutoFedBiO:
             loss = (jnp.abs(measured.loss) + shared.level) / _unit(shared.level)
             return measured.curvature**0.25, steps, loss
 
+        def narrow(beside: PyTree, downlink: Downlink) -> PyTree:
+            # Votes have bounds, and noise below a threshold does not change them. The
+            # noise of a measured curvature would raise L in every round, since L
+            # rises at once and decays slowly.
+            measured, steps, broken = beside
+            point, _, _ = downlink
+            loss = jnp.sign(measured.loss) * jnp.log1p(jnp.abs(measured.loss))
+            diverged = jnp.maximum(broken, _number(_ran_away(steps, point.y)))
+            votes = (
+                _number(measured.curvature > GROWTH**4),
+                _number(measured.curvature < GROWTH**-4),
+                _number(measured.bend < 0),
+                diverged,
+            )
+            return loss / LOSS_RANGE, jnp.stack(votes) / 2
+
+        def widen(mean: PyTree, downlink: Downlink) -> PyTree:
+            loss, votes = LOSS_RANGE * mean[0], 2 * mean[1]
+            larger, smaller, negative, diverged = votes
+            measured = Measurements(
+                loss=jnp.sign(loss) * jnp.expm1(jnp.abs(loss)),
+                curvature=jnp.where(
+                    larger > FEW,
+                    GROWTH**4,
+                    jnp.where(smaller > 1.0 - FEW, GROWTH**-4, 1.0),
+                ),
+                bend=HALF - negative,
+            )
+            broken = jnp.where(diverged > FEW, diverged, 0.0)
+            return measured, jnp.zeros(2, votes.dtype), broken
+
         phase = Phase(
             name="local steps",
             steps=self.local_steps - 1,  # `start` makes the first step
@@ -394,6 +437,7 @@ class AutoFedBiO:
             receive=receive,
             reference=reference,
             gauge=gauge,
+            scale=Scale(narrow, widen),
         )
         return (phase,)
 
@@ -533,6 +577,15 @@ def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
     # Compared with a first step of length 0, as at y*(x), every step is infinite.
     diverged: Bool[Array, ""] = far & (first > 0) & (longest > 1e4 * first)
     return diverged
+
+
+def _logarithm(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return the logarithm of a number, in units of `LOG_RANGE`."""
+    return jnp.log(jnp.maximum(value, jnp.exp(-LOG_RANGE))) / LOG_RANGE
+
+
+def _exponential(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return jnp.exp(LOG_RANGE * jnp.clip(value, -1.0, 1.0))
 
 
 def _unit(level: Float[Array, ""]) -> Float[Array, ""]:

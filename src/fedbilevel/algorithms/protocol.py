@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
@@ -33,6 +33,34 @@ class Upload(NamedTuple):
     beside: PyTree = ()
 
 
+class Shares(NamedTuple):
+    """The weights of the devices behind a mean.
+
+    Attributes:
+        counted: sum of the shares of the devices whose uploads counted; 1 if all did.
+        largest: largest share of a participant, counted or not.
+    """
+
+    counted: Float[Array, ""]
+    largest: Float[Array, ""]
+
+
+class Scale(NamedTuple):
+    """Units in which the values beside an update have a norm of about 1 at most.
+
+    Differential privacy needs a bound of everything that depends on a device's data.
+
+    Attributes:
+        narrow: function from a device's values and the downlink to these units. Larger
+            norms are clipped to 1.
+        widen: function from the mean in these units, and the downlink, to the values
+            that `Phase.server` reads.
+    """
+
+    narrow: Callable[[PyTree, Downlink], PyTree]
+    widen: Callable[[PyTree, Downlink], PyTree]
+
+
 class Phase(NamedTuple):
     """One exchange: the server broadcasts, devices work locally, the server averages.
 
@@ -58,6 +86,14 @@ class Phase(NamedTuple):
             excluded. None if updates have no such reference.
         gauge: function from `Upload.beside` to further numbers by which devices are
             compared. None if honest devices may send any numbers.
+        scale: units of `Upload.beside` under differential privacy. None if values
+            beside an update have no bound.
+        mean: function from the updates of all devices along a leading axis, their
+            weights and the downlink to a robust mean update. The engine then stores all
+            updates of an exchange. None for the weighted mean.
+        release: function from the server's state, the mean upload, the shares of the
+            devices and standard normal numbers of the upload's form to the upload that
+            `server` reads: it adds the noise of differential privacy. None without.
 
     Example:
         An exchange that averages one number from every device:
@@ -85,6 +121,15 @@ class Phase(NamedTuple):
     receive: Callable[[Upload, Downlink], Upload] | None = None
     reference: Callable[[Downlink], tuple[PyTree, ...]] | None = None
     gauge: Callable[[PyTree, Downlink], tuple[PyTree, ...]] | None = None
+    scale: Scale | None = None
+    mean: (
+        Callable[
+            [tuple[PyTree, ...], Float[Array, "devices"], Downlink],
+            tuple[PyTree, ...],
+        ]
+        | None
+    ) = None
+    release: Callable[[Server, Upload, Shares, Upload], Upload] | None = None
 
     @property
     def is_compared(self) -> bool:

@@ -15,6 +15,7 @@ from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange, Federation, Transport, enrol
 from fedbilevel.federation.device_state import MAX_STATES
+from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.problems.task import Model
 
@@ -79,12 +80,17 @@ def federated_work(
         quorum=settings.quorum,
         straggler_factor=settings.straggler_factor,
         note=note,
+        releases=ReleaseLog(directory / RELEASES),
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
     return PreparedRun(
         model.problem, devices, model.x, model.y, weights, engine, measure_in_stage
     )
+
+
+RELEASES = "releases.txt"
+"""File in the run directory with a line for each mean with noise."""
 
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:

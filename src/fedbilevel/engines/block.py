@@ -139,7 +139,7 @@ def _rounds(
         )
         phase = reference.of(algorithm, problem)
         server, dispersion = conclude(
-            phase, state.server, mean, server_key(key, moment)
+            phase, state.server, mean, server_key(key, moment), jnp.max(weights[row])
         )
         private = with_rows(state.private, cohort, counted, states)
         return RunState(server, private), _Output(counted, mean.info, dispersion)

@@ -21,7 +21,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.limits import Limits, reach_of
-from fedbilevel.engines.mean import WeightedMean, stacked_mean
+from fedbilevel.engines.mean import WeightedMean, robust_mean_of, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
 from fedbilevel.engines.screening import acceptable, distances
 from fedbilevel.mathematics import tree
@@ -45,6 +45,24 @@ class Travel(NamedTuple):
 
     distances: Float[Array, "variables devices"]
     allowed: Bool[Array, "devices"]
+
+
+class GatheredUploads(NamedTuple):
+    """The uploads of some devices, along a leading axis.
+
+    Attributes:
+        received: uploads as the server averages them.
+        infos: values that the devices report.
+        shares: weights of the devices, 0 if the upload does not count.
+        private: private states of the devices.
+        counted: mask of the uploads that count.
+    """
+
+    received: Upload
+    infos: Info
+    shares: Float[Array, "devices"]
+    private: Private
+    counted: Bool[Array, "devices"]
 
 
 def chunk_size(
@@ -96,14 +114,14 @@ def work_of_chunk(
     uploads = _uploads(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
-    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    if uploads.phase.is_compared and limits.distance is not None:
-        lengths = _distances(uploads, counted)
-        if reach is None:
-            reach = _reach(lengths, counted, limits.distance, axis)
-        counted &= jnp.all(lengths <= reach[:, None], axis=0)
-    shares = jnp.where(counted, weights, 0)
-    mean = stacked_mean(uploads.received, uploads.infos, shares, spread_wanted)
+    counted = _counted(uploads, weights, limits, reach, axis)
+    mean = stacked_mean(
+        uploads.received,
+        uploads.infos,
+        jnp.where(counted, weights, 0),
+        spread_wanted,
+        robust_mean_of(uploads.phase, uploads.downlink),
+    )
     return mean, uploads.private, counted
 
 
@@ -156,6 +174,39 @@ def reach_among(pieces: Sequence[Travel], limit: float) -> Reach:
     return reach
 
 
+def gather_chunk(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    private: Private,
+    data: StoredData,
+    devices: Int[Array, "chunk"],
+    weights: Float[Array, "chunk"],
+    key: RandomKey,
+    moment: Moment,
+    limits: Limits,
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+    reach: Reach | None = None,
+    axis: str | None = None,
+) -> GatheredUploads:
+    """Run one exchange with a chunk of devices; return all uploads, not their mean.
+
+    A robust mean needs all uploads of an exchange at once.
+    """
+    uploads = _uploads(
+        algorithm, server, private, data, devices, key, moment, problem, reference
+    )
+    counted = _counted(uploads, weights, limits, reach, axis)
+    return GatheredUploads(
+        uploads.received,
+        uploads.infos,
+        jnp.where(counted, weights, 0),
+        uploads.private,
+        counted,
+    )
+
+
 class _Uploads(NamedTuple):
     phase: Phase
     downlink: Downlink
@@ -183,6 +234,23 @@ def _uploads(
     )
     received = jax.vmap(phase.decode_upload, (0, None))(result.upload, downlink)
     return _Uploads(phase, downlink, received, result.private, result.info)
+
+
+def _counted(
+    uploads: _Uploads,
+    weights: Float[Array, "chunk"],
+    limits: Limits,
+    reach: Reach | None,
+    axis: str | None,
+) -> Bool[Array, "chunk"]:
+    """Return a mask of the uploads that enter the mean."""
+    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
+    if uploads.phase.is_compared and limits.distance is not None:
+        lengths = _distances(uploads, counted)
+        if reach is None:
+            reach = _reach(lengths, counted, limits.distance, axis)
+        counted &= jnp.all(lengths <= reach[:, None], axis=0)
+    return counted
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:

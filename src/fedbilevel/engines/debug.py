@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.protocol import Info, Private, Upload
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.device_work import loop_steps, run_device
 from fedbilevel.engines.limits import reach_of
-from fedbilevel.engines.mean import WeightedMean, conclude, merge, stacked_mean
+from fedbilevel.engines.mean import (
+    RobustMean,
+    WeightedMean,
+    conclude,
+    merge,
+    robust_mean_of,
+    stacked_mean,
+)
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -113,18 +120,20 @@ class DebugSimulation:
                 )
                 reach = reach_of(np, lengths, counted[indices], job.limits.distance)
                 counted[indices] &= np.all(lengths <= reach[:, None], axis=0)
-            means: list[WeightedMean] = []
-            for index, received, infos, after in replies:
+            shares = jnp.asarray(participants.weights * counted)
+            for index, _, _, after in replies:
                 device = participants.devices[index]
                 if counted[index]:
                     private = jax.tree.map(
                         lambda leaf, new, k=device: leaf.at[k].set(new), private, after
                     )
-                share = jnp.array([participants.weights[index] * counted[index]])
-                means.append(stacked_mean(received, infos, share))
-            total = reduce(merge, means)
+            total = _mean(replies, shares, robust_mean_of(phase, downlink))
             server, dispersion = conclude(
-                phase, server, total, server_key(job.key, moment)
+                phase,
+                server,
+                total,
+                server_key(job.key, moment),
+                np.max(participants.weights),
             )
         return RunState(server, private), Report(
             participants.devices,
@@ -140,6 +149,24 @@ class _Reply(NamedTuple):
     received: Upload
     infos: Info
     private: Private
+
+
+def _mean(
+    replies: list[_Reply], shares: Float[Array, "cohort"], robust: RobustMean | None
+) -> WeightedMean:
+    """Return the mean of the replies; a robust mean stores all uploads at once."""
+    if robust is not None:
+        received, infos = jax.tree.map(
+            lambda *rows: jnp.concatenate(rows),
+            *((reply.received, reply.infos) for reply in replies),
+        )
+        rows = jnp.array([reply.row for reply in replies])
+        return stacked_mean(received, infos, shares[rows], robust=robust)
+    means = [
+        stacked_mean(reply.received, reply.infos, shares[reply.row][None])
+        for reply in replies
+    ]
+    return reduce(merge, means)
 
 
 def _call(

@@ -68,7 +68,17 @@ def iterate(
     program computes all rounds except an opening round.
     """
     spec = prepared.spec
-    rounds, engine = spec.rounds, spec.engine
+    engine, spending = spec.engine, prepared.spending
+    repeated = repeated_means(prepared, progress.rounds)
+    rounds = affordable_rounds(prepared, repeated)
+    if rounds < spec.rounds:
+        assert spending is not None
+        logger.warning(
+            "The budget epsilon=%g allows %d of %d rounds; the run ends after them.",
+            spending.budget,
+            rounds,
+            spec.rounds,
+        )
     job, state = engine.begin(prepared.job, progress.state)
     spent, history = progress.costs, progress.history
     counts = counts_of(progress, job.devices.device_count)
@@ -117,7 +127,17 @@ def iterate(
             # Inspection waits for its round, while later ones could be computed.
             inspect_pending(0 if due or number == rounds else MOST_PENDING)
             snapshot = counts.snapshot()
-            result = Round(number - 1, state, call.reports, spent, history, snapshot)
+            result = Round(
+                number - 1,
+                state,
+                call.reports,
+                spent,
+                history,
+                snapshot,
+                spending,
+                repeated,
+                is_last=number == rounds,
+            )
             if store is not None and due:
                 history = *history, *store.options.metrics_of(result)
                 result = result._replace(history=history)
@@ -150,6 +170,40 @@ def iterate(
     finally:
         if store is not None and not sys.is_finalizing():
             store.close()
+
+
+def repeated_means(prepared: Prepared, rounds: int) -> int:
+    """Return the number of noised means that a run will have computed twice.
+
+    Args:
+        prepared: the run.
+        rounds: number of rounds of the checkpoint from which it resumes.
+    """
+    spending = prepared.spending
+    if spending is None:
+        return 0
+    computed = getattr(prepared.spec.engine, "noised_means", 0)
+    known = spending.opening + (rounds - 1) * spending.usual if rounds else 0
+    return max(0, int(computed) - known)
+
+
+def affordable_rounds(prepared: Prepared, repeated: int) -> int:
+    """Return the number of rounds that the run may have within its budget.
+
+    Raises:
+        ValueError: if the budget allows no round.
+    """
+    spec, spending = prepared.spec, prepared.spending
+    if spending is None:
+        return spec.rounds
+    rounds = spending.rounds_within(spec.rounds, repeated)
+    if not rounds:
+        epsilon = spending.epsilon_after(1, repeated)
+        raise ValueError(
+            f"The budget epsilon={spending.budget:g} allows no round: the first spends "
+            f"{epsilon:.3g}. Raise the multiplier of the noise, or epsilon."
+        )
+    return rounds
 
 
 def counts_of(progress: Progress, device_count: int) -> ExclusionCounts:

@@ -1,7 +1,8 @@
 """The server's weighted mean, computed in parts that can be merged."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,27 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedbilevel.algorithms.protocol import (
+    Downlink,
     FederatedAlgorithm,
     Info,
     Phase,
     Server,
+    Shares,
+    Upload,
 )
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.engines.phase_checks import check_next_state
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.mathematics.problem import BilevelProblem
 
+RobustMean: TypeAlias = Callable[
+    [tuple[PyTree, ...], Float[Array, "devices"]], tuple[PyTree, ...]
+]
+"""A function from stacked updates and their weights to the mean update."""
 TOGETHER_BYTES = 200_000
 """Leaves up to this size are summed together in one message."""
+NOISE = 1
+"""A number folded into the server's key for noise."""
 
 
 class WeightedMean(NamedTuple):
@@ -45,6 +55,7 @@ def stacked_mean(
     infos: Info,
     weights: Float[Array | np.ndarray, "devices"],
     spread_wanted: Bool[Array, ""] | None = None,
+    robust: RobustMean | None = None,
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
 
@@ -55,6 +66,8 @@ def stacked_mean(
         infos: values that the devices report.
         weights: weights of the devices.
         spread_wanted: False to return 0 as the deviation; by default it is computed.
+        robust: function from the updates and their weights to the mean update; by
+            default it is the weighted mean. Other values are always averaged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -82,6 +95,8 @@ def stacked_mean(
         return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
 
     mean = jax.tree.map(average, uploads)
+    if robust is not None:
+        mean = mean._replace(update=robust(uploads.update, weights))
 
     def spread() -> PyTree:
         return jax.tree.map(deviate, uploads, mean)
@@ -199,11 +214,25 @@ def sum_across(tree: PyTree, axis: str) -> PyTree:
 
 
 def conclude(
-    phase: Phase, server: Server, mean: WeightedMean, key: RandomKey
+    phase: Phase,
+    server: Server,
+    mean: WeightedMean,
+    key: RandomKey,
+    largest_share: Float[Array | np.ndarray, ""],
+    normals: PyTree = None,
 ) -> tuple[Server, PyTree]:
     """Return the next server state, in the dtypes of the last, and the dispersion.
 
     If no upload was accepted, the state remains unchanged.
+
+    Args:
+        phase: the phase.
+        server: server state before the exchange.
+        mean: mean of the uploads that counted.
+        key: random key of the server in this exchange.
+        largest_share: largest share of a participant, for `Phase.release`.
+        normals: standard normal numbers for `Phase.release`; by default drawn from the
+            key.
 
     Example:
         >>> import jax.numpy as jnp
@@ -214,12 +243,19 @@ def conclude(
         >>> mean = stacked_mean(upload, {}, jnp.ones(2))
         >>> phase = local_phase(5, lambda state, data, key: state)
         >>> server = initial_state(jnp.zeros(3), jnp.zeros(3))
-        >>> server, dispersion = conclude(phase, server, mean, jax.random.key(0))
+        >>> key, share = jax.random.key(0), jnp.array(0.5)
+        >>> server, dispersion = conclude(phase, server, mean, key, share)
         >>> server.x, float(dispersion.update.x)
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     some = mean.weight > 0
-    returned = phase.server(server, mean.upload, key)
+    upload = mean.upload
+    if phase.release is not None:
+        if normals is None:
+            normals = standard_normals(upload, key)
+        shares = Shares(mean.weight, jnp.asarray(largest_share, mean.weight.dtype))
+        upload = phase.release(server, upload, shares, normals)
+    returned = phase.server(server, upload, key)
     check_next_state(phase, returned, server)
     following = jax.tree.map(
         lambda new, old: jnp.where(some, jnp.asarray(new, jnp.result_type(old)), old),
@@ -239,13 +275,60 @@ def jit_conclude(
     mean: WeightedMean,
     key: RandomKey,
     moment: Moment,
+    largest_share: Float[Array | np.ndarray, ""],
+    normals: PyTree = None,
     *,
     problem: BilevelProblem,
     reference: PhaseReference,
 ) -> tuple[Any, PyTree]:
     """Return the next server state and the dispersion: `conclude`, compiled."""
     phase = reference.of(algorithm, problem)
-    return conclude(phase, server, mean, server_key(key, moment))
+    key = server_key(key, moment)
+    return conclude(phase, server, mean, key, largest_share, normals)
+
+
+@partial(jax.jit, static_argnames=("problem", "reference"))
+def jit_stacked_mean(
+    algorithm: FederatedAlgorithm,
+    server: Server,
+    received: Upload,
+    infos: Info,
+    shares: Float[Array, "devices"],
+    *,
+    problem: BilevelProblem,
+    reference: PhaseReference,
+) -> WeightedMean:
+    """Return the mean of a phase over stacked uploads: `stacked_mean`, compiled."""
+    phase = reference.of(algorithm, problem)
+    robust = robust_mean_of(phase, phase.broadcast(server))
+    return stacked_mean(received, infos, shares, robust=robust)
+
+
+def robust_mean_of(phase: Phase, downlink: Downlink) -> RobustMean | None:
+    """Return the robust mean of a phase in one exchange, or None."""
+    mean = phase.mean
+    if mean is None:
+        return None
+    return lambda updates, weights: mean(updates, weights, downlink)
+
+
+def standard_normals(like: PyTree, key: RandomKey) -> PyTree:
+    """Return independent standard normal numbers in the form of a tree.
+
+    Example:
+        >>> numbers = standard_normals({"a": np.zeros(3)}, jax.random.key(0))
+        >>> numbers["a"].shape
+        (3,)
+    """
+    # The key itself is for the draws of `Phase.server`.
+    key = jax.random.fold_in(key, NOISE)
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, max(1, len(leaves)))
+    numbers = [
+        jax.random.normal(key, leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=False)
+    ]
+    return jax.tree.unflatten(structure, numbers)
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:

@@ -37,6 +37,7 @@ from fedbilevel.engines.protocol import (
     RunState,
 )
 from fedbilevel.engines.simulation import Simulation
+from fedbilevel.engines.spending import Spending, spending_of
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -79,12 +80,14 @@ class Prepared(NamedTuple):
         job: constant inputs of the engine.
         state: state before the first exchange.
         weights: weights of all devices.
+        spending: privacy that the run spends; None without noise.
     """
 
     spec: RunSpec
     job: Job
     state: RunState
     weights: Float[np.ndarray, "devices"]
+    spending: Spending | None = None
 
 
 def prepare(spec: RunSpec) -> Prepared:
@@ -156,7 +159,8 @@ def prepare(spec: RunSpec) -> Prepared:
         costs=costs,
     )
     state = RunState(server, spec.engine.private_states(private, count))
-    return Prepared(spec, job, state, enrolled)
+    spending = spending_of(problem, algorithm, spec.participation, spec.engine, count)
+    return Prepared(spec, job, state, enrolled, spending)
 
 
 def configuration_of(prepared: Prepared) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedbilevel.algorithms.protocol import Private, Server
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.exclusions import Exclusions, ExclusionSnapshot
 from fedbilevel.engines.protocol import Report, RunState
+from fedbilevel.engines.spending import Spending
 from fedbilevel.mathematics.problem import Lower, Upper
 
 
@@ -30,6 +31,9 @@ class Round(NamedTuple):
         costs: samples, exchanges and bytes since the start of the run.
         history: metrics of each checkpoint so far, oldest first.
         exclusion_counts: counts of excluded uploads, by device; read `exclusions`.
+        spending: privacy that the run spends; read `epsilon`.
+        repeated_means: number of noised means that were computed again after a resume.
+        is_last: True if the run ends with this round.
 
     Example:
         >>> import jax.numpy as jnp
@@ -47,6 +51,19 @@ class Round(NamedTuple):
     costs: Costs
     history: tuple[Mapping[str, float | int], ...] = ()
     exclusion_counts: ExclusionSnapshot | None = None
+    spending: Spending | None = None
+    repeated_means: int = 0
+    is_last: bool = False
+
+    @property
+    def epsilon(self) -> float | None:
+        """The ε that all rounds so far have spent; None without noise.
+
+        It is valid for x and y of all rounds together, at the δ of the noise.
+        """
+        if self.spending is None:
+            return None
+        return self.spending.epsilon_after(self.number + 1, self.repeated_means)
 
     @property
     def participants(self) -> Int[np.ndarray, "contributors"]:

@@ -15,7 +15,12 @@ from fedbilevel.engines.checkpoints.options import (
 from fedbilevel.engines.checkpoints.store import Store
 from fedbilevel.engines.checks import check_every
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.iteration import counts_of, iterate
+from fedbilevel.engines.iteration import (
+    affordable_rounds,
+    counts_of,
+    iterate,
+    repeated_means,
+)
 from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import (
@@ -120,7 +125,7 @@ def run(
         engine,
         limits,
     )
-    return _selected(every, rounds, rounds_of(spec, checkpoints, every))
+    return _selected(every, rounds_of(spec, checkpoints, every))
 
 
 def rounds_of(
@@ -231,7 +236,7 @@ def resume(
         engine,
         limits,
     )
-    return _selected(every, rounds, remaining_rounds_of(spec, checkpoints, every))
+    return _selected(every, remaining_rounds_of(spec, checkpoints, every))
 
 
 def remaining_rounds_of(
@@ -253,8 +258,10 @@ def remaining_rounds_of(
             f"{count_noun(progress.rounds, 'round')}. Set rounds to at least "
             f"{progress.rounds}."
         )
-    if progress.rounds == spec.rounds:
-        return (last for last in [_saved_round(progress, spec.devices.device_count)])
+    repeated = repeated_means(prepared, progress.rounds)
+    if progress.rounds >= affordable_rounds(prepared, repeated):
+        last = _saved_round(progress, prepared)._replace(is_last=True)
+        return (each for each in [last])
     return iterate(prepared, progress, store, every)
 
 
@@ -332,17 +339,19 @@ def best_round(
             f"{store.directory} has no checkpoint with a metric to compare. Run with "
             "Checkpoints(..., measure=..., best=...)."
         )
-    return _saved_round(progress, devices.device_count)
+    return _saved_round(progress, prepared)
 
 
-def _saved_round(progress: Progress, device_count: int) -> Round:
+def _saved_round(progress: Progress, prepared: Prepared) -> Round:
     return Round(
         progress.rounds - 1,
         progress.state,
         (),
         progress.costs,
         progress.history,
-        counts_of(progress, device_count).snapshot(),
+        counts_of(progress, prepared.spec.devices.device_count).snapshot(),
+        prepared.spending,
+        repeated_means(prepared, progress.rounds),
     )
 
 
@@ -360,13 +369,12 @@ def _ready(
 
 
 def _selected(
-    every: int, rounds: int, iterator: Generator[Round, None, None]
+    every: int, iterator: Generator[Round, None, None]
 ) -> Generator[Round, None, None]:
     """Yield every n-th round and the last."""
     with closing(iterator) as results:
         for result in results:
-            count = result.number + 1
-            if count % every == 0 or count == rounds:
+            if (result.number + 1) % every == 0 or result.is_last:
                 yield result
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -12,7 +13,9 @@ from fedbilevel.algorithms.protocol import Private
 from fedbilevel.engines.block import block_capacity, run_block
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
+    GatheredUploads,
     chunk_size,
+    gather_chunk,
     reach_among,
     replicate,
     rows_of,
@@ -21,7 +24,12 @@ from fedbilevel.engines.chunk import (
     with_rows,
     work_of_chunk,
 )
-from fedbilevel.engines.mean import WeightedMean, jit_conclude, merge
+from fedbilevel.engines.mean import (
+    WeightedMean,
+    jit_conclude,
+    jit_stacked_mean,
+    merge,
+)
 from fedbilevel.engines.protocol import (
     Block,
     Job,
@@ -78,6 +86,7 @@ class Simulation:
         program: Any = {"problem": job.problem, "reference": reference}
         moment = Moment(*map(np.int32, moment))
         total: WeightedMean | None = None
+        gathered: list[GatheredUploads] = []
         counted = []
 
         def work(chunk: Participants) -> tuple[Any, ...]:
@@ -98,15 +107,31 @@ class Simulation:
         if len(chunks) > 1 and limit is not None:
             pieces = [_travel(*work(chunk), **program) for chunk in chunks]
             reach = reach_among(pieces, limit)
+        stores_uploads = len(chunks) > 1 and (
+            reference.of(job.algorithm, job.problem).mean is not None
+        )
         for chunk in chunks:
-            mean, states, mask = _work(*work(chunk), reach=reach, **program)
+            if stores_uploads:
+                uploads = _gather(*work(chunk), reach=reach, **program)
+                states, mask = uploads.private, uploads.counted
+                gathered.append(uploads._replace(private=(), counted=()))
+            else:
+                mean, states, mask = _work(*work(chunk), reach=reach, **program)
+                total = mean if total is None else _merge(total, mean)
             counted.append(mask)
             if stateful:
                 private = _with_rows(private, chunk.devices, mask, states)
-            total = mean if total is None else _merge(total, mean)
+        if stores_uploads:
+            received, infos, shares, _, _ = jax.tree.map(
+                lambda *pieces: jnp.concatenate(pieces), *gathered
+            )
+            total = jit_stacked_mean(
+                job.algorithm, server, received, infos, shares, **program
+            )
         assert total is not None, "a round has at least one participant"
+        largest = np.max(participants.weights)
         server, dispersion = jit_conclude(
-            job.algorithm, server, total, job.key, moment, **program
+            job.algorithm, server, total, job.key, moment, largest, **program
         )
         return RunState(server, private), Report(
             participants.devices,
@@ -151,6 +176,7 @@ def _chunks(participants: Participants, size: int) -> Iterator[Participants]:
 
 
 _work = jax.jit(work_of_chunk, static_argnames=("problem", "reference"))
+_gather = jax.jit(gather_chunk, static_argnames=("problem", "reference"))
 _travel = jax.jit(travel_of_chunk, static_argnames=("problem", "reference"))
 _merge = jax.jit(merge)
 _rows = jax.jit(rows_of)

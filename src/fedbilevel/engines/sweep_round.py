@@ -76,7 +76,9 @@ def round_program(
             reference=reference,
         )
         phase = reference.of(algorithm, problem)
-        server, _ = conclude(phase, state.server, mean, server_key(key, moment))
+        server, _ = conclude(
+            phase, state.server, mean, server_key(key, moment), jnp.max(weights)
+        )
         # A run would stop here; this program continues with NaN.
         valid = mean.weight > 0
         if every_upload:

@@ -49,6 +49,7 @@ from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
+from fedbilevel.transforms.transformed import noise_of
 
 logger = logging.getLogger("fedbilevel")
 
@@ -143,7 +144,7 @@ def run_experiment(
             )
         if has_run and finished(experiment, directory):
             for result in rounds:
-                if result.number + 1 == experiment.rounds:
+                if result.is_last:
                     # A run that was killed after its last record has no solution yet.
                     write_solution(directory, Solution(result.x, result.y))
                 yield Step(result, None)
@@ -213,14 +214,22 @@ def _run_rounds(
         with Journal(directory, first.number) as journal:
             recorder = Recorder(journal, send, prepared.measure, start_time)
             if not first.number:
-                record = recorder.record(0, Costs(), *point, 0.0, metrics=start)
+                noised = noise_of(experiment.federated_algorithm) is not None
+                record = recorder.record(
+                    0,
+                    Costs(),
+                    *point,
+                    0.0,
+                    metrics=start,
+                    epsilon=0.0 if noised else None,
+                )
                 best = better(best, record, 0, *point)
             try:
                 for result in chain([first], rounds):
                     count = result.number + 1
                     due = count % experiment.evaluation.every == 0
                     record = None
-                    if due or count == experiment.rounds:
+                    if due or result.is_last:
                         record = _record(recorder, result)
                         step = getattr(result.server, "step", 0)
                         best = better(best, record, step, result.x, result.y)
@@ -243,6 +252,7 @@ def _record(recorder: Recorder, result: Round) -> Record:
         result.x,
         result.y,
         exclusions=result.exclusions,
+        epsilon=result.epsilon,
     )
 
 

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, Info, Upload
+from fedbilevel.algorithms.protocol import Downlink, Info, Server, Upload
 from fedbilevel.engines.limits import reach_of
+from fedbilevel.engines.mean import WeightedMean, jit_stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference
 from fedbilevel.engines.screening import distances, is_acceptable
 from fedbilevel.federation.messages import Answer
@@ -54,9 +55,9 @@ class _Upload(NamedTuple):
 class ReplyCollector:
     """The replies of an exchange so far.
 
+    With a distance limit or a robust mean, uploads are stored in memory until `settle`.
+
     Attributes:
-        mean: mean of all accepted uploads. With a distance limit, uploads are held in
-            memory until `settle`.
         missing: failure of each device without an accepted upload.
         bytes_up: bytes of all replies.
     """
@@ -77,7 +78,9 @@ class ReplyCollector:
         self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
         self._contacted, self._weights = contacted, weights
-        self.mean = RunningMean(form.received, form.info)
+        self._running = RunningMean(form.received, form.info)
+        # A robust mean needs all uploads at once.
+        self._stored: dict[int, tuple[Upload, Info]] = {}
         self.missing = dict.fromkeys(contacted.values(), NO_ANSWER)
         self.bytes_up = 0
         self._downlink = downlink
@@ -211,7 +214,30 @@ class ReplyCollector:
         self._uploads = {}
 
     def _add(self, device: int, received: Upload, info: Info) -> None:
-        self.mean.add(received, info, float(self._weights[device]))
+        if self._phase.mean is not None:
+            self._stored[device] = received, info
+        else:
+            self._running.add(received, info, float(self._weights[device]))
+
+    def mean(self, server: Server) -> WeightedMean:
+        """Return the mean of all accepted uploads, given the server's state."""
+        if self._phase.mean is None:
+            return self._running.value
+        # The order of arrival must not change the result.
+        devices = sorted(self._stored)
+        received, infos = jax.tree.map(
+            lambda *rows: np.stack(rows), *(self._stored[device] for device in devices)
+        )
+        mean: WeightedMean = jit_stacked_mean(
+            self._job.algorithm,
+            server,
+            received,
+            infos,
+            np.array([float(self._weights[device]) for device in devices]),
+            problem=self._job.problem,
+            reference=self._reference,
+        )
+        return mean
 
     def close(self) -> list[int]:
         """Close early; return the devices that might still have answered."""

@@ -26,7 +26,9 @@ from fedbilevel.federation.backoff import Absences, closes_after
 from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
+from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.federation.replies import Form, ReplyCollector
+from fedbilevel.federation.secret_noise import secret_normals
 from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import pack
@@ -61,6 +63,8 @@ class Federation:
             after which an exchange with a quorum closes; None to wait for all devices
             until the timeout.
         note: function called with the record of every exchange.
+        releases: count of the noised means of this run, for differential privacy; by
+            default in memory, for runs that are never resumed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -93,6 +97,7 @@ class Federation:
         quorum: int = 1,
         straggler_factor: float | None = None,
         note: Callable[[Exchange], None] = lambda exchange: None,
+        releases: ReleaseLog | None = None,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
@@ -115,7 +120,16 @@ class Federation:
         self._timeout, self._quorum, self._note = timeout, quorum, note
         self._straggler_factor = straggler_factor
         self._absences = Absences()
+        self._releases = releases or ReleaseLog()
         self._forms: dict[PhaseReference, Form] = {}
+
+    sample_is_public = True
+    """Sites know whether they participate, so a sample does not amplify privacy."""
+
+    @property
+    def noised_means(self) -> int:
+        """The number of noised means of the run, in all of its processes."""
+        return self._releases.count
 
     def example_device(self, device_count: int) -> int:
         """Return 0: the data of every device are zeros of the right shapes here."""
@@ -212,13 +226,19 @@ class Federation:
                 f"{where}: {len(counted)} of {self._quorum} required uploads were "
                 f"accepted. {_reasons(reasons, job.limits)}"
             )
-        mean = collector.mean.value
+        mean = collector.mean(state.server)
+        # The key of the run is known to every site; noise must be secret.
+        releases = phase.release is not None
+        if releases:
+            self._releases.add(moment)
         server, dispersion = jit_conclude(
             job.algorithm,
             state.server,
             mean,
             job.key,
             Moment(*map(np.int32, moment)),
+            np.max(participants.weights),
+            secret_normals(mean.upload) if releases else None,
             problem=job.problem,
             reference=reference,
         )

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from fedbilevel.algorithms.protocol import Private
+from fedbilevel.algorithms.protocol import Phase, Private
 from fedbilevel.engines import multihost
 from fedbilevel.engines.checks import check_chunk_size
 from fedbilevel.engines.chunk import (
@@ -124,13 +124,16 @@ class Sharded:
         moment_array = np.array(moment, np.int32)
         counted: list[Array] = []
         total, reach = None, None
+        largest = np.max(participants.weights)
 
         def work_of(group: Group, numbers: Any, present: Any) -> Work:
             data = job.placed or load(job, layout, numbers, present)
             settings = job.algorithm, server, job.key, moment_array, job.limits
-            return Work(*settings, data, group, total, reach)
+            return Work(*settings, data, group, total, reach, largest)
 
         groups = list(zip(*assignment, strict=True))
+        if len(groups) > 1:
+            _require_streaming(reference.of(job.algorithm, job.problem), len(groups))
         several = len(groups) > 1 or assignment.groups[0].rows.shape[1] > 1
         limit = travel_limit(job, reference)
         if several and limit is not None:
@@ -162,6 +165,15 @@ def _layout(mesh: Mesh | None, device_count: int) -> Layout:
 
 
 _layouts = cache(Layout.of)
+
+
+def _require_streaming(phase: Phase, groups: int) -> None:
+    if phase.mean is not None:
+        raise ValueError(
+            f"Sharded: phase {phase.name!r} has a robust mean, which needs all uploads "
+            f"of an exchange at once, but the devices are loaded in {groups} groups. "
+            "Keep the examples in memory, or let fewer devices participate."
+        )
 
 
 def _room(job: Job, layout: Layout, usual: int, size: int) -> int:

@@ -6,25 +6,35 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
     Info,
+    Phase,
     Private,
     Server,
 )
 from fedbilevel.data.examples import RandomKey, StoredData, StoredExamples
 from fedbilevel.engines.chunk import (
+    GatheredUploads,
     Reach,
     Travel,
+    gather_chunk,
     rows_of,
     travel_of_chunk,
     with_rows,
     work_of_chunk,
 )
 from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.mean import WeightedMean, conclude, merge, merge_across
+from fedbilevel.engines.mean import (
+    WeightedMean,
+    conclude,
+    merge,
+    merge_across,
+    robust_mean_of,
+    stacked_mean,
+)
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.engines.sharded.assignment import Group
 from fedbilevel.engines.sharded.layout import AXIS, EVERYWHERE, SPLIT, Layout
@@ -45,6 +55,7 @@ class Work(NamedTuple):
         total: mean of each shard over earlier groups; None before the first.
         reach: largest accepted distances; None without a limit, or if the group is the
             only chunk of every shard, so that the program computes them.
+        largest_share: largest share of a participant.
     """
 
     algorithm: FederatedAlgorithm
@@ -56,6 +67,7 @@ class Work(NamedTuple):
     group: Group
     total: WeightedMean | None
     reach: Reach | None
+    largest_share: Float[Array | np.ndarray, ""]
 
     def local(self) -> "Work":
         """Return the work of one shard, without the axis of shards."""
@@ -67,7 +79,7 @@ class Work(NamedTuple):
         )
 
 
-_SPECS: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, EVERYWHERE])
+_SPECS: Any = Work._make([*[EVERYWHERE] * 5, *[SPLIT] * 3, *[EVERYWHERE] * 2])
 
 
 class Program(NamedTuple):
@@ -152,13 +164,16 @@ def exchange(private: Private, work: Work, program: Program) -> ExchangeResult:
     """
 
     def on_shard(private: Private, work: Work) -> ExchangeResult:
-        result = _group(private, work.local(), program)
-        mean, counted = merge_across(result.total, result.counted, AXIS)
         phase = program.reference.of(work.algorithm, program.problem)
-        server, dispersion = conclude(
-            phase, work.server, mean, server_key(work.key, Moment(*work.moment))
-        )
-        return ExchangeResult(result.private, server, counted, mean.info, dispersion)
+        if phase.mean is None:
+            result = _group(private, work.local(), program)
+            mean, counted = merge_across(result.total, result.counted, AXIS)
+            private = result.private
+        else:
+            private, mean, counted = _gather(private, work.local(), program, phase)
+        key = server_key(work.key, Moment(*work.moment))
+        server, dispersion = conclude(phase, work.server, mean, key, work.largest_share)
+        return ExchangeResult(private, server, counted, mean.info, dispersion)
 
     mapped = jax.shard_map(
         on_shard,
@@ -202,6 +217,42 @@ def measure(private: Private, work: Work, program: Program) -> Travel:
     )
     travel: Travel = mapped(private, work)
     return travel
+
+
+def _gather(
+    private: Private, work: Work, program: Program, phase: Phase
+) -> tuple[Private, WeightedMean, Bool[Array, "shards chunks chunk"]]:
+    """Return private states, the robust mean of all shards, and their masks."""
+    chunks, _ = work.group.rows.shape
+    alone = chunks == 1 and work.reach is None
+    gather = partial(
+        gather_chunk,
+        problem=program.problem,
+        reference=program.reference,
+        reach=work.reach,
+        axis=AXIS if alone else None,
+    )
+
+    def chunk(number: Int[Array, ""] | int) -> GatheredUploads:
+        return gather(*_chunk_inputs(private, work, program, number))
+
+    if chunks == 1:
+        uploads = jax.tree.map(lambda leaf: leaf[None], chunk(0))
+    else:
+        uploads = jax.lax.map(chunk, jnp.arange(chunks, dtype=jnp.int32))
+    for number in range(chunks):
+        states, counted = jax.tree.map(
+            lambda leaf, row=number: leaf[row], (uploads.private, uploads.counted)
+        )
+        private = with_rows(private, work.group.rows[number], counted, states)
+    stacked = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
+        (uploads.received, uploads.infos, uploads.shares),
+    )
+    received, infos, shares = jax.lax.all_gather(stacked, AXIS, tiled=True)
+    robust = robust_mean_of(phase, phase.broadcast(work.server))
+    mean = stacked_mean(received, infos, shares, robust=robust)
+    return private, mean, jax.lax.all_gather(uploads.counted, AXIS)
 
 
 def _chunk_inputs(

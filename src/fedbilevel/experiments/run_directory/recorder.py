@@ -55,14 +55,20 @@ class Recorder:
         seconds: float | None = None,
         exclusions: Exclusions = Exclusions(),
         metrics: Mapping[str, float] | None = None,
+        epsilon: float | None = None,
     ) -> Record:
-        """Measure unless metrics are given, write the record, and return it."""
+        """Measure unless metrics are given, write the record, and return it.
+
+        Under differential privacy, `epsilon` is one of the metrics.
+        """
         jax.block_until_ready((x, y))
         paused = time.monotonic()
         if seconds is None:
             seconds = self._journal.seconds + paused - self._start
         if metrics is None:
             metrics = self._measure(x, y)
+        if epsilon is not None:
+            metrics = {**metrics, "epsilon": epsilon}
         record = Record(rounds, seconds, costs, metrics, exclusions)
         self._journal.write(record)
         self._send(record)

@@ -114,7 +114,9 @@ def test_rounding_at_random_keeps_the_mean_and_the_range():
     update = (jnp.array([0.3, -1.0, 0.004, 0.0]), jnp.zeros(2))
     keys = jax.random.split(jax.random.key(0), 20_000)
     quantise = Quantise()
-    decoded = jax.vmap(lambda key: quantise.decode(quantise.encode(update, key)))(keys)
+    decoded = jax.vmap(
+        lambda key: quantise.decode(quantise.encode(update, key), update)
+    )(keys)
     unit = 1.0 / 127
     for leaf, sent in zip(decoded, update, strict=True):
         assert float(jnp.max(jnp.abs(leaf - sent[None]))) <= unit

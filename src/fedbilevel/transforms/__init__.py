@@ -1,0 +1,1 @@
+"""Transforms of uploads: clipping, noise, compression and robust means."""

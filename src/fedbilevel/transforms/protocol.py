@@ -1,0 +1,76 @@
+"""The protocols of transforms: values that change the uploads of any algorithm."""
+
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from jaxtyping import Array, Float, PyTree
+
+from fedbilevel.data.examples import RandomKey
+
+Bounds: TypeAlias = Float[Array, "parts"]
+"""The largest norm of each part of an update."""
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A code of an update: a device encodes, the server decodes before the mean.
+
+    Both are pure functions of trees.
+    """
+
+    def encode(self, update: PyTree, key: RandomKey) -> PyTree:
+        """Return the code that the device sends for an update."""
+
+    def decode(self, code: PyTree, like: PyTree) -> PyTree:
+        """Return the update that the server reads from a code.
+
+        Args:
+            code: output of `encode`.
+            like: arrays with the shapes and dtypes of the update.
+        """
+
+
+@runtime_checkable
+class ClipRule(Protocol):
+    """A rule that clips the parts of an update, each to a norm of its own."""
+
+    def first_bounds(self, variables: int) -> Bounds:
+        """Return the bounds of the first exchange of a phase.
+
+        Args:
+            variables: number of variables of the update.
+        """
+
+    def split(self, update: tuple[PyTree, ...]) -> list[PyTree]:
+        """Return the parts of an update that are clipped separately."""
+
+    def next_bounds(self, bounds: Bounds, below: Bounds) -> Bounds:
+        """Return the bounds of the next exchange.
+
+        Args:
+            bounds: bounds of this exchange.
+            below: fraction of the devices whose part was within its bound.
+        """
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True if the bounds change, so that devices must vote on them."""
+
+
+@runtime_checkable
+class RobustMean(Protocol):
+    """A mean of updates that some devices cannot move far, whatever they send."""
+
+    def __call__(
+        self, updates: PyTree, weights: Float[Array, "devices"], idle: PyTree
+    ) -> PyTree:
+        """Return the robust mean of stacked updates.
+
+        Args:
+            updates: updates of all devices along a leading axis.
+            weights: weights of the devices; 0 if an update does not count.
+            idle: update of a device that takes no step.
+        """
+
+
+AnyTransform: TypeAlias = Any
+"""A `Transform`, `ClipRule`, `RobustMean` or noise."""

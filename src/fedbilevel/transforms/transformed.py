@@ -1,0 +1,540 @@
+"""An algorithm whose uploads are clipped, noised, encoded or averaged robustly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from fedbilevel.algorithms.protocol import (
+    Carry,
+    Downlink,
+    FederatedAlgorithm,
+    Info,
+    Phase,
+    Private,
+    Server,
+    Shares,
+    Upload,
+)
+from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.settings import register
+from fedbilevel.transforms.clip import clip_parts, clip_to, norms_of
+from fedbilevel.transforms.feedback import Feedback
+from fedbilevel.transforms.noise import BESIDE, VOTES, DeviceNoise, GaussianNoise
+from fedbilevel.transforms.plan import Plan, plan_of
+from fedbilevel.transforms.protocol import AnyTransform, Bounds
+
+
+class TransformedState(NamedTuple):
+    """The state of the inner algorithm and the bounds of an adaptive clip.
+
+    Attributes:
+        inner: state of the inner algorithm.
+        bounds: bounds of each phase, by its name.
+    """
+
+    inner: Server
+    bounds: Mapping[str, Bounds]
+
+    @property
+    def x(self) -> Upper:
+        """The upper variable."""
+        return self.inner.x
+
+    @property
+    def y(self) -> Lower:
+        """The lower variable."""
+        return self.inner.y
+
+    @property
+    def step(self) -> Any:
+        """The number of local steps so far, if the inner algorithm counts them."""
+        return self.inner.step
+
+    @property
+    def setbacks(self) -> Any:
+        """The number of setbacks, if the inner algorithm counts them."""
+        return self.inner.setbacks
+
+
+class _Beside(NamedTuple):
+    """The values beside a transformed update.
+
+    Attributes:
+        inner: values of the inner algorithm.
+        votes: for each part of the update, 1/2 if it was within its bound and −1/2 if
+            not; () without an adaptive clip.
+    """
+
+    inner: PyTree
+    votes: PyTree
+
+
+@register
+@dataclass(frozen=True)
+class Transformed:
+    """An algorithm whose devices transform their updates.
+
+    The transforms apply to the difference between an update and that of an idle device
+    (`Phase.reference`). Values beside the update (`Upload.beside`) are changed only
+    under noise, where they are bounded and get noise as well.
+
+    Attributes:
+        algorithm: the inner algorithm.
+        transforms: transforms, in the order in which they apply.
+    """
+
+    algorithm: Any
+    transforms: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.algorithm, Transformed):
+            raise ValueError(
+                "with_transforms: the algorithm already has transforms. Pass all "
+                "transforms in one call."
+            )
+        plan_of(self.transforms)
+
+    @property
+    def plan(self) -> Plan:
+        """The transforms by the place where they act."""
+        return plan_of(self.transforms)
+
+    def init(self, problem: BilevelProblem, x: Upper, y: Lower) -> tuple[Any, Any]:
+        """Return the initial states of the inner algorithm and of the transforms."""
+        server, private = self.algorithm.init(problem, x, y)
+        idle = {
+            phase.name: _idle_form(phase, server)
+            for phase in (
+                *self.algorithm.opening(problem),
+                *self.algorithm.phases(problem),
+            )
+            if phase.reference is not None
+        }
+        plan = self.plan
+        if isinstance(plan.code, Feedback):
+            memories = {
+                name: plan.code.first_memory(like) for name, like in idle.items()
+            }
+            private = _PrivateState(private, memories)
+        if _is_adaptive(plan):
+            bounds = {
+                name: plan.clip.first_bounds(len(like)) for name, like in idle.items()
+            }
+            server = TransformedState(server, bounds)
+        return server, private
+
+    def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the first round of the inner algorithm, with transformed updates."""
+        return tuple(map(self._transform, self.algorithm.opening(problem)))
+
+    def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
+        """Return the phases of the inner algorithm, with transformed updates."""
+        return tuple(map(self._transform, self.algorithm.phases(problem)))
+
+    def _transform(self, phase: Phase) -> Phase:
+        return _Wrapper(phase, self.plan).phase
+
+
+class _PrivateState(NamedTuple):
+    inner: Private
+    memories: Mapping[str, Any]
+
+
+class _Carry(NamedTuple):
+    inner: Carry
+    memories: Any
+
+
+class _Wrapper:
+    """The functions of a transformed phase."""
+
+    def __init__(self, inner: Phase, plan: Plan) -> None:
+        self._inner, self._plan = inner, plan
+        self._is_adaptive = _is_adaptive(plan)
+        self._has_memory = isinstance(plan.code, Feedback)
+        self._is_private = plan.noise is not None
+
+    @property
+    def phase(self) -> Phase:
+        inner = self._inner
+        has_reference = inner.reference is not None
+        keeps_gauge = inner.gauge is not None and not self._is_private
+        return inner._replace(
+            broadcast=self.broadcast,
+            start=self.start,
+            step=self.step,
+            finish=self.finish,
+            server=self.server,
+            receive=self.receive,
+            reference=self.reference if has_reference else None,
+            gauge=self.gauge if keeps_gauge else None,
+            mean=self.mean if has_reference and self._plan.mean is not None else None,
+            release=self.release if self._is_private else None,
+        )
+
+    def broadcast(self, server: Any) -> Downlink:
+        if not self._is_adaptive:
+            return self._inner.broadcast(server)
+        bounds = server.bounds.get(self._inner.name, ())
+        return self._inner.broadcast(server.inner), bounds
+
+    def _split_downlink(self, downlink: Downlink) -> tuple[Downlink, Any]:
+        return downlink if self._is_adaptive else (downlink, None)
+
+    def start(
+        self, downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
+    ) -> Carry:
+        received, _ = self._split_downlink(downlink)
+        if not self._has_memory:
+            return self._inner.start(received, private, data, key)
+        carry = self._inner.start(received, private.inner, data, key)
+        return _Carry(carry, private.memories)
+
+    def step(self, carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
+        if not self._has_memory:
+            return self._inner.step(carry, data, key)
+        return carry._replace(inner=self._inner.step(carry.inner, data, key))
+
+    def finish(
+        self, carry: Carry, downlink: Downlink, key: RandomKey
+    ) -> tuple[Upload, Any, Info]:
+        received, _ = self._split_downlink(downlink)
+        inner_key, transform_key = jax.random.split(key)
+        inner_carry = carry.inner if self._has_memory else carry
+        upload, private, info = self._inner.finish(inner_carry, received, inner_key)
+        self._check(upload)
+        memories = carry.memories if self._has_memory else {}
+        memory = memories.get(self._inner.name, ())
+        code, votes, memory = self._encode(
+            upload.update, downlink, memory, transform_key
+        )
+        beside = self._bound(upload.beside, received, transform_key)
+        if self._has_memory:
+            name = self._inner.name
+            if name in memories:
+                memories = {**memories, name: memory}
+            private = _PrivateState(private, memories)
+        # Means of reported values have no noise.
+        return (
+            Upload(code, self._beside(beside, votes)),
+            private,
+            {} if self._is_private else info,
+        )
+
+    def _beside(self, inner: PyTree, votes: PyTree) -> PyTree:
+        return _Beside(inner, votes) if self._is_adaptive else inner
+
+    def _split_beside(self, beside: PyTree) -> tuple[PyTree, PyTree]:
+        return beside if self._is_adaptive else (beside, ())
+
+    def _check(self, upload: Upload) -> None:
+        name = self._inner.name
+        if self._inner.reference is None and jax.tree.leaves(upload.update):
+            raise ValueError(
+                f"with_transforms: phase {name!r} sends an update but has no "
+                "reference. Pass Phase(..., reference=...), which returns the update "
+                "of an idle device: zeros if devices send gradients."
+            )
+        unbounded = self._inner.scale is None and jax.tree.leaves(upload.beside)
+        if self._is_private and unbounded:
+            noise = type(self._plan.noise).__name__
+            raise ValueError(
+                f"with_transforms: phase {name!r} sends values beside its update, "
+                f"which {noise} cannot protect because they have no bound. Pass "
+                "Phase(..., scale=...), or use an algorithm that sends updates only, "
+                "such as FedBiO."
+            )
+
+    def _bounds(self, downlink: Downlink, idle: tuple[PyTree, ...]) -> Bounds:
+        _, bounds = self._split_downlink(downlink)
+        if bounds is None:
+            first: Bounds = self._plan.clip.first_bounds(len(idle))
+            return first
+        return bounds
+
+    def _encode(
+        self,
+        update: tuple[PyTree, ...],
+        downlink: Downlink,
+        memory: Any,
+        key: RandomKey,
+    ) -> tuple[Any, PyTree, Any]:
+        if self._inner.reference is None:
+            return update, (), memory
+        plan = self._plan
+        idle = self.reference(downlink)
+        # A plain tuple, so that the code does not depend on the algorithm's types.
+        change: Any = tuple(map(tree.subtract, update, idle))
+        votes: PyTree = ()
+        if plan.clip is not None and jax.tree.leaves(change):
+            bounds = self._bounds(downlink, idle)
+            if self._is_adaptive:
+                votes = self._vote(norms_of(plan.clip, change), bounds, key)
+            change = clip_parts(plan.clip, change, bounds)
+            if plan.device_noise is not None:
+                change = self._noised_parts(change, bounds, key)
+        code_key = jax.random.fold_in(key, 0)
+        if isinstance(plan.code, Feedback):
+            change, memory = plan.code.encode(change, memory, code_key)
+        elif plan.code is not None:
+            change = plan.code.encode(change, code_key)
+        return change, votes, memory
+
+    def _vote(self, norms: Bounds, bounds: Bounds, key: RandomKey) -> Bounds:
+        votes = jnp.where(norms <= bounds, 0.5, -0.5)
+        # The update itself reports that it is not finite.
+        noise = self._plan.device_noise
+        if noise is None:
+            return votes
+        size = 0.5 * jnp.sqrt(votes.size) * noise.part_of_one / jnp.sqrt(VOTES)
+        shift = jax.random.normal(jax.random.fold_in(key, 1), votes.shape, votes.dtype)
+        return votes + jnp.asarray(size, votes.dtype) * shift
+
+    def _noised_parts(self, change: Any, bounds: Bounds, key: RandomKey) -> Any:
+        noise = self._plan.device_noise
+        assert noise is not None, "called with DeviceNoise only"
+        parts = self._plan.clip.split(change)
+        scale = noise.part_of_one / jnp.sqrt(self._share_of_part(len(parts)))
+        shifted = [
+            add_normals(part, scale * bound, jax.random.fold_in(key, 3 + number))
+            for number, (part, bound) in enumerate(zip(parts, bounds, strict=True))
+        ]
+        leaves = jax.tree.leaves(shifted)
+        return jax.tree.unflatten(jax.tree.structure(change), leaves)
+
+    def _share_of_part(self, parts: int) -> float:
+        """Return the share of an exchange's privacy that each part of an update has."""
+        rest = 1.0
+        rest -= BESIDE if self._inner.scale is not None else 0.0
+        rest -= VOTES if self._is_adaptive else 0.0
+        return rest / parts
+
+    def _share_of_beside(self) -> float:
+        return BESIDE if self._inner.reference is not None else 1.0
+
+    def _bound(self, beside: PyTree, received: Downlink, key: RandomKey) -> PyTree:
+        """Return values beside the update that privacy can protect: of norm 1."""
+        scale = self._inner.scale
+        if not self._is_private or scale is None:
+            return beside
+        bounded = clip_to(scale.narrow(beside, received), jnp.ones(()))
+        noise = self._plan.device_noise
+        if noise is None:
+            return bounded
+        size = noise.part_of_one / jnp.sqrt(self._share_of_beside())
+        return add_normals(bounded, size, jax.random.fold_in(key, 2))
+
+    def receive(self, upload: Upload, downlink: Downlink) -> Upload:
+        received, _ = self._split_downlink(downlink)
+        beside, votes = self._split_beside(upload.beside)
+        update = upload.update
+        if self._inner.reference is not None:
+            update = self._decode(update, downlink)
+        if self._is_private and self._inner.scale is not None:
+            # Devices clip their own values; one that does not must not matter more.
+            if self._plan.device_noise is None:
+                beside = clip_to(beside, jnp.ones(()))
+        else:
+            decoded = self._inner.decode_upload(Upload(update, beside), received)
+            update, beside = decoded.update, decoded.beside
+        if self._is_adaptive and self._plan.device_noise is None:
+            votes = jax.tree.map(lambda vote: jnp.clip(vote, -0.5, 0.5), votes)
+        return Upload(update, self._beside(beside, votes))
+
+    def _decode(self, code: Any, downlink: Downlink) -> Any:
+        plan, idle = self._plan, self.reference(downlink)
+        change = code
+        if plan.code is not None:
+            change = plan.code.decode(code, _forms(tuple(idle)))
+        # Noise makes honest updates longer than their bound.
+        if plan.clip is not None and plan.device_noise is None:
+            change = clip_parts(plan.clip, change, self._bounds(downlink, idle))
+        return _shifted(idle, change)
+
+    def reference(self, downlink: Downlink) -> tuple[PyTree, ...]:
+        received, _ = self._split_downlink(downlink)
+        assert self._inner.reference is not None
+        return self._inner.reference(received)
+
+    def gauge(self, beside: PyTree, downlink: Downlink) -> tuple[PyTree, ...]:
+        received, _ = self._split_downlink(downlink)
+        inner, _ = self._split_beside(beside)
+        assert self._inner.gauge is not None
+        return self._inner.gauge(inner, received)
+
+    def mean(
+        self, updates: Any, weights: Float[Array, "devices"], downlink: Downlink
+    ) -> Any:
+        assert self._plan.mean is not None
+        return self._plan.mean(updates, weights, self.reference(downlink))
+
+    def release(
+        self, server: Any, mean: Upload, shares: Shares, normals: Upload
+    ) -> Upload:
+        """Return the mean with noise.
+
+        A device whose upload does not count is one whose update is zero: the divisor
+        must not depend on the data. The noise on a part of bound C has the standard
+        deviation multiplier · C · w / √a, where w is the largest share of a device and
+        a the part's share of the privacy of the exchange; these add up to 1.
+        """
+        downlink = self.broadcast(server)
+        beside, votes = self._split_beside(mean.beside)
+        beside_normals, vote_normals = self._split_beside(normals.beside)
+        noise = self._plan.server_noise
+        size = 0.0 if noise is None else noise.multiplier * shares.largest
+
+        def noised(value: PyTree, numbers: PyTree, bound: Any, share: float) -> PyTree:
+            width = size * bound / jnp.sqrt(share)
+            return jax.tree.map(
+                lambda leaf, number: (
+                    jnp.asarray(shares.counted, leaf.dtype) * leaf
+                    + jnp.asarray(width, leaf.dtype) * number
+                ),
+                value,
+                numbers,
+            )
+
+        update = mean.update
+        if self._inner.reference is not None:
+            idle = self.reference(downlink)
+            wide = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), idle, update)
+            change = tuple(map(tree.subtract, update, wide))
+            bounds = self._bounds(downlink, idle)
+            parts = self._plan.clip.split(change)
+            numbers = self._plan.clip.split(tuple(normals.update))
+            share = self._share_of_part(len(parts))
+            moved = [
+                noised(part, number, bound, share)
+                for part, number, bound in zip(parts, numbers, bounds, strict=True)
+            ]
+            leaves = jax.tree.leaves(moved)
+            change = jax.tree.unflatten(jax.tree.structure(change), leaves)
+            update = _shifted(wide, change)
+        share = self._share_of_beside()
+        beside = noised(beside, beside_normals, jnp.ones(()), share)
+        if self._is_adaptive and jax.tree.leaves(votes):
+            bound = 0.5 * jnp.sqrt(votes.size)
+            votes = noised(votes, vote_normals, bound, VOTES)
+        return Upload(update, self._beside(beside, votes))
+
+    def server(self, server: Any, mean: Upload, key: RandomKey) -> Any:
+        inner = server.inner if self._is_adaptive else server
+        beside, votes = self._split_beside(mean.beside)
+        if self._is_private and self._inner.scale is not None:
+            received, _ = self._split_downlink(self.broadcast(server))
+            beside = self._inner.scale.widen(beside, received)
+        following = self._inner.server(inner, Upload(mean.update, beside), key)
+        if not self._is_adaptive:
+            return following
+        bounds = dict(server.bounds)
+        if self._inner.name in bounds and jax.tree.leaves(votes):
+            name = self._inner.name
+            below = jnp.asarray(votes + 0.5, bounds[name].dtype)
+            bounds[name] = self._plan.clip.next_bounds(bounds[name], below)
+        return TransformedState(following, bounds)
+
+
+def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | None:
+    """Return the noise of an algorithm, or of the algorithm that it wraps.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO, GaussianNoise
+        >>> noise_of(with_transforms(FedBiO(0.1), Clip(1.0), GaussianNoise(2.0)))
+        GaussianNoise(multiplier=2.0, delta=1e-05, epsilon=None)
+        >>> noise_of(FedBiO(0.1)) is None
+        True
+    """
+    while algorithm is not None:
+        if isinstance(algorithm, Transformed):
+            return algorithm.plan.noise
+        algorithm = getattr(algorithm, "algorithm", None)
+    return None
+
+
+def add_normals(value: PyTree, deviation: Any, key: RandomKey) -> PyTree:
+    """Return a tree with independent normal numbers added to all entries.
+
+    Example:
+        >>> shifted = add_normals((jnp.zeros(2),), 0.0, jax.random.key(0))
+        >>> shifted[0].tolist()
+        [0.0, 0.0]
+    """
+    leaves, structure = jax.tree.flatten(value)
+    keys = jax.random.split(key, max(1, len(leaves)))
+    moved = [
+        leaf
+        + jnp.asarray(deviation, leaf.dtype)
+        * jax.random.normal(key, leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=False)
+    ]
+    return jax.tree.unflatten(structure, moved)
+
+
+def _shifted(idle: Any, change: Any) -> Any:
+    """Return idle + change, each leaf in the dtype of `idle`."""
+    sums = (
+        jax.tree.map(lambda a, b: a + b.astype(a.dtype), *pair)
+        for pair in zip(idle, change, strict=True)
+    )
+    # A named tuple if the algorithm uses one.
+    return type(idle)._make(sums) if hasattr(idle, "_make") else tuple(sums)
+
+
+def _idle_form(phase: Phase, server: Server) -> tuple[PyTree, ...]:
+    """Return zeros with the form of a phase's update."""
+    reference = phase.reference
+    assert reference is not None
+    server = jax.tree.map(jnp.asarray, server)
+    forms = jax.eval_shape(lambda state: reference(phase.broadcast(state)), server)
+    return tuple(
+        jax.tree.map(lambda form: jnp.zeros(form.shape, form.dtype), part)
+        for part in forms
+    )
+
+
+def _forms(change: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)),
+        change,
+    )
+
+
+def _is_adaptive(plan: Plan) -> bool:
+    return plan.clip is not None and plan.clip.is_adaptive
+
+
+def with_transforms(
+    algorithm: FederatedAlgorithm, *transforms: AnyTransform
+) -> Transformed:
+    """Return an algorithm whose uploads are transformed.
+
+    Args:
+        algorithm: any algorithm.
+        transforms: in this order, any of: a clip (`Clip`, `ClipEach`, `AdaptiveClip`),
+            `DeviceNoise`, codes (`TopK`, `RandomK`, `Quantise`, `Feedback`), and a
+            robust mean (`TrimmedMean`, `GeometricMedian`, `CentredClipping`) or
+            `GaussianNoise`.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedbilevel import (
+        ...     BilevelProblem, Clip, FedBiO, InMemoryDevices, LocalExamples, run
+        ... )
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> ones = np.ones(1, np.float32)
+        >>> devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+        >>> algorithm = with_transforms(FedBiO(0.1), Clip(0.01))
+        >>> problem = BilevelProblem(loss, loss)
+        >>> (last,) = run(problem, algorithm, devices, 3.0, 0.0, rounds=1)
+        >>> update = np.array([last.x - 3.0, last.y, last.server.adjoint])
+        >>> round(float(np.linalg.norm(update)), 4)
+        0.01
+    """
+    return Transformed(algorithm, transforms)

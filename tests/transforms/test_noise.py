@@ -1,0 +1,278 @@
+"""The noise of differential privacy: its size, its seed, and what it protects."""
+
+import logging
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from fedbilevel import (
+    AdaptiveClip,
+    AutoFedBiO,
+    Checkpoints,
+    Clip,
+    ClipEach,
+    DebugSimulation,
+    DeviceNoise,
+    FedBiO,
+    FullParticipation,
+    GaussianNoise,
+    LocalBSGM,
+    NeumannSeries,
+    Quantise,
+    SimFBO,
+    Simulation,
+    UniformSample,
+    resume,
+    run,
+    sweep,
+    with_transforms,
+)
+from fedbilevel.privacy import (
+    Everyone,
+    GaussianRelease,
+    UnknownSampling,
+    WithoutReplacement,
+    spent,
+)
+from tests import quadratic
+from tests.engines import federation
+from tests.engines.test_equality import shards
+from tests.transforms import noisy
+
+NOISE = 2.0
+CLIP = 0.7
+
+
+def assert_deviation(numbers: Any, deviation: float) -> None:
+    """Check a standard deviation by the 99 % interval of the sample variance."""
+    count = len(numbers)
+    low, high = chi2.ppf([0.005, 0.995], count) * deviation**2
+    assert low <= float(np.sum(np.square(numbers))) <= high
+
+
+def engine(name: str) -> Any:
+    return {
+        "simulation": Simulation(),
+        "chunks": Simulation(chunk_size=3),
+        "sharded": shards(2),
+        "debug": DebugSimulation(),
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["simulation", "chunks", "sharded", "debug"])
+def test_the_noise_of_the_server_has_its_variance(name):
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    numbers = noisy.noise_of_round(algorithm, engine(name))
+    # The sum of four updates has noise of m · C, their mean a fourth of it.
+    assert_deviation(numbers, NOISE * CLIP / noisy.DEVICES)
+
+
+@pytest.mark.parametrize("name", ["simulation", "sharded"])
+def test_the_noise_of_devices_adds_up_to_that_of_the_server(name):
+    noise = DeviceNoise(NOISE, devices=noisy.DEVICES)
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), noise)
+    numbers = noisy.noise_of_round(algorithm, engine(name))
+    assert_deviation(numbers, NOISE * CLIP / noisy.DEVICES)
+
+
+def test_each_variable_has_noise_for_its_own_bound():
+    clip = ClipEach((0.1, 1.0, 10.0))
+    algorithm = with_transforms(noisy.plain(), clip, GaussianNoise(NOISE))
+    numbers = noisy.noise_of_round(algorithm, Simulation())
+    for part, bound in zip(np.split(numbers, 3), clip.norms, strict=True):
+        assert_deviation(part, NOISE * bound * np.sqrt(3) / noisy.DEVICES)
+
+
+def test_weights_raise_the_noise_to_the_largest_share():
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    weights = np.array([5.0, 1.0, 1.0, 1.0])
+    numbers = noisy.noise_of_round(algorithm, Simulation(), weights=weights)
+    assert_deviation(numbers, NOISE * CLIP * 5 / 8)
+
+
+def test_a_seed_repeats_the_noise_of_a_simulation():
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    first, again = (noisy.noise_of_round(algorithm, Simulation()) for _ in range(2))
+    other = noisy.noise_of_round(algorithm, Simulation(), seed=1)
+    np.testing.assert_array_equal(first, again)
+    assert not np.any(first == other)
+
+
+def test_a_federation_takes_noise_from_the_operating_system():
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    draws = []
+    for _ in range(2):
+        engine, devices = noisy.federation(algorithm)
+        draws.append(noisy.noise_of_round(algorithm, engine, devices=devices))
+        assert engine.noised_means == 1
+        assert_deviation(draws[-1], NOISE * CLIP / noisy.DEVICES)
+    assert not np.any(draws[0] == draws[1])
+
+
+def test_a_device_that_does_not_count_is_a_zero_update():
+    """The divisor of the mean must not depend on the data."""
+
+    def loss(x, y, batch):
+        return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
+
+    problem = noisy.BilevelProblem(loss, loss)
+    bad = noisy.LocalExamples(np.full(3, np.nan), np.full(3, np.nan))
+    devices = noisy.InMemoryDevices([*noisy.HELD[:3], bad])
+    algorithm = with_transforms(noisy.plain(), Clip(1.0), GaussianNoise(1e-9))
+    (last,) = run(problem, algorithm, devices, *noisy.START, rounds=1)
+    moved = np.concatenate([last.x, last.y, last.server.adjoint])
+    # Three of four unit updates, divided by four and not by three.
+    assert np.linalg.norm(moved) == pytest.approx(0.75, rel=1e-5)
+    assert last.reports[0].info == {}
+    assert not np.any([float(np.max(leaf)) for leaf in last.reports[0].dispersion[0]])
+
+
+@pytest.mark.parametrize(
+    ("participation", "sampling"),
+    [
+        (FullParticipation(), Everyone()),
+        (UniformSample(2), WithoutReplacement(2, noisy.DEVICES)),
+        (lambda seed, number, count: np.arange(2), UnknownSampling()),
+    ],
+)
+def test_every_round_reports_its_epsilon(participation, sampling):
+    noise = GaussianNoise(NOISE, delta=1e-6)
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), noise)
+    rounds = run(
+        noisy.PROBLEM,
+        algorithm,
+        noisy.devices(),
+        *noisy.START,
+        rounds=3,
+        participation=participation,
+    )
+    release = GaussianRelease(NOISE, sampling)
+    for number, result in enumerate(rounds):
+        expected = spent({release: number + 1}, 1e-6)
+        assert result.epsilon == pytest.approx(expected, rel=1e-12)
+
+
+def test_exchanges_of_a_round_are_one_release_of_its_sample():
+    inner = LocalBSGM(0.1, NeumannSeries(terms=1, scale=0.1))
+    algorithm = with_transforms(inner, ClipEach((1.0,) * 4), GaussianNoise(NOISE))
+    results = list(
+        run(noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START, rounds=2)
+    )
+    assert results[-1].epsilon == pytest.approx(
+        spent({GaussianRelease(NOISE): 2}, 1e-5), rel=1e-12
+    )
+
+
+def test_a_run_ends_within_its_budget(tmp_path, caplog):
+    budget = spent({GaussianRelease(NOISE): 3}, 1e-5) * 1.001
+    algorithm = with_transforms(
+        noisy.plain(), Clip(CLIP), GaussianNoise(NOISE, epsilon=budget)
+    )
+    inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+    checkpoints = Checkpoints(tmp_path / "run", every=1)
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        results = list(run(*inputs, rounds=9, checkpoints=checkpoints))
+    assert [result.number for result in results] == [0, 1, 2]
+    assert results[-1].is_last
+    assert results[-1].epsilon <= budget
+    assert "allows 3 of 9 rounds" in caplog.text
+    (again,) = resume(*inputs, rounds=20, checkpoints=checkpoints)
+    assert (again.number, again.epsilon) == (2, results[-1].epsilon)
+
+
+def test_a_budget_for_no_round_is_refused():
+    algorithm = with_transforms(
+        noisy.plain(), Clip(CLIP), GaussianNoise(0.1, epsilon=0.5)
+    )
+    inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+    with pytest.raises(ValueError, match=r"epsilon=0\.5 allows no round: the first"):
+        next(run(*inputs, rounds=1))
+
+
+def test_a_grid_of_noise_is_one_sweep():
+    algorithms = [
+        with_transforms(FedBiO(0.1), Clip(CLIP), GaussianNoise(noise))
+        for noise in (1e-6, 1.0)
+    ]
+    result = sweep(
+        noisy.PROBLEM,
+        algorithms,
+        noisy.devices(),
+        *noisy.START,
+        rounds=1,
+        seeds=[0],
+        measure=lambda server: server.x,
+    )
+    quiet, loud = result.measurements[:, 0, 0]
+    np.testing.assert_allclose(loud, 1e6 * quiet, rtol=1e-6)
+
+
+def test_an_adaptive_bound_follows_the_quantile():
+    """Devices with updates of different lengths; the bound settles between them."""
+
+    def loss(x, y, batch):
+        return jnp.mean(batch) * (x + y)
+
+    problem = noisy.BilevelProblem(loss, loss)
+    lengths = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    held = [noisy.LocalExamples(np.full(1, size), np.full(1, size)) for size in lengths]
+    clip = AdaptiveClip(quantile=0.5, first_norm=0.01, rate=0.3)
+    algorithm = with_transforms(FedBiO(1.0, adjoint_rate=1e-9), clip)
+    *_, last = run(
+        problem, algorithm, noisy.InMemoryDevices(held), 0.0, 0.0, rounds=60
+    )
+    x_bound, y_bound, _ = np.asarray(last.server.bounds["local steps"])
+    assert 2.0 <= x_bound <= 4.0 * 1.2
+    assert 2.0 <= y_bound <= 4.0 * 1.2
+
+
+@pytest.mark.parametrize(
+    "noise", [GaussianNoise(1e-6), DeviceNoise(1e-6, devices=4)], ids=["server", "own"]
+)
+def test_auto_with_little_noise_is_near_auto_with_votes(noise):
+    """Values beside the update are bounded; the run must still reach the solution."""
+
+    def upper(x, y, batch):
+        return jnp.mean((y - batch) ** 2)
+
+    def lower(x, y, batch):
+        return 300.0 * jnp.mean((y - x * batch) ** 2)
+
+    problem = noisy.BilevelProblem(upper, lower)
+    algorithm = with_transforms(AutoFedBiO(rounds=200), Clip(100.0), noise)
+    *_, last = run(problem, algorithm, noisy.devices(), 2.0, 0.0, rounds=200)
+    assert abs(float(last.x) - 1.0) < 0.02
+    assert last.server.setbacks == 0
+
+
+def test_values_without_a_bound_are_refused_under_noise():
+    algorithm = with_transforms(
+        SimFBO(0.1, local_steps=2), Clip(1.0), GaussianNoise(1.0)
+    )
+    inputs = quadratic.problem(), algorithm, federation.in_memory(), *federation.START
+    message = "sends values beside its update, which GaussianNoise cannot protect"
+    with pytest.raises(ValueError, match=message):
+        next(run(*inputs, rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ((GaussianNoise(1.0),), "needs a bound of each device's update"),
+        ((GaussianNoise(1.0), Clip(1.0)), "Clip comes after GaussianNoise"),
+        ((Quantise(), Clip(1.0)), "Clip comes after Quantise"),
+        ((Clip(1.0), Clip(2.0)), "Clip and Clip exclude each other"),
+        (
+            (Clip(1.0), DeviceNoise(1.0, 4), GaussianNoise(1.0)),
+            "DeviceNoise and GaussianNoise exclude each other",
+        ),
+        ((Clip,), "Clip is a class"),
+        (("clip",), "'clip' is no transform"),
+    ],
+)
+def test_transforms_that_do_not_fit_together_are_refused(transforms, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        with_transforms(FedBiO(0.1), *transforms)
