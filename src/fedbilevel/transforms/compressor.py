@@ -145,7 +145,7 @@ def _is_floating(leaf: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
 
 
-def _split(code: PyTree) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+def _split(code: PyTree) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     leaves = jax.tree.leaves(code)
     numbers = tuple(leaf for leaf in leaves if _is_floating(leaf))
     return numbers, tuple(leaf for leaf in leaves if not _is_floating(leaf))

@@ -50,10 +50,10 @@ class Quantise:
 
     Probabilities are multiples of 2⁻¹⁶, so a mean is exact up to 2⁻¹⁷ of a unit and
     the rounding of the array's dtype. The scale that is sent is the largest magnitude
-    itself, which its dtype represents exactly: no level overflows, and a unit need not
-    be a normal number. Errors can exceed a unit by the smallest normal number, below
-    which processors may round to 0. A block with NaN or infinity has no finite entry
-    after decoding.
+    itself, which its dtype represents exactly, so that no level overflows. A block with
+    NaN or infinity has no finite entry after decoding. A block whose magnitudes are all
+    below 128 times the smallest normal number (1.5e-36 in single precision) decodes to
+    zeros, since processors may round its unit to 0.
 
     Attributes:
         bits: bits per number: 8, 4 or 2.
@@ -105,28 +105,27 @@ class Quantise:
 
     def decode(self, code: PyTree, like: PyTree) -> PyTree:
         """Return levels times units, in the dtypes of `like`."""
-        return jax.tree.map(self._restore, like, code)
+        return jax.tree.map(self._restore, like, jax.tree.map(jnp.asarray, code))
 
     def _quantise(self, leaf: Array, seed: UInt32[Array, "2"]) -> Quantised:
         rows = _rows(leaf.reshape(-1), self.block)
         largest = jnp.max(jnp.abs(rows), axis=1, initial=0)
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
-        # 4 / largest is a normal number for every normal number but the smallest, which
-        # counts as zero, as do numbers below it. Levels need not be limited: this
-        # product is at most 4 after rounding, and the largest dither is below 1 by
-        # 2⁻¹⁷, the precision of numbers just below 128.
-        is_normal = largest.astype(wide) > float(np.finfo(wide).tiny)
+        wide = np.promote_types(leaf.dtype, np.float32)
+        # 128 smallest normal numbers: below, the unit would not be normal.
+        is_normal = largest.astype(wide) > 128 * float(np.finfo(wide).tiny)
         divisor = jnp.where(is_normal, largest, jnp.ones_like(largest)).astype(wide)
+        # 4 / divisor is a normal number even for the largest number of all.
         parts = rows.astype(wide) * (4 / divisor)[:, None] * (self.largest_level / 4)
         shorts = random_shorts(seed, rows.size).reshape(rows.shape)
         dither = (shorts.astype(wide) + 0.5) * 2.0**-16
-        levels = jnp.floor(parts + dither).astype(jnp.int8)
+        end = self.largest_level
+        # A part may exceed the largest level by its rounding.
+        levels = jnp.clip(jnp.floor(parts + dither), -end, end).astype(jnp.int8)
         return Quantised(self._pack(levels.reshape(-1)[: leaf.size]), largest)
 
     def _restore(self, like: Any, code: Quantised) -> Array:
-        wide = jnp.promote_types(like.dtype, jnp.float32)
+        wide = np.promote_types(like.dtype, np.float32)
         levels = _rows(self._unpack(code.levels, like.size), self.block)
-        # The product of a level and a unit would lose units that are not normal.
         parts = levels.astype(wide) / self.largest_level
         rows = parts * code.largest.astype(wide)[:, None]
         flat: Array = rows.reshape(-1)[: like.size]
@@ -155,7 +154,7 @@ class Quantise:
         mask = jnp.uint8(2**self.bits - 1)
         shifts = range(0, 8, self.bits)
         parts = [packed >> jnp.uint8(shift) & mask for shift in shifts]
-        shifted = jnp.concatenate(parts)[:size].astype(jnp.int8)
+        shifted: Array = jnp.concatenate(parts)[:size].astype(jnp.int8)
         return shifted - jnp.int8(self.largest_level)
 
 
@@ -163,4 +162,5 @@ def _rows(flat: Array, block: int) -> Array:
     """Return blocks as rows; the last one is filled up with zeros."""
     # An array shorter than a block is one row, without filling.
     width = max(1, min(block, flat.size))
-    return jnp.pad(flat, (0, -flat.size % width)).reshape(-1, width)
+    rows: Array = jnp.pad(flat, (0, -flat.size % width)).reshape(-1, width)
+    return rows

@@ -32,9 +32,8 @@ def random_words(seed: UInt32[Array, "2"], count: int) -> UInt32[Array, "words"]
     """
     if count == 0:
         return jnp.zeros(0, jnp.uint32)
-    # The generator returns words in pairs.
-    pairs: Array = threefry_2x32(seed, jnp.arange(count + count % 2, dtype=jnp.uint32))
-    return pairs[:count]
+    words: Array = threefry_2x32(seed, jnp.arange(count, dtype=jnp.uint32))
+    return words
 
 
 def random_shorts(seed: UInt32[Array, "2"], count: int) -> UInt32[Array, "numbers"]:

@@ -79,13 +79,14 @@ class TopK:
 
     def decode(self, code: PyTree, like: PyTree) -> PyTree:
         """Return the entries, and zeros at all other positions."""
+        code = jax.tree.map(jnp.asarray, code)
         return jax.tree.map(
             lambda leaf, part: _scatter(part.values, part.indices, leaf), like, code
         )
 
     def _choose(self, leaf: Array) -> Sparse:
         flat = leaf.reshape(-1)
-        magnitudes = jnp.abs(flat.astype(jnp.promote_types(leaf.dtype, jnp.float32)))
+        magnitudes = jnp.abs(flat.astype(np.promote_types(leaf.dtype, np.float32)))
         # Whether a sort puts NaN first or last depends on the backend.
         magnitudes = jnp.where(jnp.isnan(magnitudes), jnp.inf, magnitudes)
         _, indices = jax.lax.top_k(magnitudes, number_of_entries(self.share, leaf.size))
@@ -140,6 +141,7 @@ class RandomK:
 
     def decode(self, code: PyTree, like: PyTree) -> PyTree:
         """Return the entries, and zeros at all other positions."""
+        code = jax.tree.map(jnp.asarray, code)
         leaves, structure = jax.tree.flatten(like)
         parts = jax.tree.leaves(code.values)
         arrays = [
@@ -153,7 +155,7 @@ class RandomK:
         values = leaf.reshape(-1)[random_positions(seed, count, leaf.size)]
         if self.unbiased:
             # 1 / p may exceed the range of half precision where its product does not.
-            wide = values.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+            wide = values.astype(np.promote_types(leaf.dtype, np.float32))
             values = (wide * (leaf.size / max(1, count))).astype(leaf.dtype)
         return jnp.where(jnp.all(jnp.isfinite(leaf)), values, jnp.nan)
 
