@@ -1,0 +1,47 @@
+"""Error feedback: what a code omits is added to the next update."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedbilevel.data.examples import RandomKey
+from fedbilevel.transforms.compressor import Compressor
+
+
+def feedback(
+    compressor: Compressor, update: PyTree, memory: PyTree, key: RandomKey
+) -> tuple[PyTree, PyTree]:
+    """Return the code of an update plus the memory, and the next memory.
+
+    The next memory is the error of the code: e' = u + e − decode(encode(u + e)) (Seide
+    et al., 2014, section 3; Karimireddy et al., 2019, algorithm 2, with the step length
+    in u). So decoded updates and the last memory add up to the sum of all updates, and
+    a biased compressor omits nothing for good.
+
+    If the new memory would not be finite, then neither is the update or its decoded
+    code, which the server excludes; the memory is unchanged, so that one bad update
+    does not spoil all later ones.
+
+    Args:
+        compressor: compressor whose error is smaller than the update, such as `TopK`,
+            `Quantise` or `RandomK(share, unbiased=False)`.
+        update: update u.
+        memory: memory e, with the shapes of the update; zeros at first. Its dtype may
+            be wider than that of the update.
+        key: random key.
+
+    Example:
+        >>> from fedbilevel.transforms.sparsify import TopK
+        >>> update, memory = jnp.array([3.0, 1.0]), jnp.array([0.0, 0.5])
+        >>> code, memory = feedback(TopK(0.5), update, memory, jax.random.key(0))
+        >>> code.values, memory
+        (Array([3.], dtype=float32), Array([0. , 1.5], dtype=float32))
+    """
+    total = jax.tree.map(lambda u, e: u.astype(e.dtype) + e, update, memory)
+    narrow = jax.tree.map(lambda t, u: t.astype(u.dtype), total, update)
+    code = compressor.encode(narrow, key)
+    decoded = compressor.decode(code, update)
+    error = jax.tree.map(lambda t, d: t - d.astype(t.dtype), total, decoded)
+    checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(error)]
+    is_finite = jnp.all(jnp.stack(checks)) if checks else True
+    return code, jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), error, memory)
