@@ -1,0 +1,1 @@
+"""Transforms of what leaves a device, and of the server's mean."""
