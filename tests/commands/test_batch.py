@@ -89,8 +89,9 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
     assert {directory.name: reason for directory, reason in errors.items()} == {
-        "killed": "Its worker process ended with SIGKILL (if memory ran out, reduce "
-        "--jobs).",
+        "killed": "Its worker process ended with SIGKILL. If memory ran out, reduce "
+        "--jobs; else resume the run alone to see its output: fedbilevel resume "
+        f"{tmp_path / 'killed'}",
         "refused": "no data\nput them there",
     }
     assert [one.directory.name for one in jobs if one.has_result] == [
