@@ -54,7 +54,7 @@ class NoAnswerError(ConnectionError):
         )
 
 
-def reason_of(error: ConnectionError) -> str:
+def reason_of(error: Exception) -> str:
     """Return cause and place of a request without an answer, without the cure.
 
     Example:
