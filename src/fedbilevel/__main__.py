@@ -164,7 +164,7 @@ def _message(error: Exception) -> str:
     text = str(error)
     # Messages of the library advise DebugSimulation(); those that list all engines, or
     # name the option already, need no hint.
-    known = "engine:DebugSimulation", "there are DebugSimulation"
+    known = "engine:DebugSimulation", "choose one of DebugSimulation"
     if "DebugSimulation" in text and not any(part in text for part in known):
         return f"{text} (On the command line: engine:DebugSimulation.)"
     return text

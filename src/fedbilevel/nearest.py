@@ -5,17 +5,17 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question with the nearest known name, or all names if none is near.
+    """Return a cure: the nearest known name, or a choice of all if none is near.
 
     Example:
         >>> nearest("learning_rat", ["learning_rate", "local_steps"])
         'did you mean learning_rate?'
         >>> nearest("momentum", ["rate", "steps"])
-        'there are rate, steps.'
+        'choose one of rate, steps.'
     """
     known = sorted(known)
     near = nearest_name(name, known)
-    return f"did you mean {near}?" if near else f"there are {', '.join(known)}."
+    return f"did you mean {near}?" if near else f"choose one of {', '.join(known)}."
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

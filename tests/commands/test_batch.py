@@ -30,7 +30,8 @@ from fedbilevel.experiments.schema import Experiment, Sharded
 
 pytestmark = pytest.mark.process
 
-# The directory name selects the behaviour: fine, killed, refused, failed or endless.
+# The directory name selects the behaviour: fine, killed, ended, silent, refused, failed
+# or endless.
 PROGRAM = r"""
 import json, os, signal, sys, time
 RECORD = {"rounds": 4, "seconds": 1.0, "upper_samples": 1, "lower_samples": 1,
@@ -43,6 +44,10 @@ for line in sys.stdin:
     code = 0
     if name.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
+    elif name.startswith("ended"):
+        os._exit(7)
+    elif name.startswith("silent"):
+        code = 2
     elif name.startswith("refused"):
         print("fedbilevel resume: no data\nput them there", file=sys.stderr)
         code = 2
@@ -89,8 +94,9 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     code, errors = run_batch(jobs, 2, quiet=True)
     assert code == 0
     assert {directory.name: reason for directory, reason in errors.items()} == {
-        "killed": "Its worker process ended with SIGKILL (if memory ran out, reduce "
-        "--jobs).",
+        "killed": "Its worker process ended with SIGKILL. If memory ran out, reduce "
+        "--jobs; else resume the run alone to see its output: fedbilevel resume "
+        f"{tmp_path / 'killed'}",
         "refused": "no data\nput them there",
     }
     assert [one.directory.name for one in jobs if one.has_result] == [
@@ -105,6 +111,19 @@ def test_an_error_of_one_run_is_not_that_of_the_others(tmp_path, capsys):
     assert f"{tmp_path}/fine-1: device 1 is excluded" in output
     assert "outcome" not in output
     assert read_run_experiment(tmp_path / "fine-1") == jobs[0].experiment
+
+
+def test_a_run_that_ended_without_a_message_names_a_command_that_shows_more(tmp_path):
+    jobs = [job(tmp_path, name) for name in ("ended", "silent")]
+    ended, silent = (item.directory for item in jobs)
+    code, errors = run_batch(jobs, 2, quiet=True)
+    assert code == 0
+    assert errors == {
+        ended: "Its worker process ended with exit code 7. Resume the run alone to see "
+        f"its output: fedbilevel resume {ended}",
+        silent: f"{silent} has neither a result nor an error message. Resume the run "
+        f"alone to see its output: fedbilevel resume {silent}",
+    }
 
 
 def test_workers_begin_with_different_files(tmp_path):

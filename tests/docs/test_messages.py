@@ -21,9 +21,9 @@ INTERNAL = {
 }
 IMPERATIVES = (
     r"add|allow|ask|call|change|check|choose|compare|compute|connect|convert|copy|correct|"
-    r"create|delete|divide|end|enrol|fill|fix|free|give|increase|install|keep|"
+    r"create|define|delete|divide|end|enrol|extend|fill|fix|free|give|increase|install|keep|"
     r"leave|let|list|load|look|lower|make|measure|move|name|number|omit|open|pass|plan|"
-    r"provide|put|raise|read|reduce|regularise|remove|rename|repeat|replace|"
+    r"provide|put|raise|read|reduce|regularise|remove|rename|renumber|repeat|replace|"
     r"restart|restore|resume|return|round|run|save|scale|see|select|set|shard|share|"
     r"shorten|sort|split|start|state|stop|sweep|tune|update|upgrade|use|wait|wrap|"
     r"write"

@@ -88,7 +88,7 @@ def test_the_command_line_names_another_or_none(tmp_path):
             '"adm"',
             "line 2: server_optimiser.name: optax has no optimiser 'adm'; ",
         ),
-        ("b2", "b3", "adam of optax has no argument b3; there are b1, b2"),
+        ("b2", "b3", "adam of optax has no argument b3; choose one of b1, b2"),
         ("learning_rate = 0.01, ", "", "adam of optax needs the argument learning_rat"),
         ("0.99", '"a"', 'server_optimiser.b2: give a number, not "a"'),
         ("0.99", "nan", "give a finite number, not nan"),

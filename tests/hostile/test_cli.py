@@ -13,7 +13,7 @@ FILES = {
     "no text": ("\x00\x01", "is not valid TOML"),
     "nested": ("a=" + "[" * 3000 + "]" * 3000, "is nested too deeply"),
     "twice": ("rounds = 1\nrounds = 2", "Cannot overwrite a value"),
-    "an unknown key": (f"{AUTO}foo = 1", "unknown key foo; there are"),
+    "an unknown key": (f"{AUTO}foo = 1", "unknown key foo; choose one of"),
     "a slip": (f"{AUTO}roundz = 3", "did you mean rounds?"),
     "after many spaces": (
         "rounds =" + " " * 20_000 + '1\nalgorithm = "auto"\nfoo = 1',
@@ -66,7 +66,7 @@ FILES = {
     ),
     "an unknown problem": (
         f'{AUTO}[problem]\nname = "x"',
-        "unknown name 'x'; there are",
+        "unknown name 'x'; choose one of",
     ),
     "no file": (
         f'{AUTO}[problem]\nname = "CustomProblem"',
@@ -84,7 +84,7 @@ FILES = {
         f'{AUTO}[problem]\nname = "Representation"\nunits = []',
         "give at least one layer",
     ),
-    "unknown data": (f'{AUTO}[data]\nname = "x"', "unknown name 'x'; there are"),
+    "unknown data": (f'{AUTO}[data]\nname = "x"', "unknown name 'x'; choose one of"),
     "more examples than there are": (
         f"{AUTO}[data]\ntrain_size = 100000000",
         "has 1437 examples; reduce",
@@ -140,7 +140,7 @@ ARGUMENTS = {
     ),
     "an unknown kind": (
         ("run", "a.toml", "algorithm:Nope"),
-        "selects an unknown type; there are Auto",
+        "selects an unknown type; choose one of Auto",
     ),
     "no run": (("resume", "nope"), "is not a run directory"),
     "a file for a run": (("plot", "a.toml"), "is a file, not a run directory"),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from fedbilevel.commands.batch_progress import batch_progress
@@ -14,8 +15,6 @@ from fedbilevel.commands.run_monitor import follow
 from fedbilevel.commands.worker_pool import WorkerPool
 from fedbilevel.experiments.schema import Sharded
 from fedbilevel.memory import memory_limit
-
-UNKNOWN = "The run ended without a message."
 
 
 class Ending(NamedTuple):
@@ -80,7 +79,14 @@ def run_batch(jobs: Sequence[Job], processes: int, quiet: bool) -> Ending:
         )
         return Ending(code, {})
     return Ending(
-        0, {directory: errors.get(directory, UNKNOWN) for directory in missing}
+        0, {path: errors.get(path) or _without_message(path) for path in missing}
+    )
+
+
+def _without_message(directory: Path) -> str:
+    return (
+        f"{directory} has neither a result nor an error message. Resume the run alone "
+        f"to see its output: fedbilevel resume {quote(str(directory))}"
     )
 
 

@@ -34,6 +34,10 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(f"{option} is {number}. Give at least 1.")
     runs_or_jobs: list[Path | Job] = []
     for path in options.runs:
+        if not path.exists():
+            raise ValueError(
+                f"{path} does not exist; give a run directory or an experiment file."
+            )
         runs_or_jobs += [path] if path.is_dir() else jobs_of(path, options.seeds)
     jobs = [job for job in runs_or_jobs if not isinstance(job, Path)]
     missing = missing_of(jobs, options.force)

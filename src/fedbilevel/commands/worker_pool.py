@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shlex import quote
 
 from fedbilevel.commands.batch_progress import BatchProgress
 from fedbilevel.commands.job import Job
@@ -85,7 +86,7 @@ class WorkerPool:
         if job is not None and line is not None:
             self._process_line(worker, job, line)
         elif job is not None:
-            message = f"Its worker process ended with {_cause(worker.exit_code)}."
+            message = _death(worker.exit_code, job.directory)
             self.errors.setdefault(job.directory, message)
             self._end(worker, job)
 
@@ -150,9 +151,17 @@ def _parse(line: str) -> Record | str | None:
         return None
 
 
-def _cause(exit_code: int | None) -> str:
-    if exit_code is None or exit_code >= 0:
-        return f"exit code {exit_code}"
-    name = signal.Signals(-exit_code).name
-    hint = " (if memory ran out, reduce --jobs)" if name == "SIGKILL" else ""
-    return f"{name}{hint}"
+def _death(exit_code: int | None, directory: Path) -> str:
+    """Return the message of a run whose worker process ended before it."""
+    cause = f"exit code {exit_code}"
+    if exit_code is not None and exit_code < 0:
+        cause = signal.Signals(-exit_code).name
+    cure = (
+        "If memory ran out, reduce --jobs; else resume"
+        if cause == "SIGKILL"
+        else "Resume"
+    )
+    return (
+        f"Its worker process ended with {cause}. {cure} the run alone to see its "
+        f"output: fedbilevel resume {quote(str(directory))}"
+    )

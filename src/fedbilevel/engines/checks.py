@@ -1,6 +1,7 @@
 """Checks of the arguments of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import signature
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,7 @@ def check_problem(
             raise ValueError(
                 f"{name}(x, y, batch) failed on a batch {tree.forms(batch)} with x "
                 f"{tree.forms(x)} and y {tree.forms(y)}{place_in(error, loss)}: "
-                f"{_describe(error, arguments)}"
+                f"{_describe(error, loss, arguments)}"
             ) from error
         if value is None:
             raise ValueError(f"{name} returned None. Return the mean over the batch.")
@@ -90,13 +91,27 @@ def check_problem(
             )
 
 
-def _describe(error: Exception, arguments: Mapping[str, PyTree]) -> str:
+def _takes_three(loss: Callable[..., object]) -> bool:
+    try:
+        signature(loss).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # A function in C may have no signature.
+        return True
+    return True
+
+
+def _describe(
+    error: Exception, loss: Callable[..., object], arguments: Mapping[str, PyTree]
+) -> str:
     """Return the first line of a loss's exception, and a remedy."""
     kind = type(error).__name__
     reason = first_line(error).rstrip(". ")
     traced = "Tracer" in kind or "Concretization" in kind
     if traced:
         remedy = "Write the loss with jax.numpy, without NumPy, float() and if"
+    elif not _takes_three(loss):
+        remedy = "Define the loss with three arguments: x, y, batch"
     elif isinstance(error, TypeError | ValueError):
         remedy = "Let the loss accept arrays of these shapes"
     elif isinstance(error, KeyError):

@@ -80,7 +80,7 @@ def require_finite(devices: InMemoryDevices) -> None:
         Traceback (most recent call last):
         ...
         ValueError: Device 0: row 1 of its lower examples has a number that is not
-        finite; replace the number, or remove the example.
+        finite (nan); replace the number, or remove the example.
     """
     for level, arrays, sizes in (
         ("upper", devices.pooled.upper, devices.upper_sizes),
@@ -91,10 +91,12 @@ def require_finite(devices: InMemoryDevices) -> None:
             if not np.issubdtype(leaf.dtype, np.floating) or np.isfinite(rows).all():
                 continue
             row = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            value = rows[row][~np.isfinite(rows[row])][0]
             ends = np.cumsum(sizes)
             device = int(np.searchsorted(ends, row, side="right"))
             local_row = row - int(ends[device] - sizes[device])
             raise ValueError(
                 f"Device {device}: row {local_row} of its {level} examples has a "
-                "number that is not finite; replace the number, or remove the example."
+                f"number that is not finite ({value}); replace the number, or remove "
+                "the example."
             )

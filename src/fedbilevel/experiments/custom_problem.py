@@ -128,7 +128,10 @@ def _describe(error: BaseException, file: Path) -> str:
         return f"{file}{line} exits the program; return or raise an error instead."
     message, name = _message(error).rstrip("."), type(error).__name__
     text = f"{name}: {message}" if message else name
-    return f"{file}{line}: {text}. For the traceback, set FEDBILEVEL_DEBUG=1."
+    cure = "Correct the file"
+    if isinstance(error, ModuleNotFoundError):
+        cure = "Install the module, or correct its name"
+    return f"{file}{line}: {text}. {cure}; for the traceback, set FEDBILEVEL_DEBUG=1."
 
 
 def _message(error: BaseException) -> str:

@@ -26,6 +26,46 @@ class NotRunningError(RuntimeError):
     """The server does not run the job: it has not begun, has ended, or is lost."""
 
 
+class NoAnswerError(ConnectionError):
+    """The server did not answer a request.
+
+    Args:
+        kit: directory of the administrator's startup kit.
+        cause: error of the request.
+
+    Attributes:
+        reason: cause and place, for a message that has its own cure.
+
+    Example:
+        >>> raise NoAnswerError(Path("kits/admin"), OSError("connection refused"))
+        Traceback (most recent call last):
+        ...
+        fedbilevel.flare.administrator.NoAnswerError: The server of kits/admin did not
+        answer: connection refused. Start the server, or correct its address in
+        kits/admin/startup/fed_admin.json.
+    """
+
+    def __init__(self, kit: Path, cause: Exception) -> None:
+        text = str(cause).strip(". ") or type(cause).__name__
+        self.reason = f"the server of {kit} did not answer: {text}"
+        super().__init__(
+            f"{self.reason[0].upper()}{self.reason[1:]}. Start the server, or correct "
+            f"its address in {kit / 'startup' / 'fed_admin.json'}."
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """Return cause and place of a request without an answer, without the cure.
+
+    Example:
+        >>> reason_of(NoAnswerError(Path("admin"), OSError("connection refused")))
+        'the server of admin did not answer: connection refused'
+        >>> reason_of(ConnectionError("connection reset"))
+        'connection reset'
+    """
+    return error.reason if isinstance(error, NoAnswerError) else str(error)
+
+
 def open_session(kit: Path) -> Any:
     """Return nvflare's `Session` of an administrator.
 
@@ -45,7 +85,7 @@ def open_session(kit: Path) -> Any:
     """
     from nvflare.fuel.flare_api.flare_api import Session
 
-    session = Session(_username(kit), str(kit), secure_mode=True)
+    session = Session(username(kit), str(kit), secure_mode=True)
     try:
         # The session prints its progress.
         with redirect_stdout(io.StringIO()):
@@ -57,7 +97,20 @@ def open_session(kit: Path) -> Any:
     return session
 
 
-def _username(kit: Path) -> str:
+def username(kit: Path) -> str:
+    """Return the administrator's name in a startup kit.
+
+    Raises:
+        ValueError: if the directory is not such a kit.
+
+    Example:
+        >>> username(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        ValueError: nowhere is not a startup kit of an administrator:
+        startup/fed_admin.json is missing. Give the directory that nvflare provision
+        created for an administrator.
+    """
     file = kit / "startup" / "fed_admin.json"
     if not file.is_file():
         raise ValueError(
@@ -87,7 +140,7 @@ class Administrator:
     """
 
     def __init__(self, kit: Path) -> None:
-        _username(kit)
+        username(kit)
         self._kit = kit
         self._session: Any = None
         self._login: float | None = None
@@ -207,12 +260,13 @@ class Administrator:
             refused = isinstance(error, AuthenticationError) and not self._may_return()
             if refused or isinstance(error, AuthorizationError | InvalidJobDefinition):
                 # A retry would be refused as well.
-                message = f"The server of {self._kit} refused the request: {error}"
-                raise PermissionError(message) from error
+                raise PermissionError(
+                    f"The server of {self._kit} refused the request: "
+                    f"{str(error).rstrip('. ')}. Use the kit of an administrator of "
+                    "this federation whose role permits the request."
+                ) from error
             self.close()
-            raise ConnectionError(
-                f"the server of {self._kit} did not answer: {error}"
-            ) from error
+            raise NoAnswerError(self._kit, error) from error
 
     def _may_return(self) -> bool:
         """Return whether the last login was in the last 600 seconds."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedbilevel.deployment.connection import Connection
 from fedbilevel.deployment.deadlines import ENDING, Deadlines, Progress, Stage
-from fedbilevel.flare.administrator import Administrator, NotRunningError
+from fedbilevel.flare.administrator import Administrator, NotRunningError, reason_of
 from fedbilevel.flare.collab_server import TOPIC
 
 CHECK_SECONDS = 5.0
@@ -149,7 +149,7 @@ class JobMonitor:
             self.reason = str(error)
         # The job may be running although its server does not answer.
         self._heard = None
-        self._notice = self._connection.note_miss(str(error)) or self._notice
+        self._notice = self._connection.note_miss(reason_of(error)) or self._notice
 
     def _is_late(self) -> bool:
         """Return whether the job should have stopped by now."""

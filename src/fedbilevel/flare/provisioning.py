@@ -169,5 +169,7 @@ def _provision(project: dict[str, Any], directory: Path) -> None:
     if context.get(CtxKey.BUILD_ERROR):
         reasons = "; ".join(context.get(CtxKey.ERRORS, []))
         raise RuntimeError(
-            f"nvflare could not create startup kits in {directory}: {reasons}"
+            f"NVIDIA FLARE could not create startup kits in {directory}: "
+            f"{reasons.rstrip('.')}. Correct this, delete {directory / PROJECT}, and "
+            "repeat the command."
         )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedbilevel.flare.administrator import open_session
+from fedbilevel.flare.administrator import open_session, username
 from fedbilevel.flare.message_limits import DEFAULT
 from fedbilevel.flare.processes import pids, start, stop
 from fedbilevel.flare.provisioning import Kits, is_free, port, provision_kits
@@ -75,6 +75,7 @@ def session(kits: Kits) -> Iterator[Any]:
         The session, which can submit jobs; closed at the end of the block.
 
     Raises:
+        ValueError: If `kits.admin` is not a startup kit of an administrator.
         ConnectionError: If the server does not answer.
 
     Example:
@@ -82,15 +83,18 @@ def session(kits: Kits) -> Iterator[Any]:
         >>> with session(kits) as administrator:
         ...     administrator.list_jobs()
         Traceback (most recent call last):
-        ConnectionError: No server answers to kit no: no is not a startup kit of an
-        administrator: startup/fed_admin.json is missing. Give the directory that
-        nvflare provision created for an administrator.
+        ValueError: no is not a startup kit of an administrator:
+        startup/fed_admin.json is missing. Give the directory that nvflare provision
+        created for an administrator.
     """
+    username(kits.admin)
     try:
         opened = open_session(kits.admin)
     except Exception as error:
         raise ConnectionError(
-            f"No server answers to kit {kits.admin}: {error}"
+            f"No server answers to kit {kits.admin}: "
+            f"{str(error).strip('. ') or type(error).__name__}. Start the processes "
+            f"with rehearsal(), or see console.txt in {kits.server}."
         ) from error
     try:
         yield opened
@@ -108,14 +112,15 @@ def connected_sites(kits: Kits) -> set[str]:
         The names, as the server reports them.
 
     Raises:
+        ValueError: If `kits.admin` is not a startup kit of an administrator.
         ConnectionError: If the server does not answer.
 
     Example:
         >>> connected_sites(Kits(Path("server"), {}, Path("no"), Path("no")))
         Traceback (most recent call last):
-        ConnectionError: No server answers to kit no: no is not a startup kit of an
-        administrator: startup/fed_admin.json is missing. Give the directory that
-        nvflare provision created for an administrator.
+        ValueError: no is not a startup kit of an administrator:
+        startup/fed_admin.json is missing. Give the directory that nvflare provision
+        created for an administrator.
     """
     with session(kits) as administrator:
         return _names(administrator)

@@ -17,7 +17,7 @@ from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.run_directory.layout import SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
-from fedbilevel.flare.administrator import Administrator
+from fedbilevel.flare.administrator import Administrator, reason_of
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
@@ -201,7 +201,7 @@ class Supervision:
                 for name in (SOLUTION, FAILURE):
                     (self._directory / name).unlink(missing_ok=True)
             except ConnectionError as error:
-                yield JobEvent(message=self._connection.note_miss(str(error)))
+                yield JobEvent(message=self._connection.note_miss(reason_of(error)))
                 time.sleep(POLL)
             else:
                 self._connection.note_answer()

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
+from fedbilevel.plurals import count_noun
+
 
 def long_tail(
     labels: Int[np.ndarray, "examples"],
@@ -40,7 +42,7 @@ def long_tail(
             "least 1 and at least 2 classes."
         )
     counts = np.bincount(labels, minlength=classes)
-    _require_every_class(counts)
+    _require_every_class(counts, f"among {len(labels)} labels")
     shares = float(ratio) ** (-np.arange(classes) / (classes - 1))
     targets = np.min(counts / shares) * shares
     # Without rounding, floor would lower a whole count by an error in its last bit.
@@ -79,13 +81,13 @@ def class_weights(
     shares = [np.bincount(part, minlength=classes) / len(part) for part in parts]
     factors = np.ones(len(parts)) if weights is None else np.asarray(weights, float)
     mean = np.average(shares, axis=0, weights=factors)
-    _require_every_class(mean)
+    _require_every_class(mean, f"on {count_noun(len(parts), 'device')}")
     return tuple((1 / (classes * mean)).tolist())
 
 
-def _require_every_class(counts: np.ndarray) -> None:
+def _require_every_class(counts: np.ndarray, where: str) -> None:
     for label in np.flatnonzero(counts == 0)[:1]:
         raise ValueError(
-            f"No example has the label {label}. Add examples of that class, or remove "
-            "the class and renumber the others."
+            f"No example has the label {label} {where}. Add examples of that class, "
+            "or remove the class and renumber the others."
         )

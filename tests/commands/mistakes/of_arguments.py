@@ -1,0 +1,130 @@
+"""Mistakes in subcommands, options and their values."""
+
+from tests.commands.mistakes.mistake import Mistake, typed
+
+MISTAKES = (
+    Mistake(
+        "an unknown command",
+        "rum a.toml",
+        {},
+        "is 'rum'",
+        "COMMAND",
+        "Did you mean run? See fedbilevel --help.",
+    ),
+    Mistake(
+        "no command",
+        "",
+        {},
+        "is missing",
+        "COMMAND",
+        "Give one of run, resume, federate, compare, tune, plan, diagnose, plot, new, "
+        "doctor, completion.",
+    ),
+    typed(
+        "an unknown option",
+        "run a.toml --round 3",
+        "is not an option",
+        "--round",
+        "Did you mean --rounds? See fedbilevel run a.toml --help.",
+    ),
+    typed(
+        "an option as text",
+        "run a.toml --rounds many",
+        "is 'many'",
+        "--rounds",
+        "Give a whole number.",
+    ),
+    typed(
+        "a type as an option",
+        "run a.toml --algorithm.name FedBiO",
+        "is not an option",
+        "--algorithm.name",
+        "select the type by a subcommand, such as algorithm:sim-fbo.",
+    ),
+    typed(
+        "an unknown type",
+        "run a.toml algorithm:FedBO",
+        "selects an unknown type",
+        "algorithm:FedBO",
+        "did you mean FedBiO?",
+    ),
+    typed(
+        "no such run",
+        "resume nowhere",
+        "is not a run directory: it has no file experiment.toml",
+        "resume: nowhere",
+        "give the directory that fedbilevel run printed.",
+    ),
+    typed(
+        "nothing to plot",
+        "plot nowhere",
+        "is not a run directory: it has no file experiment.toml",
+        "plot: nowhere",
+        "give the directory that fedbilevel run printed.",
+    ),
+    typed(
+        "nothing to compare",
+        "compare nowhere",
+        "does not exist",
+        "compare: nowhere",
+        "give a run directory or an experiment file.",
+    ),
+    typed(
+        "nothing to plan from",
+        "plan nowhere",
+        "is not a run directory: it has no file experiment.toml",
+        "plan: nowhere",
+        "give the directory that fedbilevel run printed.",
+    ),
+    typed(
+        "nothing to diagnose",
+        "diagnose nowhere.toml",
+        "cannot be read: No such file or directory",
+        "nowhere.toml",
+        "give the path of an experiment file",
+    ),
+    typed(
+        "a name that is none",
+        "new my-problem",
+        "'my-problem' cannot be imported by Python",
+        "NAME",
+        "Use letters, digits and underscores",
+    ),
+    typed(
+        "a name that is a keyword",
+        "new class",
+        "'class' is a keyword of Python",
+        "NAME",
+        "Choose another name, such as class_problem.",
+    ),
+    typed(
+        "a name that is taken",
+        "new numpy",
+        "'numpy' is the name of an installed Python module",
+        "NAME",
+        "Choose another name.",
+    ),
+    typed(
+        "no such ready problem",
+        "new first --ready clean",
+        "'clean' is not a ready-made problem",
+        "--ready",
+        "did you mean cleaning?",
+    ),
+    Mistake(
+        "a file that is there",
+        "new first",
+        {"first.py": ""},
+        "already exists",
+        "first.py",
+        "Choose another NAME, or give --directory.",
+    ),
+    typed(
+        "a file to resume",
+        "resume a.toml",
+        "is a file, not a run directory",
+        "a.toml",
+        "give the directory that fedbilevel run printed, or run the file with: "
+        "fedbilevel run a.toml.",
+    ),
+)
