@@ -46,10 +46,12 @@ from .mathematics.problem import BilevelProblem
 from .mathematics.schedules import CubeRootDecay, Schedule
 from .metrics.suggestion import Suggestion, suggest
 from .transforms.clip import AdaptiveClip, Clip, ClipEach
+from .transforms.compressor import Chain, Compressor
 from .transforms.feedback import Feedback
 from .transforms.noise import DeviceNoise, GaussianNoise
-from .transforms.protocol import Transform
 from .transforms.quantise import Quantise
+from .transforms.robust_means import CentredClipping, GeometricMedian, TrimmedMean
+from .transforms.sparsify import RandomK, TopK
 from .transforms.transformed import with_transforms
 from .tuning.space import Setting, Space, search_space
 from .tuning.study import Trial
@@ -62,10 +64,13 @@ __all__ = [
     "AdaptiveClip",
     "AutoFedBiO",
     "BilevelProblem",
+    "CentredClipping",
+    "Chain",
     "CheckpointError",
     "Checkpoints",
     "Clip",
     "ClipEach",
+    "Compressor",
     "ConjugateGradient",
     "Costs",
     "CubeRootDecay",
@@ -81,6 +86,7 @@ __all__ = [
     "Feedback",
     "FullParticipation",
     "GaussianNoise",
+    "GeometricMedian",
     "Hypergradient",
     "InMemoryDevices",
     "LFedNest",
@@ -96,6 +102,7 @@ __all__ = [
     "Participation",
     "Phase",
     "Quantise",
+    "RandomK",
     "Round",
     "Samples",
     "Schedule",
@@ -107,8 +114,9 @@ __all__ = [
     "Space",
     "Suggestion",
     "Sweep",
-    "Transform",
+    "TopK",
     "Trial",
+    "TrimmedMean",
     "TuningProgress",
     "TuningResult",
     "UniformSample",

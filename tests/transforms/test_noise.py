@@ -221,9 +221,7 @@ def test_an_adaptive_bound_follows_the_quantile():
     held = [noisy.LocalExamples(np.full(1, size), np.full(1, size)) for size in lengths]
     clip = AdaptiveClip(quantile=0.5, first_norm=0.01, rate=0.3)
     algorithm = with_transforms(FedBiO(1.0, adjoint_rate=1e-9), clip)
-    *_, last = run(
-        problem, algorithm, noisy.InMemoryDevices(held), 0.0, 0.0, rounds=60
-    )
+    *_, last = run(problem, algorithm, noisy.InMemoryDevices(held), 0.0, 0.0, rounds=60)
     x_bound, y_bound, _ = np.asarray(last.server.bounds["local steps"])
     assert 2.0 <= x_bound <= 4.0 * 1.2
     assert 2.0 <= y_bound <= 4.0 * 1.2

@@ -86,7 +86,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         >>> bool(abs(points.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
-    _, job, _, enrolled = prepare(spec)
+    _, job, _, enrolled, _ = prepare(spec)
     start = canonical((spec.x, spec.y))
     cohort = spec.devices.cohort(np.arange(spec.devices.device_count))
     limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), spec.limits)
@@ -141,7 +141,7 @@ def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
         >>> run < 4096
         True
     """
-    _, job, state, _ = prepare(spec)
+    _, job, state, _, _ = prepare(spec)
     phases = *job.opening, *job.phases
     working = max(job.costs[phase].working_bytes for phase in phases)
     private = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))

@@ -118,7 +118,7 @@ def sweep(
         participation,
         weights,
     )
-    _, job, _, enrolled = prepare(spec)
+    _, job, _, enrolled, _ = prepare(spec)
     settings = stack(algorithms)
     shares = np.stack(
         [shares_of(participation, seed, rounds, enrolled) for seed in seeds]

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from fedbilevel.transforms.compressor import Chain
+from fedbilevel.transforms.compressor import Chain, Compressor
 from fedbilevel.transforms.feedback import Feedback
 from fedbilevel.transforms.noise import DeviceNoise, GaussianNoise
 from fedbilevel.transforms.protocol import (
     AnyTransform,
     ClipRule,
     RobustMean,
-    Transform,
 )
 
 ORDER = "a clip, DeviceNoise, codes such as Quantise, a robust mean or GaussianNoise"
@@ -117,8 +116,8 @@ def _chain(codes: tuple[Any, ...]) -> Any:
     if len(codes) > 1 and any(isinstance(code, Feedback) for code in codes):
         names = ", ".join(_name(code) for code in codes)
         raise ValueError(
-            f"with_transforms: the codes are {names}, but Feedback must have all codes "
-            "of an update, whose error it stores. Pass Feedback(TopK(0.1), Quantise())."
+            f"with_transforms: the codes are {names}, but Feedback stores the error "
+            "of all codes. Pass them to it: Feedback(Chain(TopK(0.1), Quantise()))."
         )
     return reduce(Chain, codes)
 
@@ -135,7 +134,7 @@ def _field(transform: AnyTransform) -> str:
         )
     if isinstance(transform, ClipRule):
         return "clip"
-    if isinstance(transform, Transform | Feedback):
+    if isinstance(transform, Compressor | Feedback):
         return "code"
     if isinstance(transform, RobustMean):
         return "mean"

@@ -4,29 +4,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Float, PyTree
 
-from fedbilevel.data.examples import RandomKey
-
 Bounds: TypeAlias = Float[Array, "parts"]
 """The largest norm of each part of an update."""
-
-
-@runtime_checkable
-class Transform(Protocol):
-    """A code of an update: a device encodes, the server decodes before the mean.
-
-    Both are pure functions of trees.
-    """
-
-    def encode(self, update: PyTree, key: RandomKey) -> PyTree:
-        """Return the code that the device sends for an update."""
-
-    def decode(self, code: PyTree, like: PyTree) -> PyTree:
-        """Return the update that the server reads from a code.
-
-        Args:
-            code: output of `encode`.
-            like: arrays with the shapes and dtypes of the update.
-        """
 
 
 @runtime_checkable
@@ -73,4 +52,4 @@ class RobustMean(Protocol):
 
 
 AnyTransform: TypeAlias = Any
-"""A `Transform`, `ClipRule`, `RobustMean` or noise."""
+"""A `ClipRule`, `Compressor`, `Feedback`, `RobustMean` or noise."""

@@ -155,7 +155,8 @@ class Quantise:
         shifts = range(0, 8, self.bits)
         parts = [packed >> jnp.uint8(shift) & mask for shift in shifts]
         shifted: Array = jnp.concatenate(parts)[:size].astype(jnp.int8)
-        return shifted - jnp.int8(self.largest_level)
+        levels: Array = shifted - jnp.int8(self.largest_level)
+        return levels
 
 
 def _rows(flat: Array, block: int) -> Array:

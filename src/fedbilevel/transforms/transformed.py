@@ -252,10 +252,9 @@ class _Wrapper:
             )
 
     def _bounds(self, downlink: Downlink, idle: tuple[PyTree, ...]) -> Bounds:
-        _, bounds = self._split_downlink(downlink)
-        if bounds is None:
-            first: Bounds = self._plan.clip.first_bounds(len(idle))
-            return first
+        _, shared = self._split_downlink(downlink)
+        fixed = shared is None
+        bounds: Bounds = self._plan.clip.first_bounds(len(idle)) if fixed else shared
         return bounds
 
     def _encode(
