@@ -1,0 +1,111 @@
+"""Noise for a budget, and the number of releases that a budget allows."""
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from fedbilevel.mathematics.settings import LARGEST, SettingError
+from fedbilevel.privacy.accountant import Releases, account, count
+from fedbilevel.privacy.budget import Budget
+from fedbilevel.privacy.releases import Everyone, GaussianRelease, Sampling
+
+PRECISION = 1e-4
+"""Relative precision of a noise multiplier."""
+LEAST_NOISE = 1e-3
+"""Smallest noise multiplier that is returned."""
+
+
+def noise_for(
+    epsilon: float, delta: float, rounds: int, sampling: Sampling = Everyone()
+) -> float:
+    """Return the smallest noise multiplier whose ε never exceeds a target.
+
+    Args:
+        epsilon: target ε of all releases together.
+        delta: δ.
+        rounds: number of releases.
+        sampling: selection of the devices or examples of each release.
+
+    Raises:
+        SettingError: if ε, δ or the number of rounds is invalid.
+
+    Example:
+        >>> noise = noise_for(epsilon=2.0, delta=1e-5, rounds=100)
+        >>> round(noise, 2)
+        19.94
+        >>> from fedbilevel.privacy import spent
+        >>> spent({GaussianRelease(noise): 100}, delta=1e-5) <= 2.0
+        True
+    """
+    budget = Budget(epsilon, delta)
+    _check_rounds(rounds)
+
+    def excess(log_noise: float) -> float:
+        releases = {GaussianRelease(math.exp(log_noise), sampling): rounds}
+        return account(releases, budget.delta).epsilon - budget.epsilon
+
+    low, high = math.log(LEAST_NOISE), 0.0
+    if excess(low) <= 0:
+        return LEAST_NOISE
+    while excess(high) > 0:
+        low, high = high, high + 1.0
+    root = float(brentq(excess, low, high, xtol=PRECISION, rtol=PRECISION / 10))
+    # The root may be on the wrong side by its precision.
+    while excess(root) > 0:
+        root += PRECISION
+    return math.exp(root)
+
+
+def count_within(
+    budget: Budget, release: GaussianRelease, earlier: Releases = ()
+) -> int:
+    """Return the largest number of equal releases within a budget.
+
+    A run stops before the release after these, so ε needs no computation in each round.
+
+    Args:
+        budget: limit of all releases together.
+        release: the release to repeat.
+        earlier: releases that are already spent.
+
+    Example:
+        >>> budget = Budget(epsilon=2.0, delta=1e-5)
+        >>> count_within(budget, GaussianRelease(20.0))
+        100
+        >>> count_within(budget, GaussianRelease(20.0), {GaussianRelease(20.0): 30})
+        70
+    """
+    before = dict(count(earlier))
+
+    def within(number: int) -> bool:
+        total = before.get(release, 0) + number
+        return _within(budget, {**before, release: total})
+
+    if release.noise_multiplier == 0 or not within(1):
+        return 0
+    return _largest(within)
+
+
+def _largest(within: Callable[[int], bool]) -> int:
+    """Return the largest number that is allowed; 1 is."""
+    low, high = 1, 2
+    while high < LARGEST and within(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def _within(budget: Budget, releases: Releases) -> bool:
+    return account(releases, budget.delta).epsilon <= budget.epsilon
+
+
+def _check_rounds(rounds: int) -> None:
+    if not isinstance(rounds, int) or rounds < 1:
+        raise SettingError(
+            "rounds",
+            f"give a whole number, at least 1, not {rounds!r}.",
+            f"noise_for: rounds is {rounds!r}, expected a whole number, at least 1.",
+        )
