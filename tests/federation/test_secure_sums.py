@@ -93,7 +93,7 @@ def test_too_few_sites_end_the_exchange_with_a_reason(step):
 
 
 def test_schedules_of_dropouts_end_in_the_right_sum_or_a_refusal():
-    ends = [check_schedule(seed, largest=6) for seed in range(8)]
+    ends = [check_schedule(seed, largest=6) for seed in range(6)]
     assert True in ends
     assert False in ends
 

@@ -287,7 +287,7 @@ class SecureServer:
         expected = masks.WORD.itemsize * self._size
         entries = unseal(reply, PacketType.MASKED, self._context, vector=expected)
         vector = entries.get("vector", field(b""))
-        if vector.nbytes != expected:
+        if len(entries) != 1 or vector.nbytes != expected:
             raise RefusedError(
                 f"the masked vector has {vector.nbytes} bytes, expected {expected}; "
                 "check that all sites run the same experiment"

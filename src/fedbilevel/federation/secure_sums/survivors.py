@@ -70,6 +70,11 @@ def read_survivors(
         RefusedError: if the site should not sign this list.
     """
     listed = unseal(message, PacketType.SURVIVORS, context)
+    if any(entry.size for entry in listed.values()):
+        raise RefusedError(
+            "the list of survivors has more than names; check that all use the same "
+            "version of fedbilevel"
+        )
     strangers = [each for each in listed if each not in sharers]
     if strangers:
         raise RefusedError(
@@ -121,7 +126,7 @@ def read_confirmation(
     """
     entries = unseal(message, PacketType.CONFIRMATION, context)
     signature = entries.get("signature", field(b"")).tobytes()
-    if not is_signed(certificate, signed_text, signature):
+    if len(entries) != 1 or not is_signed(certificate, signed_text, signature):
         raise RefusedError(
             "the signature is not that of this list of survivors; start a new exchange"
         )
