@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from fedbilevel.federation.secure_sums.identity import Identity, PrivateKey
@@ -34,7 +34,11 @@ class Authority:
         self.root = self.certificate(name, self._key)
 
     def certificate(
-        self, name: str, key: PrivateKey, begin: int = -1, end: int = 1
+        self,
+        name: str,
+        key: PrivateKey | ed448.Ed448PrivateKey,
+        begin: int = -1,
+        end: int = 1,
     ) -> x509.Certificate:
         """Return a certificate that is valid from and to these days from now."""
         now = datetime.now(UTC)

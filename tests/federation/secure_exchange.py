@@ -90,14 +90,14 @@ class Exchange:
         }
 
     def collect(self, step: str) -> Any:
-        collect = {
+        collect: dict[str, Callable[..., Any]] = {
             "advertise": self.server.collect_keys,
             "share": self.server.collect_shares,
             "mask": self.server.collect_masked,
             "confirm": self.server.collect_confirmations,
             "unmask": self.server.collect_revealed,
         }
-        result = collect[step](self.replies)
+        result: Any = collect[step](self.replies)
         if step != "unmask":
             self.requests = result
         return result

@@ -92,8 +92,8 @@ def fuzz(seed: int, inputs: int) -> Counter[str]:
         if is_accepted_by_site(sites[step], step, message):
             # A message that is still valid has entries of fewer sites, but no others.
             kind = TYPES[step]
-            valid = unsealed(sites[step].requests[SITE], kind).items()
-            assert unsealed(message, kind).items() <= valid
+            whole = unsealed(sites[step].requests[SITE], kind)
+            assert unsealed(message, kind).items() <= whole.items()
             ends["site accepted"] += 1
             sites[step] = fresh(step)
         else:

@@ -70,8 +70,13 @@ def test_a_second_vector_is_refused(before):
     vector = exchange.vectors[FIRST]
     reply = site.mask(message, vector)
     assert site.mask(message, vector.copy()) == reply
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="already answered another mask request"):
+            site.mask(message, vector + np.uint32(1))
+    # The caller may reuse the memory of its vector.
+    vector[:] = 0
     with pytest.raises(RefusedError, match="already answered another mask request"):
-        site.mask(message, vector + np.uint32(1))
+        site.mask(message, vector)
 
 
 @pytest.mark.parametrize("step", ["share", "mask", "confirm", "unmask"])

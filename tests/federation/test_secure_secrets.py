@@ -84,7 +84,8 @@ def test_the_same_keys_give_the_same_upload(monkeypatch):
         draw = random.Random(8)
         monkeypatch.setattr("secrets.token_bytes", draw.randbytes)
         uploads.append(masked_vectors()["site-1"])
-    np.testing.assert_array_equal(*uploads)
+    first, second = uploads
+    np.testing.assert_array_equal(first, second)
 
 
 def test_the_mask_is_the_key_stream_of_rfc_8439():
@@ -147,3 +148,4 @@ def test_secrets_are_dropped_after_the_last_request():
     exchange.finish()
     for site in exchange.sites.values():
         assert (site._keys, site._seed, site._shares) == (None, None, {})
+        assert site._vector is None
