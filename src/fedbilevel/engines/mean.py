@@ -21,6 +21,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.engines.phase_checks import check_next_state
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 RobustMean: TypeAlias = Callable[
@@ -188,7 +189,7 @@ def merge_across(
     return WeightedMean(weight, upload, deviation, info), masks > 0
 
 
-def sum_across(tree: PyTree, axis: str) -> PyTree:
+def sum_across(sums: PyTree, axis: str) -> PyTree:
     """Return the sum of every leaf over all shards: one `psum` for all small leaves.
 
     Example:
@@ -198,7 +199,7 @@ def sum_across(tree: PyTree, axis: str) -> PyTree:
         ... )
         {'a': Array([6., 6.], dtype=float32)}
     """
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(sums)
     # Small leaves are summed together: starting a sum takes as long as sending 100 KB.
     groups: dict[Any, list[int]] = {}
     for index, leaf in enumerate(leaves):
@@ -218,7 +219,7 @@ def conclude(
     server: Server,
     mean: WeightedMean,
     key: RandomKey,
-    largest_share: Float[Array | np.ndarray, ""],
+    largest_share: tree.Scalar,
     normals: PyTree = None,
 ) -> tuple[Server, PyTree]:
     """Return the next server state, in the dtypes of the last, and the dispersion.
@@ -275,7 +276,7 @@ def jit_conclude(
     mean: WeightedMean,
     key: RandomKey,
     moment: Moment,
-    largest_share: Float[Array | np.ndarray, ""],
+    largest_share: tree.Scalar,
     normals: PyTree = None,
     *,
     problem: BilevelProblem,

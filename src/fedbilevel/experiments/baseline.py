@@ -124,4 +124,6 @@ def has_baseline(experiment: Experiment) -> bool:
     """
     rate = getattr(experiment.algorithm, "upper_rate", None)
     moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
-    return experiment.evaluation.baseline and moves
+    # A baseline is a second use of the same data, which the ε of a run does not count.
+    is_private = experiment.transforms.noise is not None
+    return experiment.evaluation.baseline and moves and not is_private

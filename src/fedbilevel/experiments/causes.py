@@ -15,6 +15,7 @@ from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
+from fedbilevel.transforms.transformed import noise_of
 
 logger = logging.getLogger("fedbilevel")
 SECONDS = 60.0
@@ -59,8 +60,8 @@ def better(best: Best, record: Record, step: Any, x: Upper, y: Lower) -> Best:
 def cause_of(spec: RunSpec, best: Best) -> str | None:
     """Return a sentence about the steps that were too large in a run that ended badly.
 
-    None if the cause cannot be searched: the data are at sites, or several processes
-    share the run. If the search reaches its time limit, the sentence reports that.
+    None if the cause cannot be searched: the data are at sites, several processes share
+    the run, or the run is differentially private. If the search reaches its time limit, the sentence reports that.
 
     Args:
         spec: specification of the run, with the number of rounds since the point.
@@ -70,6 +71,9 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
     if not isinstance(engine, Simulation | Sharded | DebugSimulation):
         return None
     if jax.process_count() > 1:
+        return None
+    # A search uses the data, and its sentence would publish what it found.
+    if noise_of(spec.algorithm) is not None:
         return None
     logger.warning(
         "The run ended badly; searching for a step that was too large, for at most "

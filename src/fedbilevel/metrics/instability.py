@@ -33,6 +33,7 @@ from fedbilevel.mathematics.schedules import rate_at
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.trials import FIXED, Trials, with_settings
+from fedbilevel.transforms.transformed import Transformed
 
 CURES = 8
 """The most smaller values of a setting that are tried."""
@@ -145,6 +146,9 @@ def find_instabilities(
         >>> [(step.level.name, step.setting) for step in result]
         [('LOWER', 'lower_rate')]
     """
+    if isinstance(algorithm, Transformed):
+        # Steps are tried without the transforms of uploads.
+        algorithm = algorithm.algorithm
     settings: Any = algorithm
     optimiser = None
     if isinstance(algorithm, WithServerOptimiser):

@@ -166,9 +166,10 @@ class _Wrapper:
         has_reference = inner.reference is not None
         keeps_gauge = inner.gauge is not None and not self._is_private
         return inner._replace(
-            broadcast=self.broadcast,
-            start=self.start,
-            step=self.step,
+            # Unchanged functions show the engine which phases differ.
+            broadcast=self.broadcast if self._is_adaptive else inner.broadcast,
+            start=self.start if self._is_adaptive or self._has_memory else inner.start,
+            step=self.step if self._has_memory else inner.step,
             finish=self.finish,
             server=self.server,
             receive=self.receive,

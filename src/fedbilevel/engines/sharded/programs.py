@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
@@ -38,6 +38,7 @@ from fedbilevel.engines.mean import (
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.engines.sharded.assignment import Group
 from fedbilevel.engines.sharded.layout import AXIS, EVERYWHERE, SPLIT, Layout
+from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -67,7 +68,7 @@ class Work(NamedTuple):
     group: Group
     total: WeightedMean | None
     reach: Reach | None
-    largest_share: Float[Array | np.ndarray, ""]
+    largest_share: tree.Scalar
 
     def local(self) -> "Work":
         """Return the work of one shard, without the axis of shards."""

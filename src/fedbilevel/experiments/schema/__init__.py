@@ -11,6 +11,7 @@ from fedbilevel.experiments.schema.outputs import (
     Tracking,
 )
 from fedbilevel.experiments.schema.problems import CustomProblem, ProblemChoice
+from fedbilevel.experiments.schema.transforms import TransformSettings
 
 __all__ = [
     "AlgorithmChoice",
@@ -26,4 +27,5 @@ __all__ = [
     "ProblemChoice",
     "Sharded",
     "Tracking",
+    "TransformSettings",
 ]

@@ -18,6 +18,7 @@ from fedbilevel.experiments.schema.outputs import (
     Tracking,
 )
 from fedbilevel.experiments.schema.problems import CustomProblem, ProblemChoice
+from fedbilevel.experiments.schema.transforms import TransformSettings
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.settings import (
     Count,
@@ -29,6 +30,7 @@ from fedbilevel.mathematics.settings import (
 from fedbilevel.problems.built_in import BundledProblem
 from fedbilevel.problems.regularisation import Regularisation
 from fedbilevel.terminal import one_line
+from fedbilevel.transforms.transformed import with_transforms
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
 """An algorithm that a file can select: one of `list_types`, or `module:Class`."""
@@ -47,6 +49,7 @@ class Experiment:
         server_optimiser: optax optimiser of the upper variable on the server, such as
             {name = "adam", learning_rate = 0.01}; None to set the upper variable to
             the mean of the uploads.
+        transforms: limits, privacy, compression and robust means of uploads.
         rounds: number of rounds.
         seed: seed of every random choice of the run.
         participants: number of devices sampled in each round; None for all devices.
@@ -72,6 +75,7 @@ class Experiment:
     partition: Partition = field(default_factory=Partition)
     engine: EngineChoice = field(default_factory=Simulation)
     server_optimiser: OptaxOptimiser | None = None
+    transforms: TransformSettings = field(default_factory=TransformSettings)
     rounds: Count = 100
     seed: Seed = 0
     participants: Count | None = None
@@ -150,7 +154,9 @@ class Experiment:
 
     @property
     def federated_algorithm(self) -> FederatedAlgorithm:
-        """The algorithm with its server optimiser, as `run` takes it."""
-        if self.server_optimiser is None:
-            return cast(FederatedAlgorithm, self.inner_algorithm)
-        return with_server_optimiser(self.inner_algorithm, self.server_optimiser)
+        """The algorithm with server optimiser and transforms, as `run` takes it."""
+        algorithm = cast(FederatedAlgorithm, self.inner_algorithm)
+        if self.server_optimiser is not None:
+            algorithm = with_server_optimiser(algorithm, self.server_optimiser)
+        transforms = self.transforms.all
+        return with_transforms(algorithm, *transforms) if transforms else algorithm
