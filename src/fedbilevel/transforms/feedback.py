@@ -14,7 +14,7 @@ def feedback(
     """Return the code of an update plus the memory, and the next memory.
 
     The next memory is the error of the code: e' = u + e − decode(encode(u + e)) (Seide
-    et al., 2014, section 3; Karimireddy et al., 2019, algorithm 2, with the step length
+    et al., 2014; Karimireddy et al., 2019, algorithm 2, with the step length
     in u). So decoded updates and the last memory add up to the sum of all updates, and
     a biased compressor omits nothing for good.
 
