@@ -24,7 +24,9 @@ def feedback(
 
     Args:
         compressor: compressor whose error is smaller than the update, such as `TopK`,
-            `Quantise` or `RandomK(share, unbiased=False)`.
+            `RandomK(share, unbiased=False)` or `Quantise` with blocks of at most
+            8 (largest level)² entries: 392 with 4 bits, 8 with 2 bits. In a longer
+            block the expected squared error can exceed ‖u‖².
         update: update u.
         memory: memory e, with the shapes of the update; zeros at first. Its dtype may
             be wider than that of the update.
