@@ -38,6 +38,21 @@ def test_decoded_updates_and_the_memory_add_up_to_all_updates(compressor):
         assert np.max(np.abs(rest)) > 1e-3
 
 
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_rounding_errs_less_than_the_update_in_blocks_of_the_documented_size(bits):
+    # One entry is the largest level L, which is exact, and the n - 1 others are a part
+    # f of a unit, with the variance f (1 - f). It exceeds f² most at f = 1/4.
+    level = Quantise(bits).largest_level
+    part = np.linspace(0, 1, 1001)
+
+    def ratio(size):
+        others = size - 1
+        squares = level**2 + others * part**2
+        return np.max(others * part * (1 - part) / squares)
+
+    assert ratio(8 * level**2) < 1 < ratio(8 * level**2 + 2)
+
+
 def descent(with_memory: bool, rounds: int, rate: float = 0.02) -> np.ndarray:
     """Return the distances from the minimiser of the mean of three quadratics.
 

@@ -61,7 +61,8 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
     """Return a sentence about the steps that were too large in a run that ended badly.
 
     None if the cause cannot be searched: the data are at sites, several processes share
-    the run, or the run is differentially private. If the search reaches its time limit, the sentence reports that.
+    the run, or the run is differentially private. If the search reaches its time limit,
+    the sentence reports that.
 
     Args:
         spec: specification of the run, with the number of rounds since the point.

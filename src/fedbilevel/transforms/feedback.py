@@ -18,7 +18,7 @@ def feedback(
     """Return the code of an update plus the memory, and the next memory.
 
     The next memory is the error of the code: e' = u + e − decode(encode(u + e)) (Seide
-    et al., 2014, section 3; Karimireddy et al., 2019, algorithm 2, with the step length
+    et al., 2014; Karimireddy et al., 2019, algorithm 2, with the step length
     in u). So decoded updates and the last memory add up to the sum of all updates, and
     a biased compressor omits nothing for good.
 
@@ -28,7 +28,9 @@ def feedback(
 
     Args:
         compressor: compressor whose error is smaller than the update, such as `TopK`,
-            `Quantise` or `RandomK(share, unbiased=False)`.
+            `RandomK(share, unbiased=False)` or `Quantise` with blocks of at most
+            8 (largest level)² entries: 392 with 4 bits, 8 with 2 bits. In a longer
+            block the expected squared error can exceed ‖u‖².
         update: update u.
         memory: memory e, with the shapes of the update; zeros at first. Its dtype may
             be wider than that of the update.

@@ -44,7 +44,7 @@ class Quantise:
     An array is flattened and divided into blocks. The unit of a block is its largest
     magnitude divided by the largest level: 127 with 8 bits, 7 with 4 bits, 1 with 2
     bits. A number between two multiples of the unit becomes one of them, with
-    probabilities that keep its mean (QSGD: Alistarh et al., 2017, equation 4, with the
+    probabilities that keep its mean (QSGD: Alistarh et al., 2017, section 3.1, with the
     largest magnitude in place of the norm). So an error is at most a unit and its
     variance at most unit² / 4.
 
@@ -140,9 +140,10 @@ class Quantise:
         sections = 8 // self.bits
         length = -(-levels.size // sections)
         shifted = (levels + jnp.int8(self.largest_level)).astype(jnp.uint8)
-        parts = jnp.pad(shifted, (0, sections * length - levels.size))
-        packed = jnp.zeros(length, jnp.uint8)
-        for number, part in enumerate(parts.reshape(sections, length)):
+        packed: Array = shifted[:length]
+        for number in range(1, sections):
+            part = shifted[number * length : (number + 1) * length]
+            part = jnp.pad(part, (0, length - part.size))
             packed = packed | part << jnp.uint8(number * self.bits)
         return packed
 
@@ -154,7 +155,7 @@ class Quantise:
         mask = jnp.uint8(2**self.bits - 1)
         shifts = range(0, 8, self.bits)
         parts = [packed >> jnp.uint8(shift) & mask for shift in shifts]
-        shifted: Array = jnp.concatenate(parts)[:size].astype(jnp.int8)
+        shifted = jnp.concatenate(parts)[:size].astype(jnp.int8)
         levels: Array = shifted - jnp.int8(self.largest_level)
         return levels
 
