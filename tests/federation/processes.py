@@ -43,8 +43,8 @@ def gone(pid: int) -> bool:
     """
     try:
         process = psutil.Process(pid)
-        is_zombie = process.status() == psutil.STATUS_ZOMBIE
-        return is_zombie and process.num_threads() <= 1
+        is_zombie = bool(process.status() == psutil.STATUS_ZOMBIE)
+        return is_zombie and bool(process.num_threads() <= 1)
     except psutil.NoSuchProcess:
         return True
 

@@ -32,7 +32,7 @@ def noise_of_round(algorithm: Any, engine: Any, seed: int = 0, **others: Any) ->
     options = {"rounds": 1, "seed": seed, "engine": engine, **others}
     held = options.pop("devices", None) or devices()
     (last,) = run(PROBLEM, algorithm, held, *START, **options)
-    server = getattr(last.server, "inner", last.server)
+    server: Any = getattr(last.server, "inner", last.server)
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(server[:3])])
 
 
