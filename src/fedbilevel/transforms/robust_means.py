@@ -269,7 +269,7 @@ def _differences(updates: PyTree, point: PyTree) -> _Differences:
 
     Entries are divided by the largest, because squares of tiny numbers underflow and
     squares of huge numbers overflow. Lengths and directions do not depend on that
-    scale, so its derivative is left out.
+    scale, so its derivative is omitted.
     """
     leaves, structure = jax.tree.flatten(
         jax.tree.map(lambda leaf, centre: leaf - centre[None], updates, point)
