@@ -25,7 +25,6 @@ from fedbilevel import (
     LocalExamples,
     NeumannSeries,
     Quantise,
-    SimFBO,
     Simulation,
     UniformSample,
     resume,
@@ -41,6 +40,7 @@ from fedbilevel.privacy import (
     spent,
 )
 from tests import quadratic
+from tests.algorithms.table import ALGORITHMS
 from tests.engines import federation
 from tests.engines.test_equality import shards
 from tests.transforms import noisy
@@ -250,9 +250,8 @@ def test_auto_with_little_noise_is_near_auto_with_votes(noise):
 
 
 def test_values_without_a_bound_are_refused_under_noise():
-    algorithm = with_transforms(
-        SimFBO(0.1, local_steps=2), Clip(1.0), GaussianNoise(1.0)
-    )
+    inner = ALGORITHMS["ShroFBO, unequal steps"]()
+    algorithm = with_transforms(inner, Clip(1.0), GaussianNoise(1.0))
     inputs = quadratic.problem(), algorithm, federation.in_memory(), *federation.START
     message = "sends values beside its update, which GaussianNoise cannot protect"
     with pytest.raises(ValueError, match=message):

@@ -130,9 +130,9 @@ def test_8_bits_are_counted():
     (base,) = run(PROBLEM, plain, federation.in_memory(), *federation.START, rounds=1)
     (other,) = run(PROBLEM, coded, federation.in_memory(), *federation.START, rounds=1)
     assert other.costs.bytes_down == base.costs.bytes_down
-    # Each of the three variables also has a scale of 4 bytes.
+    # Each of the three variables also has a scale, in double precision.
     numbers = base.costs.bytes_up // 8
-    assert other.costs.bytes_up == numbers + 3 * 4 * federation.in_memory().device_count
+    assert other.costs.bytes_up == numbers + 3 * 8 * federation.in_memory().device_count
 
 
 @pytest.mark.parametrize(
