@@ -14,7 +14,7 @@ SMALLEST_SHARE = 1e-30
 
 @dataclass(frozen=True)
 class Everyone:
-    """Every device takes part in the release, once.
+    """One term of every device in the sum.
 
     Example:
         >>> Everyone().occurrences()
@@ -33,9 +33,9 @@ class Everyone:
 
 @dataclass(frozen=True)
 class UnknownSampling:
-    """A device takes part once or not at all, by an unknown or visible selection.
+    """At most one term of a device in the sum, by an unknown or a visible selection.
 
-    No amplification is claimed: ε is that of `Everyone`. This is the sampling of
+    ε is that of `Everyone`, without amplification. This is the sampling of
     volunteers, of devices that drop out, and of samples whose seed is public. The
     selection may not depend on the data of the device that is to be protected.
 
@@ -58,8 +58,8 @@ class UnknownSampling:
 class WithoutReplacement:
     """A uniform sample of a fixed number of distinct devices.
 
-    The amplification is valid only if the sample is hidden from whoever sees the
-    release: with a public seed use `UnknownSampling`.
+    The amplification is valid only if nobody who sees the release knows the sample:
+    with a public seed use `UnknownSampling`.
 
     Attributes:
         sample: number of devices in the sample.
@@ -97,8 +97,8 @@ class WithoutReplacement:
 class WithReplacement:
     """Independent uniform draws, as `Examples.draw` draws a batch.
 
-    One example may be drawn several times. The draws must be hidden from whoever sees
-    the release.
+    One example may be drawn several times. Nobody who sees the release may know
+    the draws.
 
     Attributes:
         draws: number of draws, the batch size.
