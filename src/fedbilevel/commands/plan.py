@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from math import inf, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,9 +15,11 @@ from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
 from fedbilevel.algorithms.scaling import plan_from, with_plan
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
+from fedbilevel.commands.private_plan import print_private_plan
 from fedbilevel.commands.usage import with_plain_errors
 from fedbilevel.engines.predicted_costs import predict_costs
 from fedbilevel.experiments.build import build_task, weights_of
+from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.files.write import write_experiment
 from fedbilevel.experiments.run_directory.runs import read_run
 from fedbilevel.experiments.run_directory.solution import read_solution
@@ -43,6 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     """Derive the settings of a new run from a finished one."""
     options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
+    if options.epsilon is not None:
+        experiment = _experiment_of(directory)
+        consent(experiment, directory, options.trust)
+        print_private_plan(experiment, options.epsilon, options.delta, options.json)
+        return 0
+    if directory.is_file():
+        raise ValueError(
+            f"{directory} is an experiment file, which has no rounds to plan from. "
+            "Give a run directory, or --epsilon for the noise of differential privacy."
+        )
     experiment, records = read_run(directory)
     algorithm = experiment.algorithm
     if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
@@ -168,10 +181,27 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedbilevel plan",
         description="Derive the settings for K devices and an accuracy ε from a "
-        "finished run, by the paper's corollaries, and predict their costs.",
+        "finished run, by the paper's corollaries, and predict their costs. With "
+        "--epsilon, compute the noise of differential privacy.",
     )
     parser.add_argument(
-        "directory", metavar="RUN_DIRECTORY", type=Path, help="run directory"
+        "directory",
+        metavar="RUN_DIRECTORY",
+        type=Path,
+        help="run directory; with --epsilon, also an experiment file",
+    )
+    parser.add_argument(
+        "--epsilon",
+        metavar="FLOAT",
+        type=_positive,
+        help="ε of differential privacy by device, for which to compute the noise",
+    )
+    parser.add_argument(
+        "--delta",
+        metavar="FLOAT",
+        type=_share,
+        default=1e-5,
+        help="δ of differential privacy (default: %(default)s)",
     )
     parser.add_argument(
         "--devices", metavar="INT", type=int, help="K (default: as in the run)"
@@ -205,6 +235,28 @@ def command_parser() -> argparse.ArgumentParser:
     add_trust(parser)
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
+
+
+def _experiment_of(place: Path) -> Experiment:
+    return read_experiment(place) if place.is_file() else read_run(place)[0]
+
+
+def _positive(text: str) -> float:
+    return _within(text, inf, "a number above 0")
+
+
+def _share(text: str) -> float:
+    return _within(text, 1.0, "a number above 0 and below 1")
+
+
+def _within(text: str, below: float, expected: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 0 < value < below:
+        raise argparse.ArgumentTypeError(f"give {expected}, not {text}")
+    return value
 
 
 def _reached(records: Sequence[Record], directory: Path) -> float:

@@ -45,7 +45,7 @@ class TransformSettings:
         top_share: share of the entries of each array that are sent, the largest ones;
             None to send all.
         random_share: share of the entries that are sent, random ones; None to send all.
-        bits: 8 or 4 bits for each number that is sent; None for full precision.
+        bits: 8, 4 or 2 bits for each number that is sent; None for full precision.
         feedback: whether a device stores the error of its last code and adds it to its
             next update.
         trimmed_share: share of the devices that a trimmed mean omits at each end of
@@ -82,6 +82,8 @@ class TransformSettings:
                 raise SettingError(
                     name, "set noise as well; fedbilevel plan --epsilon gives it."
                 )
+        if self.bits not in (None, 2, 4, 8):
+            raise SettingError("bits", f"give 8, 4 or 2, not {self.bits}.")
         if self.top_share is not None and self.random_share is not None:
             raise SettingError("random_share", "set top_share or random_share only.")
         if self.feedback and self.code is None:

@@ -1,0 +1,157 @@
+"""`fedbilevel plan FILE --epsilon ε`: the noise of differential privacy."""
+
+import json
+import sys
+from typing import Any, NamedTuple
+
+import jax
+
+from fedbilevel.commands.formatting import format_table
+from fedbilevel.engines.preparation import canonical
+from fedbilevel.engines.spending import Spending
+from fedbilevel.experiments.build import build_task
+from fedbilevel.experiments.schema import Experiment
+from fedbilevel.plurals import count_noun
+from fedbilevel.privacy import (
+    Everyone,
+    Sampling,
+    WithoutReplacement,
+)
+from fedbilevel.problems.task import Task
+
+COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+"""Shares of the devices that participate in a round, to choose from."""
+FEWEST = 10
+"""The fewest participants of a round that are suggested."""
+LONGEST = 3.0
+"""Length of the noise on a mean, over the longest update, above which plan warns."""
+PRECISION = 1e-3
+"""Relative precision of a noise multiplier."""
+
+
+class Choice(NamedTuple):
+    """A number of participants and its noise.
+
+    Attributes:
+        participants: number of devices in each round.
+        noise: noise multiplier of an exchange.
+        length: length of the noise on a mean update over the largest norm of one
+            device's update; the mean of honest updates is shorter than 1.
+    """
+
+    participants: int
+    noise: float
+    length: float
+
+
+def print_private_plan(
+    experiment: Experiment, epsilon: float, delta: float, as_json: bool
+) -> None:
+    """Print the noise for an ε, with several numbers of participants."""
+    task = build_task(experiment)
+    count = task.devices.device_count
+    algorithm: Any = experiment.inner_algorithm
+    usual = len(algorithm.phases(task.problem))
+    opening = len(algorithm.opening(task.problem)) or usual
+    sizes = {max(1, round(share * count)) for share in COHORTS}
+    if experiment.participants is not None:
+        sizes.add(experiment.participants)
+    wanted = experiment.participants or count
+    # A mean of few updates has more noise than signal.
+    sizes = {size for size in sizes if size >= FEWEST or size == wanted} | {count}
+    entries = _entries(algorithm, task)
+    choices = [
+        choice_of(
+            size, count, experiment.rounds, opening, usual, epsilon, delta, entries
+        )
+        for size in sorted(sizes, reverse=True)
+    ]
+    chosen = next(choice for choice in choices if choice.participants == wanted)
+    if as_json:
+        fields = {"epsilon": epsilon, "delta": delta, "rounds": experiment.rounds}
+        rows = [choice._asdict() for choice in choices]
+        print(json.dumps({**fields, "noise": chosen.noise, "choices": rows}))
+        return
+    titles = ["participants", "noise", "length of noise / clip"]
+    table = [
+        [f"{choice.participants:,}", f"{choice.noise:.4g}", f"{choice.length:.3g}"]
+        for choice in choices
+    ]
+    print(format_table([titles, *table], numbers=(0, 1, 2)))
+    print(
+        f"For ε = {epsilon:g} at δ = {delta:g} after "
+        f"{count_noun(experiment.rounds, 'round')} with "
+        f"{count_noun(wanted, 'participant')}, write:\n\n"
+        f"[transforms]\nclip_quantile = 0.5\nnoise = {chosen.noise:.4g}\n"
+        f"epsilon = {epsilon:g}\ndelta = {delta:g}\n"
+    )
+    if len(choices) > 1:
+        print(
+            "A sample lowers ε only if nobody knows the participants, so not in a "
+            "federation."
+        )
+    if chosen.length > LONGEST:
+        print(
+            f"Warning: the noise is {chosen.length:.3g} times as long as the longest "
+            "update, so training is unlikely to improve. Let more devices participate, "
+            "tune fewer variables, or give fewer rounds or a larger --epsilon.",
+            file=sys.stderr,
+        )
+
+
+def choice_of(
+    participants: int,
+    devices: int,
+    rounds: int,
+    opening: int,
+    usual: int,
+    epsilon: float,
+    delta: float,
+    entries: int,
+) -> Choice:
+    """Return the noise with which a run spends at most ε.
+
+    Args:
+        participants: number of devices in each round.
+        devices: number of all devices.
+        rounds: number of rounds.
+        opening: number of exchanges of the first round.
+        usual: number of exchanges of every later round.
+        epsilon: ε.
+        delta: δ.
+        entries: number of entries of an update.
+
+    Example:
+        >>> choice = choice_of(100, 100, 50, 1, 1, epsilon=2.0, delta=1e-5, entries=64)
+        >>> round(choice.noise, 1), round(choice.length, 1)
+        (14.1, 1.1)
+    """
+    sampling: Sampling = Everyone()
+    if participants < devices:
+        sampling = WithoutReplacement(participants, devices)
+
+    def exceeds(noise: float) -> bool:
+        spending = Spending(noise, opening, usual, sampling, delta)
+        return spending.epsilon_after(rounds) > epsilon
+
+    low, high = 0.0, 1.0
+    while exceeds(high):
+        low, high = high, 2 * high
+    while high - low > PRECISION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    # Printed numbers are rounded, and must not be smaller.
+    noise = float(f"{high * (1 + PRECISION):.4g}")
+    return Choice(participants, noise, noise * entries**0.5 / participants)
+
+
+def _entries(algorithm: Any, task: Task) -> int:
+    """Return the number of entries of the largest update of a round."""
+    server, _ = canonical(algorithm.init(task.problem, task.x, task.y))
+    sizes = [0]
+    for phase in algorithm.phases(task.problem):
+        if phase.reference is not None:
+            downlink = jax.eval_shape(phase.broadcast, server)
+            update = jax.eval_shape(phase.reference, downlink)
+            sizes.append(sum(leaf.size for leaf in jax.tree.leaves(update)))
+    return max(sizes)

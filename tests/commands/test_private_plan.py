@@ -1,0 +1,52 @@
+"""`fedbilevel plan FILE --epsilon ε`."""
+
+import json
+
+import pytest
+
+from fedbilevel.commands.private_plan import choice_of
+from fedbilevel.privacy import GaussianRelease, WithoutReplacement, spent
+from tests.commands.typing_in import QUICK, fedbilevel
+
+
+def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
+    (tmp_path / "mine.toml").write_text(QUICK)
+    answer = json.loads(
+        fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --delta 1e-6 --json").stdout
+    )
+    release = GaussianRelease(answer["noise"])
+    assert 1.99 < spent({release: 12}, 1e-6) <= 2.0
+
+
+@pytest.mark.slow
+def test_a_sample_and_two_exchanges_in_a_round_count():
+    choice = choice_of(50, 500, 20, 1, 2, epsilon=1.0, delta=1e-5, entries=100)
+    sample = WithoutReplacement(50, 500)
+    releases = {
+        GaussianRelease(choice.noise, sample): 1,
+        GaussianRelease(choice.noise / 2**0.5, sample): 19,
+    }
+    assert 0.99 < spent(releases, 1e-5) <= 1.0
+    assert choice.length == pytest.approx(choice.noise * 10 / 50)
+
+
+def test_the_printed_table_is_read_by_run(tmp_path):
+    (tmp_path / "mine.toml").write_text(QUICK)
+    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    table = text[text.index("[transforms]") :]
+    (tmp_path / "mine.toml").write_text(QUICK + table)
+    run = fedbilevel(tmp_path, "run mine.toml --dry-run")
+    assert "transforms.epsilon" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("plan mine.toml", "is an experiment file, which has no rounds to plan from"),
+        ("plan mine.toml --epsilon 0", "give a number above 0, not 0"),
+        ("plan mine.toml --epsilon 1 --delta 1", "above 0 and below 1, not 1"),
+    ],
+)
+def test_mistakes_are_named_with_their_cure(arguments, message, tmp_path):
+    (tmp_path / "mine.toml").write_text(QUICK)
+    assert message in fedbilevel(tmp_path, arguments, code=2).stderr
