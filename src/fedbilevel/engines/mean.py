@@ -317,7 +317,7 @@ def standard_normals(like: PyTree, key: RandomKey) -> PyTree:
     """Return independent standard normal numbers in the form of a tree.
 
     Example:
-        >>> numbers = standard_normals({"a": np.zeros(3)}, jax.random.key(0))
+        >>> numbers = standard_normals({"a": jnp.zeros(3)}, jax.random.key(0))
         >>> numbers["a"].shape
         (3,)
     """

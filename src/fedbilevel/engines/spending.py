@@ -42,7 +42,7 @@ class Spending:
     Example:
         >>> spending = Spending(10.0, 1, 1, Everyone(), delta=1e-5, budget=2.0)
         >>> round(spending.epsilon_after(25), 2), spending.rounds_within(1000)
-        (1.97, 25)
+        (1.99, 25)
     """
 
     multiplier: float

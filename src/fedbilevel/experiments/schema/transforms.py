@@ -37,7 +37,7 @@ class TransformSettings:
             follows; None for a fixed limit. `clip` is then the limit of the first
             round.
         noise: noise multiplier of differential privacy by device; None for no noise.
-            `fedbilevel plan --epsilon` gives it for an ε.
+            `fedbilevel plan` computes it for an ε.
         noise_devices: number of devices that add the noise together, each a share;
             None for noise of the server.
         epsilon: budget; a run ends before its ε exceeds it. None for no budget.
