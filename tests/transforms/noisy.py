@@ -9,6 +9,7 @@ import numpy as np
 from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices, LocalExamples, run
 from fedbilevel.federation import REHEARSAL, EnrolledDevices, Federation, Site
 from fedbilevel.federation.in_process import InProcess
+from fedbilevel.federation.release_log import ReleaseLog
 
 SIZE = 3000
 DEVICES = 4
@@ -36,7 +37,9 @@ def noise_of_round(algorithm: Any, engine: Any, seed: int = 0, **others: Any) ->
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(server[:3])])
 
 
-def federation(algorithm: Any) -> tuple[Federation, EnrolledDevices]:
+def federation(
+    algorithm: Any, releases: ReleaseLog | None = None
+) -> tuple[Federation, EnrolledDevices]:
     """Return an engine and devices in this process, with secret noise."""
     sites = {
         f"site-{number}": Site(
@@ -47,7 +50,10 @@ def federation(algorithm: Any) -> tuple[Federation, EnrolledDevices]:
     enrolled = EnrolledDevices(
         {name: site.enrolment for name, site in sites.items()}, form=HELD[0]
     )
-    return Federation(InProcess(sites), enrolled, run="a", timeout=600.0), enrolled
+    engine = Federation(
+        InProcess(sites), enrolled, run="a", timeout=600.0, releases=releases
+    )
+    return engine, enrolled
 
 
 def plain() -> FedBiO:

@@ -24,6 +24,7 @@ from fedbilevel import (
     LocalBSGM,
     LocalExamples,
     NeumannSeries,
+    NoUploadsError,
     Quantise,
     Simulation,
     UniformSample,
@@ -32,6 +33,9 @@ from fedbilevel import (
     sweep,
     with_transforms,
 )
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.run import rounds_of
+from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.privacy import (
     Everyone,
     GaussianRelease,
@@ -276,3 +280,84 @@ def test_values_without_a_bound_are_refused_under_noise():
 def test_transforms_that_do_not_fit_together_are_refused(transforms, message):
     with pytest.raises((ValueError, TypeError), match=message):
         with_transforms(FedBiO(0.1), *transforms)
+
+
+def test_a_private_run_does_not_report_the_spread_of_updates():
+    def loss(x, y, batch):
+        return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
+
+    problem = BilevelProblem(loss, loss)
+    held = [LocalExamples(np.full(3, size), np.full(3, size)) for size in (1.0, 2.0)]
+    inputs = InMemoryDevices(held), *noisy.START
+    spreads = []
+    for transforms in [(Clip(1e9),), (Clip(1e9), GaussianNoise(1e-9))]:
+        algorithm = with_transforms(noisy.plain(), *transforms)
+        (last,) = run(problem, algorithm, *inputs, rounds=1)
+        spreads.append(float(last.reports[0].dispersion.update[1]))
+    assert spreads[0] > 0
+    assert spreads[1] == 0
+
+
+def test_noise_of_devices_needs_enough_devices_of_equal_weight():
+    inner = noisy.plain()
+
+    def start(devices: int, **others: Any) -> Any:
+        algorithm = with_transforms(inner, Clip(1.0), DeviceNoise(1.0, devices))
+        inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+        return next(run(*inputs, rounds=1, **others))
+
+    with pytest.raises(ValueError, match="the number of participants is 4"):
+        start(5)
+    with pytest.raises(ValueError, match="the number of participants is 2"):
+        start(4, participation=UniformSample(2))
+    with pytest.raises(ValueError, match="needs equal weights"):
+        start(4, weights=np.array([1.0, 2.0, 1.0, 1.0]))
+    algorithm = with_transforms(inner, Clip(1.0), DeviceNoise(1.0, devices=4))
+    engine, enrolled = noisy.federation(algorithm)
+    with pytest.raises(ValueError, match=r"the quorum is 1, .* raise the quorum"):
+        next(
+            run(
+                noisy.PROBLEM,
+                algorithm,
+                enrolled,
+                *noisy.START,
+                rounds=1,
+                engine=engine,
+            )
+        )
+
+
+def test_a_run_ends_if_too_few_devices_add_noise():
+    def loss(x, y, batch):
+        return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
+
+    bad = LocalExamples(np.full(3, np.nan), np.full(3, np.nan))
+    devices = InMemoryDevices([*noisy.HELD[:3], bad])
+    algorithm = with_transforms(noisy.plain(), Clip(1.0), DeviceNoise(1.0, devices=4))
+    inputs = BilevelProblem(loss, loss), algorithm, devices, *noisy.START
+    with pytest.raises(NoUploadsError, match="3 of 4 uploads of DeviceNoise"):
+        list(run(*inputs, rounds=1))
+
+
+def test_a_resumed_federation_counts_repeated_noise(tmp_path):
+    """A server that loses rounds computes their means again, with other noise."""
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    checkpoints = Checkpoints(tmp_path / "run", every=2)
+
+    def engine() -> Any:
+        return noisy.federation(algorithm, ReleaseLog(tmp_path / "releases.txt"))
+
+    first, enrolled = engine()
+    inputs = noisy.PROBLEM, algorithm, enrolled, *noisy.START
+    spec = RunSpec(*inputs, rounds=5, engine=first)
+    rounds = rounds_of(spec, checkpoints)
+    while next(rounds).number < 2:
+        pass
+    # A run that is killed does not write a checkpoint of its last round.
+    with pytest.raises(RuntimeError, match="killed"):
+        rounds.throw(RuntimeError("killed"))
+    second, _ = engine()
+    assert second.noised_means == 3
+    *_, last = resume(*inputs, rounds=5, engine=second, checkpoints=checkpoints)
+    assert last.repeated_means == 1
+    assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 6}, 1e-5))

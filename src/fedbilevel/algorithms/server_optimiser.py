@@ -82,6 +82,11 @@ class WithServerOptimiser:
                 "with_server_optimiser: AutoFedBiO already has a server optimiser. "
                 "Pass another algorithm, such as FedBiO."
             )
+        if hasattr(self.algorithm, "transforms"):
+            raise ValueError(
+                "with_server_optimiser: the algorithm has transforms of uploads. Add "
+                "the optimiser first: with_transforms(with_server_optimiser(...), ...)."
+            )
         object.__setattr__(self, "optimiser", as_tree(self.optimiser))
 
     def init(

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         f"fedbilevel tune {quote(str(file))}",
         command_options=parser._option_string_actions,
     )
+    _refuse_noise(changed)
     changed = located(changed, Path.cwd())
     check_problem_file(file, original, changed)
     algorithm = type(changed.algorithm)
@@ -86,6 +87,15 @@ def main(arguments: Sequence[str]) -> int:
         else _summary(result, goal, directory)
     )
     return 0
+
+
+def _refuse_noise(experiment: Experiment) -> None:
+    if experiment.transforms.noise is not None:
+        raise ValueError(
+            f"transforms.noise is {experiment.transforms.noise:g}, but each trial of a "
+            "search uses the data, which the ε of one run does not count. Tune on "
+            "public data without noise, or set the algorithm to auto and run it."
+        )
 
 
 def _search(

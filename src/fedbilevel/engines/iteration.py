@@ -30,6 +30,7 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.engines.round import Round
 from fedbilevel.engines.screening import NoUploadsError, inspect
+from fedbilevel.engines.spending import Spending
 from fedbilevel.plurals import count_noun
 
 logger = logging.getLogger("fedbilevel")
@@ -95,7 +96,9 @@ def iterate(
         while len(pending) > most:
             item = pending.popleft()
             present = item.participants.present
-            inspect(item.number, item.reports(), present, counts, prepared.job.limits)
+            reports = item.reports()
+            inspect(item.number, reports, present, counts, prepared.job.limits)
+            _require_noise(item.number, reports, spending)
             setbacks = _warn_setback(item.number, setbacks, item.setbacks())
 
     def save() -> None:
@@ -170,6 +173,23 @@ def iterate(
     finally:
         if store is not None and not sys.is_finalizing():
             store.close()
+
+
+def _require_noise(
+    number: int, reports: tuple[Report, ...], spending: Spending | None
+) -> None:
+    """Raise if fewer devices than planned have added their noise."""
+    if spending is None or spending.fewest == 1:
+        return
+    for exchange, report in enumerate(reports):
+        count = len(report.contributors)
+        if count < spending.fewest:
+            raise NoUploadsError(
+                f"Round {number}, exchange {exchange}: {count} of "
+                f"{spending.fewest} uploads of DeviceNoise were accepted, so the mean "
+                "has less noise than ε is computed for. Find out why devices are "
+                "excluded, or lower DeviceNoise.devices."
+            )
 
 
 def repeated_means(prepared: Prepared, rounds: int) -> int:

@@ -263,6 +263,9 @@ def conclude(
         returned,
         server,
     )
+    if phase.release is not None:
+        # The spread of updates has no noise, so a private run does not report it.
+        return following, jax.tree.map(jnp.zeros_like, mean.deviation)
     dispersion = jax.tree.map(
         lambda leaf: leaf / _divisor(mean.weight).astype(leaf.dtype), mean.deviation
     )

@@ -159,7 +159,9 @@ def prepare(spec: RunSpec) -> Prepared:
         costs=costs,
     )
     state = RunState(server, spec.engine.private_states(private, count))
-    spending = spending_of(problem, algorithm, spec.participation, spec.engine, count)
+    spending = spending_of(
+        problem, algorithm, spec.participation, spec.engine, enrolled, usual
+    )
     return Prepared(spec, job, state, enrolled, spending)
 
 

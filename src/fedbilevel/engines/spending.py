@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.engines.participation import (
     FullParticipation,
@@ -20,6 +23,7 @@ from fedbilevel.privacy import (
     count_within,
     spent,
 )
+from fedbilevel.transforms.noise import DeviceNoise
 from fedbilevel.transforms.transformed import noise_of
 
 
@@ -38,6 +42,7 @@ class Spending:
         sampling: selection of the participants.
         delta: δ.
         budget: largest ε; None without a budget.
+        fewest: smallest number of uploads of an exchange, whose noise is accounted for.
 
     Example:
         >>> spending = Spending(10.0, 1, 1, Everyone(), delta=1e-5, budget=2.0)
@@ -51,6 +56,7 @@ class Spending:
     sampling: Sampling
     delta: float
     budget: float | None = None
+    fewest: int = 1
 
     def epsilon_after(self, rounds: int, repeated: int = 0) -> float:
         """Return the ε that has been spent after some rounds.
@@ -95,29 +101,66 @@ def spending_of(
     algorithm: FederatedAlgorithm,
     participation: Participation,
     engine: Any,
-    device_count: int,
+    weights: Float[np.ndarray, "devices"],
+    cohort_size: int,
 ) -> Spending | None:
     """Return what a run spends; None if its algorithm adds no noise.
 
+    Args:
+        problem: the two losses.
+        algorithm: algorithm with its transforms.
+        participation: function that selects the devices of each round.
+        engine: engine of the run.
+        weights: weights of all devices.
+        cohort_size: usual number of participants.
+
     Raises:
         ImportError: if dp-accounting is not installed.
+        ValueError: if too few devices add noise, or their weights differ.
     """
     noise = noise_of(algorithm)
     if noise is None:
         return None
+    fewest = 1
+    if isinstance(noise, DeviceNoise):
+        fewest = noise.devices
+        _check_device_noise(noise, engine, weights, cohort_size)
     usual = _noised(algorithm.phases(problem))
     opening = _noised(algorithm.opening(problem)) or usual
     spending = Spending(
         float(noise.multiplier),
         opening,
         usual,
-        _sampling(participation, engine, device_count),
+        _sampling(participation, engine, len(weights)),
         noise.delta,
         noise.epsilon,
+        fewest,
     )
     # A missing library is reported before the run, not after its first round.
     spending.epsilon_after(1)
     return spending
+
+
+def _check_device_noise(
+    noise: DeviceNoise,
+    engine: Any,
+    weights: Float[np.ndarray, "devices"],
+    cohort_size: int,
+) -> None:
+    """Raise if the noise of the participants would be less than accounted for."""
+    if np.any(weights != weights[0]):
+        raise ValueError(
+            "DeviceNoise needs equal weights of the devices, since each adds the same "
+            "noise. Omit weights, or use GaussianNoise."
+        )
+    quorum = getattr(engine, "quorum", cohort_size)
+    if quorum < noise.devices:
+        name = "quorum" if hasattr(engine, "quorum") else "number of participants"
+        raise ValueError(
+            f"DeviceNoise: devices is {noise.devices}, but the {name} is {quorum}, "
+            "so a mean may have less noise than ε is computed for. Lower devices to "
+            f"{quorum}, or raise the {name}."
+        )
 
 
 def _noised(phases: Any) -> int:

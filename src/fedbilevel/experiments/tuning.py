@@ -131,6 +131,8 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
         >>> with_algorithm(experiment, FedBiO(0.3)).algorithm.learning_rate
         0.3
     """
+    if experiment.transforms.all:
+        algorithm = algorithm.algorithm
     if isinstance(experiment.algorithm, Auto):
         auto = replace(experiment.algorithm, upper_rate=algorithm.upper_rate)
         return replace(experiment, algorithm=auto)

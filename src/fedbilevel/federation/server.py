@@ -127,6 +127,11 @@ class Federation:
     """Sites know whether they participate, so a sample does not amplify privacy."""
 
     @property
+    def quorum(self) -> int:
+        """The minimum number of accepted uploads of an exchange."""
+        return self._quorum
+
+    @property
     def noised_means(self) -> int:
         """The number of noised means of the run, in all of its processes."""
         return self._releases.count

@@ -19,6 +19,7 @@ from fedbilevel.mathematics.settings import (
     declarations,
     is_number,
 )
+from fedbilevel.transforms.transformed import Transformed
 
 WIDE = 100.0
 """The factor between the initial upper rate and the edges of its first range."""
@@ -187,6 +188,9 @@ def search_space(
 def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
     if isinstance(algorithm, AutoFedBiO):
         return [_around(algorithm, "upper_rate", NEAR)]
+    if isinstance(algorithm, Transformed):
+        inner = _settings(algorithm.algorithm, curvature, steps)
+        return [item._replace(name=f"algorithm.{item.name}") for item in inner]
     if isinstance(algorithm, WithServerOptimiser):
         inner = _settings(algorithm.algorithm, curvature, steps)
         inner = [item._replace(name=f"algorithm.{item.name}") for item in inner]
