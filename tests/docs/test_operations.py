@@ -2,7 +2,9 @@
 
 import re
 import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +67,7 @@ def test_keys_without_a_table_exist():
 @pytest.mark.parametrize("command", sorted(nvflare_commands()))
 def test_commands_of_nvflare_exist(command):
     result = subprocess.run(
-        ["nvflare", *command.split(), "--help"],
+        [Path(sys.executable).with_name("nvflare"), *command.split(), "--help"],
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,7 @@ from fedbilevel import (
     AdaptiveClip,
     CentredClipping,
     Chain,
+    Checkpoints,
     Clip,
     DebugSimulation,
     DeviceNoise,
@@ -24,7 +25,10 @@ from fedbilevel import (
     Simulation,
     TopK,
     TrimmedMean,
+    optax_optimiser,
+    resume,
     run,
+    with_server_optimiser,
     with_transforms,
 )
 from fedbilevel.data.examples import one_device
@@ -211,3 +215,29 @@ def test_every_engine_gives_one_trajectory_of_each_combination(name):
     # A federation draws the server's noise from the operating system.
     if not any(isinstance(each, GaussianNoise) for each in COMBINATIONS[name]):
         assert_same(expected, at_sites(algorithm))
+
+
+def test_a_server_optimiser_comes_before_transforms():
+    optimised = with_server_optimiser(
+        FedBiO(0.1), optax_optimiser("sgd", learning_rate=1.0)
+    )
+    clipped = with_transforms(optimised, Clip(0.3))
+    plain = with_transforms(FedBiO(0.1), Clip(0.3))
+    assert_same(trajectory(clipped, Simulation()), trajectory(plain, Simulation()))
+    with pytest.raises(ValueError, match="Add the optimiser first"):
+        with_server_optimiser(plain, optax_optimiser("sgd", learning_rate=1.0))
+
+
+def test_feedback_resumes_to_the_same_bits(tmp_path):
+    algorithm = with_transforms(FedBiO(0.1), Feedback(Chain(TopK(0.3), Quantise())))
+    inputs = PROBLEM, algorithm, federation.in_memory(), *federation.START
+    checkpoints = Checkpoints(tmp_path / "run", every=2)
+    *_, whole = run(*inputs, rounds=5)
+    list(run(*inputs, rounds=3, checkpoints=checkpoints))
+    *_, resumed = resume(*inputs, rounds=5, checkpoints=checkpoints)
+    for one, other in zip(
+        jax.tree.leaves((whole.server, whole.private)),
+        jax.tree.leaves((resumed.server, resumed.private)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
