@@ -73,6 +73,7 @@ screenshots: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.transforms
 	$(BIN)/python -m benchmarks.research_loop
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.sharded

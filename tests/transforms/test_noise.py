@@ -162,6 +162,18 @@ def test_every_round_reports_its_epsilon(participation, sampling):
         assert result.epsilon == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_sample_with_uneven_weights_is_not_amplified():
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+    (last,) = run(
+        *inputs,
+        rounds=1,
+        participation=UniformSample(2),
+        weights=np.array([1.0, 2.0, 1.0, 1.0]),
+    )
+    assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 1}, 1e-5))
+
+
 def test_exchanges_of_a_round_are_one_release_of_its_sample():
     inner = LocalBSGM(0.1, NeumannSeries(terms=1, scale=0.1))
     algorithm = with_transforms(inner, ClipEach((1.0,) * 4), GaussianNoise(NOISE))

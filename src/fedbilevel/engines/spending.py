@@ -131,7 +131,7 @@ def spending_of(
         float(noise.multiplier),
         opening,
         usual,
-        _sampling(participation, engine, len(weights)),
+        _sampling(participation, engine, weights),
         noise.delta,
         noise.epsilon,
         fewest,
@@ -167,12 +167,16 @@ def _noised(phases: Any) -> int:
     return sum(phase.release is not None for phase in phases)
 
 
-def _sampling(participation: Participation, engine: Any, device_count: int) -> Sampling:
+def _sampling(
+    participation: Participation, engine: Any, weights: Float[np.ndarray, "devices"]
+) -> Sampling:
     if isinstance(participation, FullParticipation):
         return Everyone()
     # Sampling amplifies only if nobody knows the sample. In a federation its seed is
     # in the experiment file, and devices know whether they were contacted.
     is_hidden = not getattr(engine, "sample_is_public", False)
-    if isinstance(participation, UniformSample) and is_hidden:
-        return WithoutReplacement(int(participation.devices), device_count)
+    # With other weights, a device in the sample changes the shares of all others.
+    is_even = bool(np.all(weights == weights[0]))
+    if isinstance(participation, UniformSample) and is_hidden and is_even:
+        return WithoutReplacement(int(participation.devices), len(weights))
     return UnknownSampling()
