@@ -282,7 +282,8 @@ def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
     Yields:
         The reconstructions from each upload.
     """
-    settings: Any = victim.algorithm
+    settings: Any = getattr(victim.algorithm, "algorithm", victim.algorithm)
+    sends_changes = settings is not victim.algorithm
     x, y, z = map(np.asarray, (victim.problem.x, victim.problem.y, victim.problem.y))
     rate = float(settings.learning_rate)
     for step in range(uploads):
@@ -291,6 +292,8 @@ def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
             yield []
             continue
         new = [np.asarray(item, float) for item in upload[:3]]
+        if sends_changes:
+            new = [old + change for old, change in zip((x, y, z), new, strict=True)]
         gradient = (y - new[1]) / rate - np.exp(x)[None] * y
         yield _claims(gradient, y, settings.batch_size)
         x, y, z = new

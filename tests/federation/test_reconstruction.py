@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedbilevel import FedBiO
+from fedbilevel import Clip, DeviceNoise, FedBiO, with_transforms
 from fedbilevel.federation import REHEARSAL, SiteRules
+from fedbilevel.privacy import noise_for
 from fedbilevel.problems import hyper_cleaning, regularisation
 from tests.federation.cones import read_by_cones
 from tests.federation.reconstruction import (
@@ -72,6 +73,17 @@ def test_by_default_no_upload_does(uploads):
     assert uploads_read(FedBiO(0.1), SiteRules(), uploads) == (0, 0)
     allowed = FedBiO(0.1, batch_size=LARGE)
     assert uploads_read(allowed, SiteRules(), uploads) == (0, uploads)
+
+
+@pytest.mark.parametrize("uploads", [5, pytest.param(UPLOADS, marks=FULL)])
+def test_noise_of_devices_hides_the_examples_of_uploads(uploads):
+    """The noise of a site among 100 of ε = 4 for 50 uploads at δ = 1e-5."""
+    clip, noise = Clip(1.0), noise_for(4.0, 1e-5, UPLOADS)
+    # Clipping alone is no protection: the attack reads every upload.
+    clipped = with_transforms(FedBiO(0.1), clip)
+    assert uploads_read(clipped, REHEARSAL, uploads) == (uploads, uploads)
+    noised = with_transforms(FedBiO(0.1), clip, DeviceNoise(noise, devices=100))
+    assert uploads_read(noised, REHEARSAL, uploads) == (0, uploads)
 
 
 def test_without_rules_a_server_reads_images_that_are_alone_of_their_class():
