@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedbilevel import Clip
+from fedbilevel.transforms.clip import clip_parts
 from fedbilevel.transforms.robust_means import (
     CentredClipping,
     GeometricMedian,
@@ -88,8 +89,9 @@ def mean_of(mean: Mean | None, rows: Rows, weights: Rows | None = None) -> Rows:
 
 
 def clipped(rows: Rows, norm: float) -> Rows:
-    clip, key = Clip(norm), jax.random.key(0)
-    return np.asarray(jax.vmap(lambda row: clip.encode((row,), key)[0])(rows))
+    clip = Clip(norm)
+    bounds = clip.first_bounds(1)
+    return np.asarray(jax.vmap(lambda row: clip_parts(clip, (row,), bounds)[0])(rows))
 
 
 def attack_table() -> dict[tuple[str, float], dict[str, float]]:
