@@ -203,7 +203,7 @@ def keys(settings: type, prefix: str = "") -> Iterator[str]:
 
 
 def test_keys_of_experiment_files_are_no_participles():
-    nouns = {"seed", "learning", "tracking", "mixing"}
+    nouns = {"seed", "learning", "tracking", "mixing", "clipping"}
     types: list[type] = [Experiment]
     types.extend(
         settings for table in TABLES for settings in list_types(table).values()

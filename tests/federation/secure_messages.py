@@ -28,7 +28,7 @@ def changed(
     context: Context,
     entries: Mapping[str, bytes | None],
 ) -> bytes:
-    """Return a message with other entries; those that are None are left out."""
+    """Return a message with other entries; those that are None are omitted."""
     content = {
         name: entry.tobytes() for name, entry in unseal(message, kind, context).items()
     }

@@ -41,7 +41,7 @@ def test_a_kit_is_read_from_its_files(tmp_path, key):
 def test_a_file_that_is_missing_or_not_valid_is_named(tmp_path, file):
     write_kit(tmp_path, AUTHORITY.identity("site-1"))
     (tmp_path / file).write_bytes(b"secret words")
-    with pytest.raises(ValueError, match="Use the startup folder") as caught:
+    with pytest.raises(ValueError, match="Use the startup directory") as caught:
         load_kit(tmp_path)
     assert str(tmp_path / file) in str(caught.value)
     assert "secret words" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a secure sum shows: masked vectors look random, and secrets are in no text."""
+"""Masked vectors of a secure sum look random, and its secrets are in no text."""
 
 import copy
 import logging

@@ -3,7 +3,13 @@
 This package exports the names for writing a custom algorithm.
 """
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Upload
+from fedbilevel.algorithms.protocol import (
+    FederatedAlgorithm,
+    Phase,
+    Scale,
+    Shares,
+    Upload,
+)
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
@@ -40,8 +46,10 @@ __all__ = [
     "Range",
     "Rate",
     "Samples",
+    "Scale",
     "ServerRate",
     "SettingError",
+    "Shares",
     "SquaredMixing",
     "Switch",
     "Upload",

@@ -29,5 +29,5 @@ def _normals(count: int) -> Float[np.ndarray, "count"]:
     uniform = (bits.astype(np.float64) + 1.0) / 2.0**53
     radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
     angle = 2.0 * np.pi * uniform[pairs:]
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    return both[:count]
+    numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return numbers[:count]

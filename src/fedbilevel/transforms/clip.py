@@ -65,7 +65,7 @@ class Clip:
 @register
 @dataclass(frozen=True)
 class ClipEach:
-    """Clip the Euclidean norm of each variable of an update to a norm of its own.
+    """Clip the Euclidean norm of each variable of an update to a separate norm.
 
     Attributes:
         norms: largest norm of each variable, in the order of `Phase.reference`: x, y

@@ -77,8 +77,8 @@ class Chain:
         if sends_integers(self.first):
             raise TypeError(
                 f"Chain: {type(self.first).__name__} comes first and sends integers, "
-                f"which {type(self.second).__name__} cannot compress. Quantise last: "
-                "Chain(TopK(0.1), Quantise(bits=8))."
+                f"which {type(self.second).__name__} cannot compress. Pass Quantise "
+                "last: Chain(TopK(0.1), Quantise(bits=8))."
             )
 
     @property

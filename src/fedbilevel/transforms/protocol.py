@@ -10,7 +10,7 @@ Bounds: TypeAlias = Float[Array, "parts"]
 
 @runtime_checkable
 class ClipRule(Protocol):
-    """A rule that clips the parts of an update, each to a norm of its own."""
+    """A rule that clips the parts of an update, each to a separate norm."""
 
     def first_bounds(self, variables: int) -> Bounds:
         """Return the bounds of the first exchange of a phase.

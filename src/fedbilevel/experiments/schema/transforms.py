@@ -48,7 +48,7 @@ class TransformSettings:
         bits: 8, 4 or 2 bits for each number that is sent; None for full precision.
         feedback: whether a device stores the error of its last code and adds it to its
             next update.
-        trimmed_share: share of the devices that a trimmed mean omits at each end of
+        trim_share: share of the devices that a trimmed mean omits at each end of
             each entry; None for the weighted mean.
         geometric_median: whether to replace the mean by the geometric median.
         clipping_radius: radius of centred clipping in place of the mean; None for the
@@ -65,7 +65,7 @@ class TransformSettings:
     random_share: Share | None = None
     bits: Annotated[int, Range(at_least=2.0, at_most=8.0, whole=True)] | None = None
     feedback: bool = False
-    trimmed_share: Annotated[float, Range(above=0.0, below=0.5)] | None = None
+    trim_share: Annotated[float, Range(above=0.0, below=0.5)] | None = None
     geometric_median: bool = False
     clipping_radius: Positive | None = None
 
@@ -92,7 +92,7 @@ class TransformSettings:
                 "set top_share, random_share or bits as well: without a code there is "
                 "no error.",
             )
-        means = ("trimmed_share", "geometric_median", "clipping_radius")
+        means = ("trim_share", "geometric_median", "clipping_radius")
         chosen = [name for name in means if getattr(self, name)]
         if len(chosen) > 1:
             raise SettingError(chosen[1], f"set {chosen[0]} or {chosen[1]} only.")
@@ -150,8 +150,8 @@ class TransformSettings:
 
     @property
     def _mean(self) -> Any:
-        if self.trimmed_share is not None:
-            return TrimmedMean(self.trimmed_share)
+        if self.trim_share is not None:
+            return TrimmedMean(self.trim_share)
         if self.geometric_median:
             return GeometricMedian()
         if self.clipping_radius is not None:

@@ -35,7 +35,7 @@ class Advertisement(NamedTuple):
 
 
 class Advertisements(NamedTuple):
-    """The verified public keys of all sites that take part.
+    """The verified public keys of all participants.
 
     Attributes:
         by_name: advertisements in the order of the roster.
@@ -94,7 +94,7 @@ def read_advertisement(
             )
         if any(len(key) != SIZE or not is_usable(key) for key in keys):
             raise RefusedError(
-                "a key is not a usable X25519 key; check the software of that site"
+                "a key is not a usable X25519 key; check the installation at that site"
             )
     except RefusedError as error:
         raise RefusedError(f"{where}: {error}") from None
@@ -159,7 +159,7 @@ def read_bundle(
             if key in owners:
                 raise RefusedError(
                     f'the sites "{owners[key]}" and "{name}" sent the same key; check '
-                    "the software of both sites"
+                    "the installation at both sites"
                 )
             owners[key] = name
     return Advertisements(by_name, transcript(context, by_name)), messages

@@ -89,7 +89,8 @@ def agree(
         common = X25519PrivateKey.from_private_bytes(private.content).exchange(other)
     except ValueError:
         raise RefusedError(
-            "a public key is not a usable X25519 key; check the software of the sites"
+            "a public key is not a usable X25519 key; check the installation at the "
+            "sites"
         ) from None
     return derive(Secret(common), transcript, label, *names)
 

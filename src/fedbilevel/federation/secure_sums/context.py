@@ -21,7 +21,7 @@ class Context:
         run: name of the run.
         round_number: number of the round.
         exchange: number of the exchange in its round.
-        roster: names of all sites that may take part; their order has no meaning.
+        roster: names of all sites that may participate; their order has no meaning.
 
     Raises:
         ValueError: if a name or a number is not valid.
@@ -70,7 +70,7 @@ class Context:
 
     @property
     def threshold(self) -> int:
-        """The smallest number of sites with which the exchange goes on."""
+        """The smallest number of sites with which the exchange continues."""
         return threshold(len(self.roster))
 
     def position(self, name: str) -> int:

@@ -166,7 +166,7 @@ def load_kit(directory: Path) -> Identity:
     """Return the identity of a kit: client.crt, client.key and rootCA.pem.
 
     Args:
-        directory: folder `startup` of a kit of NVIDIA FLARE, or any other folder with
+        directory: directory `startup` of a kit of NVIDIA FLARE, or any other one with
             these files in PEM.
 
     Raises:
@@ -177,20 +177,20 @@ def load_kit(directory: Path) -> Identity:
         Traceback (most recent call last):
         ...
         ValueError: Cannot read no-such-kit/client.crt (No such file or directory). Use
-        the startup folder of the site's kit.
+        the startup directory of the site's kit.
     """
     certificate = _certificate(directory / "client.crt")
     root = _certificate(directory / "rootCA.pem")
     path = directory / "client.key"
     content = _content(path)
     key: object = None
-    # The library's own text is left out: it could show a part of the file.
+    # The library's own text is omitted: it could show a part of the file.
     with suppress(ValueError, TypeError, UnsupportedAlgorithm):
         key = serialization.load_pem_private_key(content, password=None)
     if not isinstance(key, PrivateKey):
         raise ValueError(
             f"{path} has no private key without password, of RSA, an elliptic curve or "
-            "Ed25519. Use the startup folder of the site's kit."
+            "Ed25519. Use the startup directory of the site's kit."
         )
     return Identity(certificate, root, key)
 
@@ -231,7 +231,7 @@ def common_name(certificate: x509.Certificate) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
         raise ValueError(
-            f"The certificate has {len(names)} common names. Provision a kit with one."
+            f"The certificate has {len(names)} common names. Create a kit with one."
         )
     return str(names[0].value)
 
@@ -252,8 +252,8 @@ def _certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
         raise ValueError(
-            f"{path} has no certificate in PEM. Use the startup folder of the site's "
-            "kit."
+            f"{path} has no certificate in PEM. Use the startup directory of the "
+            "site's kit."
         ) from None
 
 
@@ -262,6 +262,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ValueError(
-            f"Cannot read {path} ({error.strerror}). Use the startup folder of the "
+            f"Cannot read {path} ({error.strerror}). Use the startup directory of the "
             "site's kit."
         ) from error

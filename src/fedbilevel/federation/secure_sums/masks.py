@@ -58,7 +58,7 @@ def add_mask(
 
 
 def pair_key(
-    private: Secret, public: bytes, transcript: bytes, one: str, other: str
+    private: Secret, public: bytes, transcript: bytes, name: str, other: str
 ) -> Secret:
     """Return the mask key of two sites, which both can compute.
 
@@ -66,7 +66,7 @@ def pair_key(
         private: private mask key of a site.
         public: public mask key of the other site.
         transcript: digest of the exchange and its public keys.
-        one: name of a site.
+        name: name of a site.
         other: name of the other site.
 
     Example:
@@ -76,7 +76,7 @@ def pair_key(
         >>> key == pair_key(b.mask, a.public.mask, b"", "b", "a")
         True
     """
-    return agree(private, public, transcript, PAIR, *sorted((one, other)))
+    return agree(private, public, transcript, PAIR, *sorted((name, other)))
 
 
 def is_subtracted(site: str, peer: str) -> bool:

@@ -38,7 +38,7 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A secret of an exchange cannot be pickled or copied. Store results, not "
+            "A secret of an exchange cannot be pickled or copied. Save results, not "
             "the state of a secure sum."
         )
 

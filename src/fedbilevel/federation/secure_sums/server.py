@@ -310,7 +310,7 @@ class SecureServer:
         revealed: Mapping[str, Mapping[str, Secret]],
         is_right: Callable[[str, Secret], bool],
     ) -> Secret:
-        """Return a site's secret; one wrong share is left out if there are enough."""
+        """Return a site's secret; one wrong share is omitted if there are enough."""
         shares = {
             self._context.position(holder): secrets[name]
             for holder, secrets in revealed.items()

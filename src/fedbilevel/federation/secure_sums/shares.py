@@ -50,7 +50,7 @@ def split(secret: Secret, threshold: int, count: int) -> list[Secret]:
     first, second = (
         [share for _, share in Shamir.split(threshold, count, half)] for half in halves
     )
-    return [Secret(one + other) for one, other in zip(first, second, strict=True)]
+    return [Secret(head + tail) for head, tail in zip(first, second, strict=True)]
 
 
 def combine(shares: Mapping[int, Secret]) -> Secret:
