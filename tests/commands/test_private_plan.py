@@ -20,8 +20,8 @@ def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
 
 @pytest.mark.slow
 def test_a_sample_and_two_exchanges_in_a_round_count():
-    choice = choice_of(50, 500, 20, 1, 2, epsilon=1.0, delta=1e-5, entries=100)
     sample = WithoutReplacement(50, 500)
+    choice = choice_of(50, sample, 20, 1, 2, 1.0, 1e-5, entries=100)
     releases = {
         GaussianRelease(choice.noise, sample): 1,
         GaussianRelease(choice.noise / 2**0.5, sample): 19,

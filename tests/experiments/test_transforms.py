@@ -47,7 +47,7 @@ TABLE = {
     ),
     "random_share = 0.25": (RandomK(0.25),),
     "random_share = 0.25\nfeedback = true": (Feedback(RandomK(0.25, unbiased=False)),),
-    "trimmed_share = 0.2": (TrimmedMean(0.2),),
+    "trim_share = 0.2": (TrimmedMean(0.2),),
     "geometric_median = true": (GeometricMedian(),),
     "clip = 0.5\nclipping_radius = 0.1": (Clip(0.5), CentredClipping(0.1)),
 }
@@ -87,11 +87,11 @@ def test_the_command_line_names_transforms():
         ("feedback = true", "set top_share, random_share or bits as well"),
         ("bits = 3", "bits: give 8, 4 or 2, not 3"),
         (
-            "trimmed_share = 0.1\ngeometric_median = true",
-            "set trimmed_share or geometric_median only",
+            "trim_share = 0.1\ngeometric_median = true",
+            "set trim_share or geometric_median only",
         ),
         (
-            "clip = 1.0\nnoise = 1.0\ntrimmed_share = 0.1",
+            "clip = 1.0\nnoise = 1.0\ntrim_share = 0.1",
             "the influence of one device on a robust mean is not known",
         ),
     ],

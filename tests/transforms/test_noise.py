@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from fedbilevel import (
     DebugSimulation,
     DeviceNoise,
     FedBiO,
+    Feedback,
     FullParticipation,
     GaussianNoise,
     InMemoryDevices,
+    Limits,
     LocalBSGM,
     LocalExamples,
     NeumannSeries,
@@ -33,7 +36,8 @@ from fedbilevel import (
     sweep,
     with_transforms,
 )
-from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.data.examples import one_device
+from fedbilevel.engines.preparation import RunSpec, prepare
 from fedbilevel.engines.run import rounds_of
 from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.privacy import (
@@ -51,6 +55,7 @@ from tests.transforms import noisy
 
 NOISE = 2.0
 CLIP = 0.7
+KEY = jax.random.key(0)
 
 
 def assert_deviation(numbers: Any, deviation: float) -> None:
@@ -285,6 +290,10 @@ def test_values_without_a_bound_are_refused_under_noise():
             (Clip(1.0), DeviceNoise(1.0, 4), GaussianNoise(1.0)),
             "DeviceNoise and GaussianNoise exclude each other",
         ),
+        (
+            (Clip(1.0), DeviceNoise(1.0, 4), Quantise()),
+            "DeviceNoise and Quantise exclude each other",
+        ),
         ((Clip,), "Clip is a class"),
         (("clip",), "'clip' is no transform"),
     ],
@@ -311,12 +320,15 @@ def test_a_private_run_does_not_report_the_spread_of_updates():
 
 
 def test_noise_of_devices_needs_enough_devices_of_equal_weight():
-    inner = noisy.plain()
-
     def start(devices: int, **others: Any) -> Any:
-        algorithm = with_transforms(inner, Clip(1.0), DeviceNoise(1.0, devices))
-        inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
-        return next(run(*inputs, rounds=1, **others))
+        algorithm = with_transforms(
+            noisy.plain(), Clip(1.0), DeviceNoise(1.0, devices=devices)
+        )
+        held = others.pop("devices", None) or noisy.devices()
+        if others.pop("federation", False):
+            others["engine"], held = noisy.federation(algorithm)
+        inputs = noisy.PROBLEM, algorithm, held, *noisy.START
+        return list(run(*inputs, rounds=2, **others))
 
     with pytest.raises(ValueError, match="the number of participants is 4"):
         start(5)
@@ -324,31 +336,105 @@ def test_noise_of_devices_needs_enough_devices_of_equal_weight():
         start(4, participation=UniformSample(2))
     with pytest.raises(ValueError, match="needs equal weights"):
         start(4, weights=np.array([1.0, 2.0, 1.0, 1.0]))
-    algorithm = with_transforms(inner, Clip(1.0), DeviceNoise(1.0, devices=4))
-    engine, enrolled = noisy.federation(algorithm)
-    with pytest.raises(ValueError, match=r"the quorum is 1, .* raise the quorum"):
-        next(
-            run(
-                noisy.PROBLEM,
-                algorithm,
-                enrolled,
-                *noisy.START,
-                rounds=1,
-                engine=engine,
-            )
-        )
+    with pytest.raises(ValueError, match="the server of this federation sees each"):
+        start(4, federation=True)
+
+    def fewer(seed: int, number: int, count: int) -> Any:
+        return np.arange(4 - number)
+
+    with pytest.raises(NoUploadsError, match="3 of 4 uploads of DeviceNoise"):
+        start(4, participation=fewer)
 
 
-def test_a_run_ends_if_too_few_devices_add_noise():
+def test_a_mean_with_too_little_noise_is_not_published():
+    algorithm = with_transforms(noisy.plain(), Clip(1.0), DeviceNoise(1.0, devices=4))
+    results = run(
+        noisy.PROBLEM,
+        algorithm,
+        noisy.devices(),
+        *noisy.START,
+        rounds=2,
+        participation=lambda seed, number, count: np.arange(4 - number),
+    )
+    seen = []
+    with pytest.raises(NoUploadsError):
+        seen.extend(results)
+    assert not seen or np.all(np.isfinite(seen[0].x))
+    assert all(np.all(np.isnan(result.x)) for result in seen[1:])
+
+
+def test_noise_of_devices_hides_whether_an_update_is_finite():
     def loss(x, y, batch):
         return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))
 
     bad = LocalExamples(np.full(3, np.nan), np.full(3, np.nan))
     devices = InMemoryDevices([*noisy.HELD[:3], bad])
-    algorithm = with_transforms(noisy.plain(), Clip(1.0), DeviceNoise(1.0, devices=4))
+    algorithm = with_transforms(noisy.plain(), Clip(1.0), DeviceNoise(1e-9, devices=4))
     inputs = BilevelProblem(loss, loss), algorithm, devices, *noisy.START
-    with pytest.raises(NoUploadsError, match="3 of 4 uploads of DeviceNoise"):
-        list(run(*inputs, rounds=1))
+    (last,) = run(*inputs, rounds=1)
+    assert last.participants.tolist() == [0, 1, 2, 3]
+    moved = np.concatenate([last.x, last.y, last.server.adjoint])
+    assert np.linalg.norm(moved) == pytest.approx(0.75, rel=1e-5)
+
+
+def test_a_distance_limit_is_refused_under_noise():
+    algorithm = with_transforms(noisy.plain(), Clip(1.0), GaussianNoise(1.0))
+    inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+    with pytest.raises(ValueError, match="one device must not decide"):
+        next(run(*inputs, rounds=1, limits=Limits(distance=10.0)))
+
+
+def test_states_of_devices_end_amplification():
+    codes = Feedback(Quantise())
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), codes, GaussianNoise(NOISE))
+    inputs = noisy.PROBLEM, algorithm, noisy.devices(), *noisy.START
+    (last,) = run(*inputs, rounds=1, participation=UniformSample(2))
+    assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 1}, 1e-5))
+
+
+def test_a_clip_holds_in_half_precision():
+    """The sum of a large point and a short change would round beyond the bound."""
+    size = 50
+
+    def loss(x, y, batch):
+        return jnp.mean(batch).astype(y.dtype) * jnp.sum(y) + 0.0 * jnp.sum(x)
+
+    ones = np.ones(1, np.float32)
+    devices = InMemoryDevices.sharing(LocalExamples(ones, ones), 4)
+    algorithm = with_transforms(FedBiO(1.0), Clip(0.5), GaussianNoise(1e-9))
+    x, y = jnp.zeros(1, jnp.bfloat16), jnp.ones(size, jnp.bfloat16)
+    spec = RunSpec(BilevelProblem(loss, loss), algorithm, devices, x, y)
+    prepared = prepare(spec)
+    phase = algorithm.phases(spec.problem)[0]
+    downlink = phase.broadcast(prepared.state.server)
+    upload, _, _ = phase.finish(
+        phase.step(
+            phase.start(downlink, (), one_device(devices.cohort(np.array([0]))), KEY),
+            one_device(devices.cohort(np.array([0]))),
+            KEY,
+        ),
+        downlink,
+        KEY,
+    )
+    received = phase.decode_upload(upload, downlink)
+    squares = [np.sum(np.square(np.float64(leaf))) for leaf in received.update]
+    assert np.sqrt(sum(squares)) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_many_runs_have_no_budget():
+    algorithm = with_transforms(
+        noisy.plain(), Clip(CLIP), GaussianNoise(NOISE, epsilon=4.0)
+    )
+    with pytest.raises(ValueError, match="many runs on the same data spend more"):
+        sweep(
+            noisy.PROBLEM,
+            [algorithm],
+            noisy.devices(),
+            *noisy.START,
+            rounds=1,
+            seeds=[0],
+            measure=lambda server: server.x,
+        )
 
 
 def test_a_resumed_federation_counts_repeated_noise(tmp_path):

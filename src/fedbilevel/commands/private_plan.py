@@ -5,18 +5,16 @@ import sys
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedbilevel.commands.formatting import format_table
+from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import canonical
-from fedbilevel.engines.spending import Spending
-from fedbilevel.experiments.build import build_task
+from fedbilevel.engines.spending import Spending, sampling_of
+from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.plurals import count_noun
-from fedbilevel.privacy import (
-    Everyone,
-    Sampling,
-    WithoutReplacement,
-)
+from fedbilevel.privacy import Sampling
 from fedbilevel.problems.task import Task
 
 COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
@@ -60,9 +58,24 @@ def print_private_plan(
     # A mean of few updates has more noise than signal.
     sizes = {size for size in sizes if size >= FEWEST or size == wanted} | {count}
     entries = _entries(algorithm, task)
+    weights = weights_of(experiment, task.devices)
+    weights = np.ones(count) if weights is None else np.asarray(weights)
+    _, private = experiment.federated_algorithm.init(task.problem, task.x, task.y)
     choices = [
         choice_of(
-            size, count, experiment.rounds, opening, usual, epsilon, delta, entries
+            size,
+            sampling_of(
+                FullParticipation() if size == count else UniformSample(size),
+                experiment.engine,
+                weights,
+                private,
+            ),
+            experiment.rounds,
+            opening,
+            usual,
+            epsilon,
+            delta,
+            entries,
         )
         for size in sorted(sizes, reverse=True)
     ]
@@ -101,7 +114,7 @@ def print_private_plan(
 
 def choice_of(
     participants: int,
-    devices: int,
+    sampling: Sampling,
     rounds: int,
     opening: int,
     usual: int,
@@ -113,7 +126,7 @@ def choice_of(
 
     Args:
         participants: number of devices in each round.
-        devices: number of all devices.
+        sampling: selection of the participants.
         rounds: number of rounds.
         opening: number of exchanges of the first round.
         usual: number of exchanges of every later round.
@@ -122,13 +135,11 @@ def choice_of(
         entries: number of entries of an update.
 
     Example:
-        >>> choice = choice_of(100, 100, 50, 1, 1, epsilon=2.0, delta=1e-5, entries=64)
+        >>> from fedbilevel.privacy import Everyone
+        >>> choice = choice_of(100, Everyone(), 50, 1, 1, 2.0, 1e-5, entries=64)
         >>> round(choice.noise, 1), round(choice.length, 1)
         (14.1, 1.1)
     """
-    sampling: Sampling = Everyone()
-    if participants < devices:
-        sampling = WithoutReplacement(participants, devices)
 
     def exceeds(noise: float) -> bool:
         spending = Spending(noise, opening, usual, sampling, delta)

@@ -37,7 +37,9 @@ def prepare_for_job(experiment: Experiment) -> Experiment:
         directory=None,
         tracking=Tracking(),
         norm_limit=experiment.norm_limit or NORM_LIMIT,
-        distance_limit=experiment.distance_limit or DISTANCE_LIMIT,
+        # Under noise, a device must not decide whether others count.
+        distance_limit=experiment.distance_limit
+        or (DISTANCE_LIMIT if experiment.transforms.noise is None else None),
         federation=replace(
             settings, sites=sites_of(experiment), kit=None, local_code=False
         ),

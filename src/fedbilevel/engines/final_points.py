@@ -15,6 +15,7 @@ from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.preparation import RunSpec, canonical, prepare
 from fedbilevel.engines.protocol import PhaseReference, RunState
+from fedbilevel.engines.spending import refuse_budget
 from fedbilevel.engines.sweep import shares_of, stack
 from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -86,6 +87,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         >>> bool(abs(points.x[1] - 1) < 1e-4)  # Φ(x) = (x − 1)²
         True
     """
+    refuse_budget(spec.algorithm)
     _, job, _, enrolled, _ = prepare(spec)
     start = canonical((spec.x, spec.y))
     cohort = spec.devices.cohort(np.arange(spec.devices.device_count))

@@ -160,7 +160,14 @@ def prepare(spec: RunSpec) -> Prepared:
     )
     state = RunState(server, spec.engine.private_states(private, count))
     spending = spending_of(
-        problem, algorithm, spec.participation, spec.engine, enrolled, usual
+        problem,
+        algorithm,
+        spec.participation,
+        spec.engine,
+        enrolled,
+        usual,
+        spec.limits,
+        private,
     )
     return Prepared(spec, job, state, enrolled, spending)
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private
+from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.participation import (
     FullParticipation,
     Participation,
@@ -103,6 +105,8 @@ def spending_of(
     engine: Any,
     weights: Float[np.ndarray, "devices"],
     cohort_size: int,
+    limits: Limits,
+    private: Private,
 ) -> Spending | None:
     """Return what a run spends; None if its algorithm adds no noise.
 
@@ -113,14 +117,22 @@ def spending_of(
         engine: engine of the run.
         weights: weights of all devices.
         cohort_size: usual number of participants.
+        limits: limits of uploads.
+        private: first private state of a device.
 
     Raises:
         ImportError: if dp-accounting is not installed.
-        ValueError: if too few devices add noise, or their weights differ.
+        ValueError: if the noise does not protect what the settings publish.
     """
     noise = noise_of(algorithm)
     if noise is None:
         return None
+    if limits.distance is not None:
+        raise ValueError(
+            f"The distance limit is {float(limits.distance):g}, but under noise one "
+            "device must not decide whether others count, as it does by the median. "
+            "Omit the distance limit: clipping already limits each update."
+        )
     fewest = 1
     if isinstance(noise, DeviceNoise):
         fewest = noise.devices
@@ -131,7 +143,7 @@ def spending_of(
         float(noise.multiplier),
         opening,
         usual,
-        _sampling(participation, engine, weights),
+        sampling_of(participation, engine, weights, private),
         noise.delta,
         noise.epsilon,
         fewest,
@@ -141,6 +153,21 @@ def spending_of(
     return spending
 
 
+def refuse_budget(algorithm: FederatedAlgorithm) -> None:
+    """Raise if the noise of an algorithm has a budget that many runs would exceed.
+
+    Raises:
+        ValueError: if it has.
+    """
+    noise = noise_of(algorithm)
+    if noise is not None and noise.epsilon is not None:
+        raise ValueError(
+            f"The noise has the budget epsilon={noise.epsilon:g}, but many runs on the "
+            "same data spend more than one. Remove epsilon from the noise; the runs "
+            "are then a simulation without a guarantee."
+        )
+
+
 def _check_device_noise(
     noise: DeviceNoise,
     engine: Any,
@@ -148,18 +175,21 @@ def _check_device_noise(
     cohort_size: int,
 ) -> None:
     """Raise if the noise of the participants would be less than accounted for."""
+    if getattr(engine, "sees_uploads", False):
+        raise ValueError(
+            "DeviceNoise protects a sum of updates, but the server of this federation "
+            "sees each of them. Use GaussianNoise, which trusts the server."
+        )
     if np.any(weights != weights[0]):
         raise ValueError(
             "DeviceNoise needs equal weights of the devices, since each adds the same "
             "noise. Omit weights, or use GaussianNoise."
         )
-    quorum = getattr(engine, "quorum", cohort_size)
-    if quorum < noise.devices:
-        name = "quorum" if hasattr(engine, "quorum") else "number of participants"
+    if cohort_size < noise.devices:
         raise ValueError(
-            f"DeviceNoise: devices is {noise.devices}, but the {name} is {quorum}, "
-            "so a mean may have less noise than ε is computed for. Lower devices to "
-            f"{quorum}, or raise the {name}."
+            f"DeviceNoise: devices is {noise.devices}, but the number of participants "
+            f"is {cohort_size}, so a mean has less noise than ε is computed for. Lower "
+            f"devices to {cohort_size}, or raise the number of participants."
         )
 
 
@@ -167,9 +197,19 @@ def _noised(phases: Any) -> int:
     return sum(phase.release is not None for phase in phases)
 
 
-def _sampling(
-    participation: Participation, engine: Any, weights: Float[np.ndarray, "devices"]
+def sampling_of(
+    participation: Participation,
+    engine: Any,
+    weights: Float[np.ndarray, "devices"],
+    private: Private = (),
 ) -> Sampling:
+    """Return the selection of participants, as far as it lowers ε.
+
+    Example:
+        >>> from fedbilevel import Simulation
+        >>> sampling_of(UniformSample(2), Simulation(), np.ones(5))
+        WithoutReplacement(sample=2, population=5)
+    """
     if isinstance(participation, FullParticipation):
         return Everyone()
     # Sampling amplifies only if nobody knows the sample. In a federation its seed is
@@ -177,6 +217,8 @@ def _sampling(
     is_hidden = not getattr(engine, "sample_is_public", False)
     # With other weights, a device in the sample changes the shares of all others.
     is_even = bool(np.all(weights == weights[0]))
+    # A state shows in which rounds its device participated.
+    is_hidden &= not jax.tree.leaves(private)
     if isinstance(participation, UniformSample) and is_hidden and is_even:
         return WithoutReplacement(int(participation.devices), len(weights))
     return UnknownSampling()

@@ -24,6 +24,7 @@ from fedbilevel.engines.preparation import (
     prepare,
 )
 from fedbilevel.engines.protocol import Job, PhaseReference, RunState
+from fedbilevel.engines.spending import refuse_budget
 from fedbilevel.engines.sweep_round import round_program
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun, there_are
@@ -118,6 +119,8 @@ def sweep(
         participation,
         weights,
     )
+    for algorithm in algorithms:
+        refuse_budget(algorithm)
     _, job, _, enrolled, _ = prepare(spec)
     settings = stack(algorithms)
     shares = np.stack(

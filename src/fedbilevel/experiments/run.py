@@ -17,6 +17,7 @@ from jaxtyping import Int
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import Checkpoints
 from fedbilevel.engines.costs import Costs
+from fedbilevel.engines.exclusions import Exclusions
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
@@ -165,6 +166,13 @@ def run_experiment(
                 directory,
             )
         point = prepared.x, prepared.y
+        if noise_of(experiment.federated_algorithm) is not None:
+            logger.warning(
+                "ε covers x and y of all rounds. It does not cover the losses and "
+                "metrics of %s, which are measured on the devices' data without noise. "
+                "Noise of a simulation follows from its seed, which must stay secret.",
+                directory,
+            )
         start = None if has_run else measure_start(prepared.measure, *point)
         keep(experiment, directory)
         tracking = track(
@@ -251,7 +259,8 @@ def _record(recorder: Recorder, result: Round) -> Record:
         result.costs,
         result.x,
         result.y,
-        exclusions=result.exclusions,
+        # Exclusions show who participated and whose data are not finite.
+        exclusions=Exclusions() if result.spending else result.exclusions,
         epsilon=result.epsilon,
     )
 

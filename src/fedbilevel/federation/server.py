@@ -125,11 +125,8 @@ class Federation:
 
     sample_is_public = True
     """Sites know whether they participate, so a sample does not amplify privacy."""
-
-    @property
-    def quorum(self) -> int:
-        """The minimum number of accepted uploads of an exchange."""
-        return self._quorum
+    sees_uploads = True
+    """The server reads single uploads, not only their sum."""
 
     @property
     def noised_means(self) -> int:

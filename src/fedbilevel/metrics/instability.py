@@ -33,7 +33,7 @@ from fedbilevel.mathematics.schedules import rate_at
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.trials import FIXED, Trials, with_settings
-from fedbilevel.transforms.transformed import Transformed
+from fedbilevel.transforms.transformed import Transformed, noise_of
 
 CURES = 8
 """The most smaller values of a setting that are tried."""
@@ -146,6 +146,12 @@ def find_instabilities(
         >>> [(step.level.name, step.setting) for step in result]
         [('LOWER', 'lower_rate')]
     """
+    if noise_of(algorithm) is not None:
+        raise ValueError(
+            "find_instabilities: the algorithm adds noise for privacy, but trials use "
+            "the data without noise. Pass the algorithm without its transforms if its "
+            "result stays private."
+        )
     if isinstance(algorithm, Transformed):
         # Steps are tried without the transforms of uploads.
         algorithm = algorithm.algorithm

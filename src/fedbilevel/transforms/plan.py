@@ -98,6 +98,12 @@ def _check_together(plan: Plan) -> None:
             f"with_transforms: {_name(noise)} needs a bound of each device's update. "
             "Pass Clip, ClipEach or AdaptiveClip before it."
         )
+    if plan.device_noise is not None and plan.code is not None:
+        raise ValueError(
+            f"with_transforms: DeviceNoise and {_name(plan.code)} exclude each other: "
+            "ε is that of the sum of the noised updates, and a code of each update "
+            "shows more than the sum. Pass GaussianNoise, whose server reads the codes."
+        )
     if plan.device_noise is not None and plan.server_noise is not None:
         raise ValueError(
             "with_transforms: DeviceNoise and GaussianNoise exclude each other, since "

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.protocol import (
@@ -118,8 +119,9 @@ class Transformed:
         }
         plan = self.plan
         if isinstance(plan.code, Feedback):
+            wide = _at_least_single if plan.noise is not None else tuple
             memories = {
-                name: plan.code.first_memory(like) for name, like in idle.items()
+                name: plan.code.first_memory(wide(like)) for name, like in idle.items()
             }
             private = _PrivateState(private, memories)
         if _is_adaptive(plan):
@@ -173,7 +175,10 @@ class _Wrapper:
             finish=self.finish,
             server=self.server,
             receive=self.receive,
-            reference=self.reference if has_reference else None,
+            # Under noise the mean is of changes, which have no reference.
+            reference=self.reference
+            if has_reference and not self._is_private
+            else None,
             gauge=self.gauge if keeps_gauge else None,
             mean=self.mean if has_reference and self._plan.mean is not None else None,
             release=self.release if self._is_private else None,
@@ -271,6 +276,11 @@ class _Wrapper:
         idle = self.reference(downlink)
         # A plain tuple, so that the code does not depend on the algorithm's types.
         change: Any = tuple(map(tree.subtract, update, idle))
+        if self._is_private:
+            change = _at_least_single(change)
+            if plan.device_noise is not None:
+                # Whether an update is finite must not show either.
+                change = _zero_unless_finite(change)
         votes: PyTree = ()
         if plan.clip is not None and jax.tree.leaves(change):
             bounds = self._bounds(downlink, idle)
@@ -349,13 +359,16 @@ class _Wrapper:
 
     def _decode(self, code: Any, downlink: Downlink) -> Any:
         plan, idle = self._plan, self.reference(downlink)
-        change = code
+        change, form = code, tuple(idle)
+        if self._is_private:
+            form = _at_least_single(form)
         if plan.code is not None:
-            change = plan.code.decode(code, _forms(tuple(idle)))
+            change = plan.code.decode(code, _forms(form))
         # Noise makes honest updates longer than their bound.
         if plan.clip is not None and plan.device_noise is None:
             change = clip_parts(plan.clip, change, self._bounds(downlink, idle))
-        return _shifted(idle, change)
+        # Under noise, the sum with a large point would round beyond the bound.
+        return change if self._is_private else _shifted(idle, change)
 
     def reference(self, downlink: Downlink) -> tuple[PyTree, ...]:
         received, _ = self._split_downlink(downlink)
@@ -379,8 +392,10 @@ class _Wrapper:
     ) -> Upload:
         """Return the mean with noise.
 
-        A device whose upload does not count is one whose update is zero: the divisor
-        must not depend on the data. The noise on a part of bound C has the standard
+        The mean of changes is added to the point of the server. A device whose upload
+        does not count is one whose update is zero: the divisor must not depend on the
+        data. If fewer devices than planned added noise, the result is not finite, so
+        that nothing is published. The noise on a part of bound C has the standard
         deviation multiplier · C · w / √a, where w is the largest share of a device and
         a the part's share of the privacy of the exchange; these add up to 1.
         """
@@ -389,6 +404,10 @@ class _Wrapper:
         beside_normals, vote_normals = self._split_beside(normals.beside)
         noise = self._plan.server_noise
         size = 0.0 if noise is None else noise.multiplier * shares.largest
+        own = self._plan.device_noise
+        if own is not None:
+            enough = shares.counted > (own.devices - 0.5) * shares.largest
+            shares = shares._replace(counted=jnp.where(enough, shares.counted, jnp.nan))
 
         def noised(value: PyTree, numbers: PyTree, bound: Any, share: float) -> PyTree:
             width = size * bound / jnp.sqrt(share)
@@ -403,9 +422,8 @@ class _Wrapper:
 
         update = mean.update
         if self._inner.reference is not None:
-            idle = self.reference(downlink)
-            wide = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), idle, update)
-            change = tuple(map(tree.subtract, update, wide))
+            idle, change = self.reference(downlink), tuple(mean.update)
+            wide = _with_dtypes(idle, change)
             bounds = self._bounds(downlink, idle)
             parts = self._plan.clip.split(change)
             numbers = self._plan.clip.split(tuple(normals.update))
@@ -485,6 +503,32 @@ def _shifted(idle: Any, change: Any) -> Any:
     )
     # A named tuple if the algorithm uses one.
     return type(idle)._make(sums) if hasattr(idle, "_make") else tuple(sums)
+
+
+def _at_least_single(change: Any) -> Any:
+    """Return a tree in single precision or higher."""
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, np.promote_types(leaf.dtype, np.float32)),
+        change,
+    )
+
+
+def _zero_unless_finite(change: Any) -> Any:
+    """Return a tree, or zeros if it is not finite."""
+    leaves = jax.tree.leaves(change)
+    finite = jnp.stack(
+        [jnp.asarray(True), *(jnp.isfinite(leaf).all() for leaf in leaves)]
+    ).all()
+    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), change)
+
+
+def _with_dtypes(idle: Any, change: Any) -> Any:
+    """Return `idle` in the dtypes of `change`, with its own type."""
+    pairs = zip(idle, change, strict=True)
+    parts = (
+        jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), *pair) for pair in pairs
+    )
+    return type(idle)._make(parts) if hasattr(idle, "_make") else tuple(parts)
 
 
 def _idle_form(phase: Phase, server: Server) -> tuple[PyTree, ...]:

@@ -61,7 +61,7 @@ class Experiment:
             simulation and 1e6 in a federation.
         distance_limit: largest distance of an accepted upload from the downloaded
             point, as a multiple (above 1) of the median over devices; None for no
-            limit in a simulation and 10 in a federation.
+            limit in a simulation and, without noise, 10 in a federation.
         directory: run directory; None for runs/NAME beside the file NAME.toml.
         federation: federation across sites (`fedbilevel federate`).
         evaluation: metrics and their frequency.
@@ -96,6 +96,12 @@ class Experiment:
                 "distance_limit",
                 f"give a number above 1, not {self.distance_limit}: it is a multiple "
                 "of the median distance over devices.",
+            )
+        if self.distance_limit is not None and self.transforms.noise is not None:
+            raise SettingError(
+                "distance_limit",
+                "remove it or transforms.noise: under noise, one device must not "
+                "decide whether others count, as it does by the median.",
             )
         if isinstance(self.algorithm, Auto) and self.rounds < 2:
             raise SettingError(

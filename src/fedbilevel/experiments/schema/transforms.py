@@ -77,8 +77,9 @@ class TransformSettings:
                 "set clip or clip_quantile as well: noise protects only updates of "
                 "limited norm.",
             )
-        for name in ("epsilon", "noise_devices"):
-            if self.noise is None and getattr(self, name) is not None:
+        unused = {"epsilon": None, "noise_devices": None, "delta": 1e-5}
+        for name, default in unused.items():
+            if self.noise is None and getattr(self, name) != default:
                 raise SettingError(
                     name, "set noise as well; fedbilevel plan --epsilon gives it."
                 )
@@ -86,6 +87,12 @@ class TransformSettings:
             raise SettingError("bits", f"give 8, 4 or 2, not {self.bits}.")
         if self.top_share is not None and self.random_share is not None:
             raise SettingError("random_share", "set top_share or random_share only.")
+        if self.noise_devices is not None and self.code is not None:
+            raise SettingError(
+                "noise_devices",
+                "remove it, or top_share, random_share, bits and feedback: a code of "
+                "each noised update shows more than the sum that ε protects.",
+            )
         if self.feedback and self.code is None:
             raise SettingError(
                 "feedback",
