@@ -42,7 +42,7 @@ class Live(NamedTuple):
     @property
     def jobs(self) -> int:
         """The number of jobs that have begun."""
-        return self.command.output.count(" begins\n")
+        return self.command.output.count(" starts.\n")
 
     def exchanges(self) -> list[dict[str, Any]]:
         """Return the server's log of exchanges."""

@@ -154,7 +154,7 @@ def test_an_event_of_one_site_ends_no_job(federation, tmp_path):
     with run(federation, tmp_path, {"west": "send an event that ends a job"}) as live:
         exchanges = finished(live)
     assert ENDED not in live.command.output
-    assert live.command.output.count(" begins\n") == 1
+    assert live.command.output.count(" starts.\n") == 1
     assert all(len(exchange["counted"]) == len(SITES) for exchange in exchanges)
     # The event does not reach another site either.
     logs = list(federation.kits.sites["east"].glob("*/log.txt"))

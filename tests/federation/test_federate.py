@@ -254,7 +254,7 @@ def test_a_quorum_above_the_number_of_sites_is_refused(tmp_path, capsys):
 @pytest.mark.nightly
 def test_a_site_with_examples_of_another_form_is_named_after_one_job(commands):
     *_, last = commands.mistaken.splitlines()
-    assert commands.mistaken.count(" begins\n") == 1
+    assert commands.mistaken.count(" starts.\n") == 1
     assert last == (
         "fedbilevel federate: site-3: upper examples are float64[2], expected "
         'float64[]. Fix what `examples("site-3")` returns.'

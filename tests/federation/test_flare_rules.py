@@ -19,7 +19,7 @@ def test_a_site_refuses_a_run_in_a_sentence_that_ends_the_command(tmp_path):
     prepare(kits.sites["east"], SiteRules(fewest_examples=1), code_from_outside=True)
     with federating(file) as command:
         assert command.process.wait(timeout=HANG) == 2, command.output
-    assert command.output.count(" begins\n") == 1
+    assert command.output.count(" starts.\n") == 1
     *_, last = command.output.splitlines()
     assert (
         "east could not begin: the algorithm draws batches of 2, but the site's rules"
