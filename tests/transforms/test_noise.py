@@ -356,7 +356,7 @@ def test_a_mean_with_too_little_noise_is_not_published():
         rounds=2,
         participation=lambda seed, number, count: np.arange(4 - number),
     )
-    seen = []
+    seen: list[Any] = []
     with pytest.raises(NoUploadsError):
         seen.extend(results)
     assert not seen or np.all(np.isfinite(seen[0].x))
