@@ -144,7 +144,7 @@ ARGUMENTS = {
     ),
     "no run": (("resume", "nope"), "is not a run directory"),
     "a file for a run": (("plot", "a.toml"), "is a file, not a run directory"),
-    "no file to compare": (("compare", "nope"), "cannot be read"),
+    "no file to compare": (("compare", "nope"), "nope does not exist"),
     "nothing to diagnose": (("diagnose", "nope"), "cannot be read"),
     "nothing to tune": (("tune", "nope.toml"), "cannot be read"),
     "no trial": (("tune", "a.toml", "--trials", "0"), "is 0. Give at least 1."),

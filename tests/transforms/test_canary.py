@@ -63,10 +63,10 @@ def lower_bound(noise: float) -> float:
     return best
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_canary_never_shows_more_than_the_accountant():
-    claimed = spent({GaussianRelease(NOISE): ROUNDS}, DELTA)
+    spent_epsilon = spent({GaussianRelease(NOISE): ROUNDS}, DELTA)
     shown = lower_bound(NOISE)
-    assert 0.5 < shown <= claimed
+    assert 0.5 < shown <= spent_epsilon
     # The experiment would notice noise that is far too small.
-    assert lower_bound(NOISE / 8) > claimed
+    assert lower_bound(NOISE / 8) > spent_epsilon

@@ -90,7 +90,7 @@ def test_a_clip_that_nothing_reaches_changes_nothing(name):
     )
 
 
-@in_tiers(quick=(), check=KINDS[-1:])
+@in_tiers(quick=(), check=())
 def test_every_engine_gives_one_trajectory_of_clipped_and_rounded_updates(name):
     algorithm = with_transforms(ALGORITHMS[name](), Clip(0.3), Quantise())
     expected = trajectory(algorithm, Simulation())
@@ -201,10 +201,17 @@ COMBINATIONS = {
 }
 
 
+IN_CHECK = "clip, feedback", "noise", "trimmed mean"
+
+
 @pytest.mark.parametrize(
     "name",
-    [*COMBINATIONS][:2]
-    + [pytest.param(n, marks=pytest.mark.slow) for n in [*COMBINATIONS][2:]],
+    [
+        pytest.param(
+            name, marks=pytest.mark.slow if name in IN_CHECK else pytest.mark.nightly
+        )
+        for name in COMBINATIONS
+    ],
 )
 def test_every_engine_gives_one_trajectory_of_each_combination(name):
     algorithm = with_transforms(ALGORITHMS["FedBiO"](), *COMBINATIONS[name])

@@ -247,7 +247,8 @@ class _Wrapper:
                 "reference. Pass Phase(..., reference=...), which returns the update "
                 "of an idle device: zeros if devices send gradients."
             )
-        unbounded = self._inner.scale is None and jax.tree.leaves(upload.beside)
+        inner = self._inner
+        unbounded = inner.scale is None and jax.tree.leaves(upload.beside)
         if self._is_private and unbounded:
             noise = type(self._plan.noise).__name__
             raise ValueError(
@@ -255,6 +256,12 @@ class _Wrapper:
                 f"which {noise} cannot protect because they have no bound. Pass "
                 "Phase(..., scale=...), or use an algorithm that sends updates only, "
                 "such as FedBiO."
+            )
+        if self._is_private and inner.receive is not None and inner.scale is None:
+            raise ValueError(
+                f"with_transforms: phase {name!r} decodes uploads itself "
+                "(Phase.receive), so their norms are not known to the noise. Send "
+                "updates, and pass codes to with_transforms."
             )
 
     def _bounds(self, downlink: Downlink, idle: tuple[PyTree, ...]) -> Bounds:
