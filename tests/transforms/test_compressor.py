@@ -11,6 +11,9 @@ from fedbilevel.transforms.compressor import Chain
 from fedbilevel.transforms.quantise import Quantise
 from fedbilevel.transforms.sparsify import RandomK, TopK
 
+pytestmark = pytest.mark.slow
+
+
 KEY = jax.random.key(0)
 
 

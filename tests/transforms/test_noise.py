@@ -53,6 +53,9 @@ from tests.engines import federation
 from tests.engines.test_equality import shards
 from tests.transforms import noisy
 
+pytestmark = pytest.mark.slow
+
+
 NOISE = 2.0
 CLIP = 0.7
 KEY = jax.random.key(0)

@@ -23,6 +23,9 @@ from tests.transforms import attacks, tables
 from tests.transforms.byzfl_values import VALUES
 from tests.transforms.tables import apply, attacked, flat, mean_of, norms, tree
 
+pytestmark = pytest.mark.slow
+
+
 REFERENCE = json.loads(VALUES.read_text())
 MEANS: dict[str, Mean] = {
     "trimmed": TrimmedMean(0.2),
