@@ -38,7 +38,9 @@ EXTRAS = {
 CORE_LAYERS = (
     "mathematics",
     "data",
+    "privacy",
     "algorithms",
+    "transforms",
     "engines",
     "metrics",
     "problems",

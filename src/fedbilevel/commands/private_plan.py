@@ -15,6 +15,7 @@ from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.plurals import count_noun
 from fedbilevel.privacy import Sampling
+from fedbilevel.privacy.calibration import smallest_noise
 from fedbilevel.problems.task import Task
 
 COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
@@ -23,8 +24,8 @@ FEWEST = 10
 """The fewest participants of a round that are suggested."""
 LONGEST = 3.0
 """Length of the noise on a mean, over the longest update, above which plan warns."""
-PRECISION = 1e-3
-"""Relative precision of a noise multiplier."""
+MARGIN = 1e-3
+"""Relative amount by which a noise multiplier is raised before it is rounded."""
 
 
 class Choice(NamedTuple):
@@ -141,18 +142,12 @@ def choice_of(
         (14.1, 1.1)
     """
 
-    def exceeds(noise: float) -> bool:
+    def spend(noise: float) -> float:
         spending = Spending(noise, opening, usual, sampling, delta)
-        return spending.epsilon_after(rounds) > epsilon
+        return spending.epsilon_after(rounds)
 
-    low, high = 0.0, 1.0
-    while exceeds(high):
-        low, high = high, 2 * high
-    while high - low > PRECISION * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
     # Printed numbers are rounded, and must not be smaller.
-    noise = float(f"{high * (1 + PRECISION):.4g}")
+    noise = float(f"{smallest_noise(spend, epsilon) * (1 + MARGIN):.4g}")
     return Choice(participants, noise, noise * entries**0.5 / participants)
 
 

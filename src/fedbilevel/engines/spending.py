@@ -25,6 +25,7 @@ from fedbilevel.privacy import (
     count_within,
     spent,
 )
+from fedbilevel.privacy.library import dp_accounting
 from fedbilevel.transforms.noise import DeviceNoise
 from fedbilevel.transforms.transformed import noise_of
 
@@ -137,9 +138,11 @@ def spending_of(
     if isinstance(noise, DeviceNoise):
         fewest = noise.devices
         _check_device_noise(noise, engine, weights, cohort_size)
+    # A missing library is reported before the run, not after its first round.
+    dp_accounting()
     usual = _noised(algorithm.phases(problem))
     opening = _noised(algorithm.opening(problem)) or usual
-    spending = Spending(
+    return Spending(
         float(noise.multiplier),
         opening,
         usual,
@@ -148,9 +151,6 @@ def spending_of(
         noise.epsilon,
         fewest,
     )
-    # A missing library is reported before the run, not after its first round.
-    spending.epsilon_after(1)
-    return spending
 
 
 def refuse_budget(algorithm: FederatedAlgorithm) -> None:

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from fedbilevel.mathematics.settings import LARGEST, SettingError
 from fedbilevel.privacy.accountant import Releases, account, count
 from fedbilevel.privacy.budget import Budget
@@ -41,9 +39,28 @@ def noise_for(
     budget = Budget(epsilon, delta)
     _check_rounds(rounds)
 
+    def spend(noise: float) -> float:
+        return account({GaussianRelease(noise, sampling): rounds}, delta).epsilon
+
+    return smallest_noise(spend, budget.epsilon)
+
+
+def smallest_noise(spend: Callable[[float], float], epsilon: float) -> float:
+    """Return the smallest noise multiplier with which a run spends at most ε.
+
+    Args:
+        spend: function from a noise multiplier to the ε of the run; it decreases.
+        epsilon: largest ε.
+
+    Example:
+        >>> round(smallest_noise(lambda noise: 10.0 / noise, epsilon=2.0), 2)
+        5.0
+    """
+    # SciPy is imported when noise is calibrated: every run imports this module.
+    from scipy.optimize import brentq
+
     def excess(log_noise: float) -> float:
-        releases = {GaussianRelease(math.exp(log_noise), sampling): rounds}
-        return account(releases, budget.delta).epsilon - budget.epsilon
+        return spend(math.exp(log_noise)) - epsilon
 
     low, high = math.log(LEAST_NOISE), 0.0
     if excess(low) <= 0:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from scipy.stats import binom
-
 from fedbilevel.mathematics.settings import Count, Range, SettingError, check_ranges
 
 SMALLEST_SHARE = 1e-30
@@ -126,6 +124,9 @@ class WithReplacement:
 
         Numbers that are improbable are replaced by the largest number.
         """
+        # SciPy is imported when noise is accounted for: every run imports this module.
+        from scipy.stats import binom
+
         share = 1.0 / self.population
         result = {}
         for number in range(1, self.draws + 1):
