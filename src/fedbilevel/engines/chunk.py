@@ -111,18 +111,26 @@ def work_of_chunk(
         The mean of the accepted uploads, the devices' private states, and a mask of the
         accepted uploads.
     """
-    uploads = _uploads(
-        algorithm, server, private, data, devices, key, moment, problem, reference
+    uploads = gather_chunk(
+        algorithm,
+        server,
+        private,
+        data,
+        devices,
+        weights,
+        key,
+        moment,
+        limits,
+        problem=problem,
+        reference=reference,
+        reach=reach,
+        axis=axis,
     )
-    counted = _counted(uploads, weights, limits, reach, axis)
+    robust = robust_mean_of(reference.of(algorithm, problem), server)
     mean = stacked_mean(
-        uploads.received,
-        uploads.infos,
-        jnp.where(counted, weights, 0),
-        spread_wanted,
-        robust_mean_of(uploads.phase, uploads.downlink),
+        uploads.received, uploads.infos, uploads.shares, spread_wanted, robust
     )
-    return mean, uploads.private, counted
+    return mean, uploads.private, uploads.counted
 
 
 def travel_of_chunk(
@@ -197,7 +205,12 @@ def gather_chunk(
     uploads = _uploads(
         algorithm, server, private, data, devices, key, moment, problem, reference
     )
-    counted = _counted(uploads, weights, limits, reach, axis)
+    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
+    if uploads.phase.is_compared and limits.distance is not None:
+        lengths = _distances(uploads, counted)
+        if reach is None:
+            reach = _reach(lengths, counted, limits.distance, axis)
+        counted &= jnp.all(lengths <= reach[:, None], axis=0)
     return GatheredUploads(
         uploads.received,
         uploads.infos,
@@ -234,23 +247,6 @@ def _uploads(
     )
     received = jax.vmap(phase.decode_upload, (0, None))(result.upload, downlink)
     return _Uploads(phase, downlink, received, result.private, result.info)
-
-
-def _counted(
-    uploads: _Uploads,
-    weights: Float[Array, "chunk"],
-    limits: Limits,
-    reach: Reach | None,
-    axis: str | None,
-) -> Bool[Array, "chunk"]:
-    """Return a mask of the uploads that enter the mean."""
-    counted = acceptable(uploads.received, uploads.infos, weights > 0, limits)
-    if uploads.phase.is_compared and limits.distance is not None:
-        lengths = _distances(uploads, counted)
-        if reach is None:
-            reach = _reach(lengths, counted, limits.distance, axis)
-        counted &= jnp.all(lengths <= reach[:, None], axis=0)
-    return counted
 
 
 def _distances(uploads: _Uploads, allowed: Bool[Array, "chunk"]) -> Any:

@@ -127,7 +127,7 @@ class DebugSimulation:
                     private = jax.tree.map(
                         lambda leaf, new, k=device: leaf.at[k].set(new), private, after
                     )
-            total = _mean(replies, shares, robust_mean_of(phase, downlink))
+            total = _mean(replies, shares, robust_mean_of(phase, server))
             server, dispersion = conclude(
                 phase,
                 server,

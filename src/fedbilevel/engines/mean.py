@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedbilevel.algorithms.protocol import (
-    Downlink,
     FederatedAlgorithm,
     Info,
     Phase,
@@ -23,6 +22,7 @@ from fedbilevel.engines.phase_checks import check_next_state
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.transforms.noise import standard_normals
 
 RobustMean: TypeAlias = Callable[
     [tuple[PyTree, ...], Float[Array, "devices"]], tuple[PyTree, ...]
@@ -253,7 +253,8 @@ def conclude(
     upload = mean.upload
     if phase.release is not None:
         if normals is None:
-            normals = standard_normals(upload, key)
+            # The key itself is for the draws of `Phase.server`.
+            normals = standard_normals(upload, jax.random.fold_in(key, NOISE))
         shares = Shares(mean.weight, jnp.asarray(largest_share, mean.weight.dtype))
         upload = phase.release(server, upload, shares, normals)
     returned = phase.server(server, upload, key)
@@ -304,35 +305,17 @@ def jit_stacked_mean(
 ) -> WeightedMean:
     """Return the mean of a phase over stacked uploads: `stacked_mean`, compiled."""
     phase = reference.of(algorithm, problem)
-    robust = robust_mean_of(phase, phase.broadcast(server))
+    robust = robust_mean_of(phase, server)
     return stacked_mean(received, infos, shares, robust=robust)
 
 
-def robust_mean_of(phase: Phase, downlink: Downlink) -> RobustMean | None:
-    """Return the robust mean of a phase in one exchange, or None."""
+def robust_mean_of(phase: Phase, server: Server) -> RobustMean | None:
+    """Return the robust mean of a phase at a state of the server, or None."""
     mean = phase.mean
     if mean is None:
         return None
+    downlink = phase.broadcast(server)
     return lambda updates, weights: mean(updates, weights, downlink)
-
-
-def standard_normals(like: PyTree, key: RandomKey) -> PyTree:
-    """Return independent standard normal numbers in the form of a tree.
-
-    Example:
-        >>> numbers = standard_normals({"a": jnp.zeros(3)}, jax.random.key(0))
-        >>> numbers["a"].shape
-        (3,)
-    """
-    # The key itself is for the draws of `Phase.server`.
-    key = jax.random.fold_in(key, NOISE)
-    leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(key, max(1, len(leaves)))
-    numbers = [
-        jax.random.normal(key, leaf.shape, leaf.dtype)
-        for key, leaf in zip(keys, leaves, strict=False)
-    ]
-    return jax.tree.unflatten(structure, numbers)
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:

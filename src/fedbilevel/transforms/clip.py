@@ -1,5 +1,6 @@
 """Clipping: limit the norm of each device's update, to fixed or adaptive bounds."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from fedbilevel.mathematics.settings import (
     is_number,
     register,
 )
-from fedbilevel.transforms.protocol import Bounds
+from fedbilevel.transforms.protocol import Bounds, ClipRule
 
 Quantile = Annotated[tree.Scalar, Range(above=0.0, below=1.0)]
 """A quantile strictly between 0 and 1."""
@@ -194,10 +195,33 @@ def clip_parts(rule: Any, update: tuple[PyTree, ...], bounds: Bounds) -> Any:
     _require_floats(update)
     if not jax.tree.leaves(update):
         return update
-    parts = rule.split(update)
-    clipped = [clip_to(part, bound) for part, bound in zip(parts, bounds, strict=True)]
-    structure = jax.tree.structure(update)
-    return jax.tree.unflatten(structure, jax.tree.leaves(clipped))
+    return map_parts(rule, clip_to, update, list(bounds))
+
+
+def map_parts(
+    rule: ClipRule,
+    function: Callable[..., PyTree],
+    update: tuple[PyTree, ...],
+    *others: Sequence[Any],
+) -> Any:
+    """Return an update with a function applied to each part.
+
+    Args:
+        rule: rule that splits the update.
+        function: function from a part, and the part's entry of each other argument, to
+            a tree of the same form.
+        update: update of a device.
+        others: further arguments, a sequence with an entry for each part.
+
+    Example:
+        >>> pair = jnp.ones(1), jnp.ones(2)
+        >>> each, scale = ClipEach((1.0, 1.0)), lambda part, factor: factor * part
+        >>> map_parts(each, scale, pair, [2.0, 3.0])
+        (Array([2.], dtype=float32), Array([3., 3.], dtype=float32))
+    """
+    rows = zip(rule.split(update), *others, strict=True)
+    leaves = jax.tree.leaves([function(*row) for row in rows])
+    return jax.tree.unflatten(jax.tree.structure(update), leaves)
 
 
 def clip_to(part: PyTree, bound: Float[Array, ""]) -> PyTree:

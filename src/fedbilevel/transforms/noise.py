@@ -1,8 +1,13 @@
 """Noise for differential privacy by device."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics.settings import (
     STATIC,
     Count,
@@ -103,3 +108,35 @@ class DeviceNoise:
 
 Noise = GaussianNoise | DeviceNoise
 """Noise of the server or of the devices."""
+
+
+def standard_normals(like: PyTree, key: RandomKey) -> PyTree:
+    """Return independent standard normal numbers in the form of a tree.
+
+    Example:
+        >>> numbers = standard_normals({"a": jnp.zeros(3)}, jax.random.key(0))
+        >>> numbers["a"].shape
+        (3,)
+    """
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, max(1, len(leaves)))
+    numbers = [
+        jax.random.normal(key, leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=False)
+    ]
+    return jax.tree.unflatten(structure, numbers)
+
+
+def add_normals(value: PyTree, deviation: Any, key: RandomKey) -> PyTree:
+    """Return a tree with independent normal numbers added to all entries.
+
+    Example:
+        >>> shifted = add_normals((jnp.zeros(2),), 0.0, jax.random.key(0))
+        >>> shifted[0].tolist()
+        [0.0, 0.0]
+    """
+    return jax.tree.map(
+        lambda leaf, number: leaf + jnp.asarray(deviation, leaf.dtype) * number,
+        value,
+        standard_normals(value, key),
+    )

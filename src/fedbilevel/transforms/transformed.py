@@ -24,9 +24,15 @@ from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import register
-from fedbilevel.transforms.clip import clip_parts, clip_to, norms_of
+from fedbilevel.transforms.clip import clip_parts, clip_to, map_parts, norms_of
 from fedbilevel.transforms.feedback import Feedback
-from fedbilevel.transforms.noise import BESIDE, VOTES, DeviceNoise, GaussianNoise
+from fedbilevel.transforms.noise import (
+    BESIDE,
+    VOTES,
+    DeviceNoise,
+    GaussianNoise,
+    add_normals,
+)
 from fedbilevel.transforms.plan import Plan, plan_of
 from fedbilevel.transforms.protocol import AnyTransform, Bounds
 
@@ -133,14 +139,15 @@ class Transformed:
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round of the inner algorithm, with transformed updates."""
-        return tuple(map(self._transform, self.algorithm.opening(problem)))
+        return self._transform(self.algorithm.opening(problem))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of the inner algorithm, with transformed updates."""
-        return tuple(map(self._transform, self.algorithm.phases(problem)))
+        return self._transform(self.algorithm.phases(problem))
 
-    def _transform(self, phase: Phase) -> Phase:
-        return _Wrapper(phase, self.plan).phase
+    def _transform(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        plan = self.plan
+        return tuple(_Wrapper(phase, plan).phase for phase in phases)
 
 
 class _PrivateState(NamedTuple):
@@ -203,8 +210,6 @@ class _Wrapper:
         return _Carry(carry, private.memories)
 
     def step(self, carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
-        if not self._has_memory:
-            return self._inner.step(carry, data, key)
         return carry._replace(inner=self._inner.step(carry.inner, data, key))
 
     def finish(
@@ -316,14 +321,11 @@ class _Wrapper:
     def _noised_parts(self, change: Any, bounds: Bounds, key: RandomKey) -> Any:
         noise = self._plan.device_noise
         assert noise is not None, "called with DeviceNoise only"
-        parts = self._plan.clip.split(change)
-        scale = noise.part_of_one / jnp.sqrt(self._share_of_part(len(parts)))
-        shifted = [
-            add_normals(part, scale * bound, jax.random.fold_in(key, 3 + number))
-            for number, (part, bound) in enumerate(zip(parts, bounds, strict=True))
-        ]
-        leaves = jax.tree.leaves(shifted)
-        return jax.tree.unflatten(jax.tree.structure(change), leaves)
+        scale = noise.part_of_one / jnp.sqrt(self._share_of_part(len(bounds)))
+        keys = [jax.random.fold_in(key, 3 + number) for number in range(len(bounds))]
+        return map_parts(
+            self._plan.clip, add_normals, change, list(scale * bounds), keys
+        )
 
     def _share_of_part(self, parts: int) -> float:
         """Return the share of an exchange's privacy that each part of an update has."""
@@ -430,18 +432,13 @@ class _Wrapper:
         update = mean.update
         if self._inner.reference is not None:
             idle, change = self.reference(downlink), tuple(mean.update)
-            wide = _with_dtypes(idle, change)
             bounds = self._bounds(downlink, idle)
-            parts = self._plan.clip.split(change)
             numbers = self._plan.clip.split(tuple(normals.update))
-            share = self._share_of_part(len(parts))
-            moved = [
-                noised(part, number, bound, share)
-                for part, number, bound in zip(parts, numbers, bounds, strict=True)
-            ]
-            leaves = jax.tree.leaves(moved)
-            change = jax.tree.unflatten(jax.tree.structure(change), leaves)
-            update = _shifted(wide, change)
+            shares_of_parts = [self._share_of_part(len(bounds))] * len(bounds)
+            change = map_parts(
+                self._plan.clip, noised, change, numbers, list(bounds), shares_of_parts
+            )
+            update = _shifted(_at_least_single(idle), change)
         share = self._share_of_beside()
         beside = noised(beside, beside_normals, jnp.ones(()), share)
         if self._is_adaptive and jax.tree.leaves(votes):
@@ -483,33 +480,11 @@ def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | None:
     return None
 
 
-def add_normals(value: PyTree, deviation: Any, key: RandomKey) -> PyTree:
-    """Return a tree with independent normal numbers added to all entries.
-
-    Example:
-        >>> shifted = add_normals((jnp.zeros(2),), 0.0, jax.random.key(0))
-        >>> shifted[0].tolist()
-        [0.0, 0.0]
-    """
-    leaves, structure = jax.tree.flatten(value)
-    keys = jax.random.split(key, max(1, len(leaves)))
-    moved = [
-        leaf
-        + jnp.asarray(deviation, leaf.dtype)
-        * jax.random.normal(key, leaf.shape, leaf.dtype)
-        for key, leaf in zip(keys, leaves, strict=False)
-    ]
-    return jax.tree.unflatten(structure, moved)
-
-
 def _shifted(idle: Any, change: Any) -> Any:
-    """Return idle + change, each leaf in the dtype of `idle`."""
-    sums = (
-        jax.tree.map(lambda a, b: a + b.astype(a.dtype), *pair)
-        for pair in zip(idle, change, strict=True)
-    )
-    # A named tuple if the algorithm uses one.
-    return type(idle)._make(sums) if hasattr(idle, "_make") else tuple(sums)
+    """Return idle + change in the form and the dtypes of `idle`."""
+    leaves, structure = jax.tree.flatten(idle)
+    pairs = zip(leaves, jax.tree.leaves(change), strict=True)
+    return jax.tree.unflatten(structure, [a + b.astype(a.dtype) for a, b in pairs])
 
 
 def _at_least_single(change: Any) -> Any:
@@ -527,15 +502,6 @@ def _zero_unless_finite(change: Any) -> Any:
         [jnp.asarray(True), *(jnp.isfinite(leaf).all() for leaf in leaves)]
     ).all()
     return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), change)
-
-
-def _with_dtypes(idle: Any, change: Any) -> Any:
-    """Return `idle` in the dtypes of `change`, with its own type."""
-    pairs = zip(idle, change, strict=True)
-    parts = (
-        jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), *pair) for pair in pairs
-    )
-    return type(idle)._make(parts) if hasattr(idle, "_make") else tuple(parts)
 
 
 def _idle_form(phase: Phase, server: Server) -> tuple[PyTree, ...]:

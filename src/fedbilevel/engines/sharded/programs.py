@@ -251,7 +251,7 @@ def _gather(
         (uploads.received, uploads.infos, uploads.shares),
     )
     received, infos, shares = jax.lax.all_gather(stacked, AXIS, tiled=True)
-    robust = robust_mean_of(phase, phase.broadcast(work.server))
+    robust = robust_mean_of(phase, work.server)
     mean = stacked_mean(received, infos, shares, robust=robust)
     return private, mean, jax.lax.all_gather(uploads.counted, AXIS)
 
