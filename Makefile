@@ -1,7 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Every worker collects all tests, which takes 20 s of a processor.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+# Every worker collects all tests, which takes 20 s of a processor. Files run in their
+# order: doctests of src come last, each file of them short, so that no worker is left
+# alone with a long file. By default those with the fewest tests come last.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Programs of tests start interpreters, which would compile every import again.
 export PYTHONDONTWRITEBYTECODE =
@@ -81,6 +83,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.progress
 	$(BIN)/python -m benchmarks.costs
 	$(BIN)/python -m benchmarks.federation
+	$(BIN)/python -m benchmarks.secure_sums
 
 experiments: data
 	$(BIN)/python -m benchmarks.cleaning_baselines
@@ -89,6 +92,7 @@ experiments: data
 	$(BIN)/python -m benchmarks.speedup
 	$(BIN)/python -m benchmarks.complexity
 	$(BIN)/python -m benchmarks.tasks
+	$(BIN)/python -m benchmarks.traffic
 
 # Files of an older version in dist/ would be published as well.
 build: setup

@@ -15,6 +15,7 @@ from benchmarks import (
     cost_formulas,
     costs,
     overhead,
+    secure_sums,
     sharded,
     softmax,
 )
@@ -53,6 +54,14 @@ def test_the_bare_program_gives_the_packages_numbers(number, group):
         for ours, other in zip(r.server[:4], state, strict=True):
             np.testing.assert_allclose(ours, other, rtol=0, atol=1e-12)
     assert float(jnp.abs(state[2]).max()) > 1e-6
+
+
+def test_secure_and_plain_exchanges_give_the_same_sum():
+    sites = secure_sums.Sites(secure_sums.identities(3), size=50)
+    (secure,), (plain,) = secure_sums.measure(sites, repeats=1)
+    np.testing.assert_array_equal(secure.total, plain.total)
+    assert secure.bytes_up > plain.bytes_up
+    assert set(secure.parts) == {"advertise", "share", "mask", "confirm", "unmask"}
 
 
 @pytest.mark.nightly

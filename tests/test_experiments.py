@@ -41,6 +41,13 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
                 not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
             ),
         ),
+        pytest.param(
+            "traffic",
+            ("traffic.csv", "traffic-cleaning-mnist.md"),
+            marks=pytest.mark.skipif(
+                not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
+            ),
+        ),
     ],
 )
 def test_an_experiment_meets_its_bounds_and_writes_its_results(name, files, tmp_path):

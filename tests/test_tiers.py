@@ -56,7 +56,7 @@ def suite(tmp_path: Path) -> Path:
     """A small test suite with the tiers of this one and two modules."""
     tests = tmp_path / "tests"
     tests.mkdir()
-    for name in ("__init__.py", "compiling.py", "conftest.py"):
+    for name in ("__init__.py", "checking.py", "compiling.py", "conftest.py"):
         shutil.copy(ROOT / "tests" / name, tests)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tests / "test_sizes.py").write_text(SIZES)

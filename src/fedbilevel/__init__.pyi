@@ -47,7 +47,10 @@ from .mathematics.schedules import CubeRootDecay, Schedule
 from .metrics.suggestion import Suggestion, suggest
 from .transforms.clip import AdaptiveClip, Clip, ClipEach
 from .transforms.compressor import Chain, Compressor
+from .transforms.download import Download
+from .transforms.example_noise import ExampleNoise
 from .transforms.feedback import Feedback
+from .transforms.fixed_point import FixedPoint
 from .transforms.noise import DeviceNoise, GaussianNoise
 from .transforms.quantise import Quantise
 from .transforms.robust_means import CentredClipping, GeometricMedian, TrimmedMean
@@ -78,12 +81,15 @@ __all__ = [
     "DeviceError",
     "DeviceNoise",
     "Devices",
+    "Download",
     "Engine",
+    "ExampleNoise",
     "FedBiO",
     "FedBiOAcc",
     "FedNest",
     "FederatedAlgorithm",
     "Feedback",
+    "FixedPoint",
     "FullParticipation",
     "GaussianNoise",
     "GeometricMedian",

@@ -83,6 +83,16 @@ def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
     assert [f"part {n} of 4" in shown.err for n in range(1, 5)] == [True] * 4
 
 
+def test_a_diagnosis_of_a_private_experiment_is_not_covered(directory, capsys):
+    (directory / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", BOWL))
+    noise = "[transforms]\nclip = 1.0\nnoise = 2.0\n"
+    (directory / "private.toml").write_text(EXPERIMENT + noise)
+    assert main(["diagnose", "private.toml", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "the ε of private.toml does not cover it" in shown.err
+    assert json.loads(shown.out)["verdict"] == "HETEROGENEOUS"
+
+
 def test_a_bar_grows_with_the_logarithm_of_the_residual():
     line = line_of(
         DiagnosisProgress(Stage.LOCAL, 7, residual=1e-4, goal=1e-8), bar=True

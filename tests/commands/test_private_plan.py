@@ -5,7 +5,9 @@ import json
 import pytest
 
 from fedbilevel.commands.private_plan import choice_of
+from fedbilevel.experiments.outcome import BAD
 from fedbilevel.privacy import GaussianRelease, WithoutReplacement, spent
+from fedbilevel.tracking.records import read_records
 from tests.commands.typing_in import QUICK, fedbilevel
 
 
@@ -16,6 +18,18 @@ def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
     )
     release = GaussianRelease(answer["noise"])
     assert 1.99 < spent({release: 12}, 1e-6) <= 2.0
+
+
+@pytest.mark.slow
+def test_the_planned_noise_by_example_spends_at_most_epsilon(tmp_path):
+    table = "[transforms]\nexample_clip = 1.0\nexample_noise = 1.0\n"
+    (tmp_path / "mine.toml").write_text(QUICK + table)
+    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    (tmp_path / "mine.toml").write_text(QUICK + text[text.index("[transforms]") :])
+    # The noise that 64 examples need outweighs 12 rounds of progress.
+    fedbilevel(tmp_path, "run mine.toml --evaluation.every 12", code=BAD)
+    *_, last = read_records(tmp_path / "runs" / "mine")
+    assert 1.9 < last.metrics["epsilon"] <= 2.0
 
 
 @pytest.mark.slow
@@ -40,6 +54,16 @@ def test_the_printed_table_is_read_by_run(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("bounds", "printed"),
+    [("", "clip_quantile = 0.5\n"), ("[transforms]\nclip = 2.0", "clip = 2\n")],
+)
+def test_the_printed_table_has_the_clip_of_the_file(bounds, printed, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"{QUICK}{bounds}\n")
+    text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
+    assert f"[transforms]\n{printed}noise = " in text
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("plan mine.toml", "is an experiment file, which has no rounds to plan from"),
@@ -50,3 +74,9 @@ def test_the_printed_table_is_read_by_run(tmp_path):
 def test_mistakes_are_named_with_their_cure(arguments, message, tmp_path):
     (tmp_path / "mine.toml").write_text(QUICK)
     assert message in fedbilevel(tmp_path, arguments, code=2).stderr
+
+
+def test_options_without_effect_are_refused(tmp_path):
+    (tmp_path / "mine.toml").write_text(QUICK)
+    refused = fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --devices 300", code=2)
+    assert "--devices has no effect with --epsilon" in refused.stderr

@@ -79,6 +79,12 @@ def test_rules_survive_the_file(tmp_path):
     assert read_site_files(tmp_path)[0] == REHEARSAL
 
 
+def test_a_number_may_be_written_without_decimals(kit):
+    prepare(kit)
+    (kit / "local" / RULES).write_text("smallest_example_noise = 2")
+    assert read_site_files(kit / "local")[0] == SiteRules(smallest_example_noise=2.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -89,6 +95,22 @@ def test_rules_survive_the_file(tmp_path):
         ("smallest_batch = true", "smallest_batch is True; give an integer"),
         ("simulated_draws = 1", "simulated_draws is 1; give true or false"),
         ("most_rollbacks = -1", "at least 0"),
+        (
+            "smallest_example_noise = -1",
+            "smallest_example_noise is -1.0; give a number of at least 0",
+        ),
+        (
+            "smallest_example_noise = nan",
+            "smallest_example_noise is nan; give a number of at least 0",
+        ),
+        (
+            "smallest_example_noise = true",
+            "smallest_example_noise is True; give a number",
+        ),
+        (
+            "smallest_example_noise = 1\nsimulated_draws = true",
+            "the server knows the noise",
+        ),
     ],
 )
 def test_mistakes_in_the_rules_are_refused(kit, text, message):

@@ -1,6 +1,8 @@
-"""An experiment file may name transforms of uploads."""
+"""An experiment file may name transforms of uploads and downloads."""
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from fedbilevel import (
     Chain,
     Clip,
     DeviceNoise,
+    Download,
     FedBiO,
     Feedback,
     GaussianNoise,
@@ -20,10 +23,17 @@ from fedbilevel import (
     TrimmedMean,
     with_transforms,
 )
+from fedbilevel.experiments.baseline import baseline_spec
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.files.read import ExperimentError, read_experiment
+from fedbilevel.experiments.files.renamed_keys import PYTHON_NAMES
 from fedbilevel.experiments.files.write import write_experiment
-from fedbilevel.experiments.schema import Experiment, TransformSettings
+from fedbilevel.experiments.run import prepare_run
+from fedbilevel.experiments.schema import (
+    Experiment,
+    FederationSettings,
+    TransformSettings,
+)
 from fedbilevel.tracking.records import read_records
 from tests.commands.typing_in import QUICK, fedbilevel
 
@@ -42,6 +52,7 @@ TABLE = {
     ),
     "clip = 0.5\nnoise = 2.0\nnoise_devices = 8": (Clip(0.5), DeviceNoise(2.0, 8)),
     "bits = 4": (Quantise(bits=4),),
+    "bits = 4\ndownload_bits = 16": (Download(Quantise(bits=16)), Quantise(bits=4)),
     "top_share = 0.1\nbits = 8\nfeedback = true": (
         Feedback(Chain(TopK(0.1), Quantise(bits=8))),
     ),
@@ -69,6 +80,17 @@ def test_a_file_names_transforms(text, tmp_path):
     assert read_experiment(copy) == experiment
 
 
+@pytest.mark.parametrize(("name", "key"), PYTHON_NAMES.items())
+def test_names_of_python_are_answered_with_the_key(name, key, tmp_path):
+    table, _, last = name.rpartition(".")
+    with pytest.raises(ExperimentError, match=f"unknown key {name}; the key is {key}"):
+        read(f"{last} = 1", tmp_path)
+    tables = {"transforms": TransformSettings, "federation": FederationSettings}
+    other, _, right = key.rpartition(".")
+    assert right in {field.name for field in fields(tables[other or table])}
+    assert last not in {field.name for field in fields(tables[table])}
+
+
 def test_the_command_line_names_transforms():
     experiment = with_overrides(
         Experiment(FedBiO(0.1)),
@@ -82,10 +104,17 @@ def test_the_command_line_names_transforms():
     ("text", "message"),
     [
         ("noise = 1.0", "noise: set clip or clip_quantile as well"),
-        ("epsilon = 1.0", "epsilon: set noise as well"),
+        ("epsilon = 1.0", "epsilon: set noise or example_noise as well"),
+        ("example_noise = 1.0", "example_noise: set example_clip as well"),
+        ("example_clip = 1.0", "example_clip: set example_noise as well, .* plan"),
+        (
+            "example_clip = 1.0\nexample_noise = 1.0\nclip = 1.0\nnoise = 1.0",
+            "noise: set noise or example_noise only",
+        ),
         ("top_share = 0.1\nrandom_share = 0.1", "set top_share or random_share only"),
         ("feedback = true", "set top_share, random_share or bits as well"),
-        ("bits = 3", "bits: give 8, 4 or 2, not 3"),
+        ("bits = 3", "bits: give 16, 8, 4 or 2, not 3"),
+        ("download_bits = 5", "download_bits: give 16, 8, 4 or 2, not 5"),
         (
             "trim_share = 0.1\ngeometric_median = true",
             "set trim_share or geometric_median only",
@@ -105,7 +134,8 @@ def test_a_private_run_records_epsilon_and_has_no_baseline(tmp_path):
     (tmp_path / "mine.toml").write_text(
         f"{QUICK}[transforms]\nclip = 0.1\nnoise = 4.0\nepsilon = 3.0\n"
     )
-    ended = fedbilevel(tmp_path, "run mine.toml --evaluation.every 1")
+    # So much noise makes the loss worse, which the exit code reports.
+    ended = fedbilevel(tmp_path, "run mine.toml --evaluation.every 1", code=3)
     records = list(read_records(tmp_path / "runs" / "mine"))
     spent = [record.metrics["epsilon"] for record in records]
     assert spent[0] == 0.0
@@ -114,3 +144,14 @@ def test_a_private_run_records_epsilon_and_has_no_baseline(tmp_path):
     assert 2.5 < spent[-1] <= 3.0
     assert "The budget epsilon=3 allows" in ended.stderr
     assert "baseline" not in ended.stdout
+    # The budget is the end: nothing is left to resume.
+    assert "To resume" not in ended.stderr
+    assert "Results are in" in ended.stdout
+
+
+def test_the_baseline_has_the_transforms_of_the_run(tmp_path):
+    experiment = read("clip = 0.1\nbits = 8", tmp_path)
+    algorithm: Any = baseline_spec(experiment, prepare_run(experiment)).algorithm
+    expected: Any = experiment.federated_algorithm
+    assert algorithm.transforms == expected.transforms
+    assert algorithm.algorithm.upper_rate == 0

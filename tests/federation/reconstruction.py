@@ -276,14 +276,23 @@ def _whole(reduced: np.ndarray, source: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
+def overheard(
+    victim: Victim, uploads: int, *, moves: bool = True
+) -> Iterator[list[Claim]]:
     """Read examples from the uploads of an honest run.
+
+    Args:
+        victim: the site.
+        uploads: number of uploads.
+        moves: send each upload as the next point; otherwise the server is dishonest and
+            sends the first point every time, where the penalty has no gradient.
 
     Yields:
         The reconstructions from each upload.
     """
     settings: Any = getattr(victim.algorithm, "algorithm", victim.algorithm)
-    sends_changes = settings is not victim.algorithm
+    plan = getattr(victim.algorithm, "plan", None)
+    sends_changes = plan is not None and plan.changes_uploads
     x, y, z = map(np.asarray, (victim.problem.x, victim.problem.y, victim.problem.y))
     rate = float(settings.learning_rate)
     for step in range(uploads):
@@ -296,7 +305,8 @@ def overheard(victim: Victim, uploads: int) -> Iterator[list[Claim]]:
             new = [old + change for old, change in zip((x, y, z), new, strict=True)]
         gradient = (y - new[1]) / rate - np.exp(x)[None] * y
         yield _claims(gradient, y, settings.batch_size)
-        x, y, z = new
+        if moves:
+            x, y, z = new
 
 
 def _claims(gradient: np.ndarray, y: np.ndarray, size: int) -> list[Claim]:

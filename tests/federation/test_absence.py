@@ -269,7 +269,7 @@ class Hasty(NoEnrolment):
 
 @pytest.mark.slow
 def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
-    monkeypatch.setattr("fedbilevel.federation.backoff.SHORTEST", 0.0)
+    monkeypatch.setattr("fedbilevel.federation.reply_window.SHORTEST", 0.0)
     among = sites(NAME)
     for site in among.values():
         site.warm_up()
@@ -281,7 +281,7 @@ def test_a_hasty_half_does_not_shut_the_others_out(monkeypatch):
 
 @pytest.mark.slow
 def test_an_upload_that_goes_too_far_closes_no_exchange_early(monkeypatch):
-    monkeypatch.setattr("fedbilevel.federation.backoff.SHORTEST", 0.0)
+    monkeypatch.setattr("fedbilevel.federation.reply_window.SHORTEST", 0.0)
     among = sites(FAR)
     for site in among.values():
         site.warm_up()

@@ -33,7 +33,7 @@ import numpy as np
 import pytest
 
 from fedbilevel import Limits
-from fedbilevel.federation import backoff
+from fedbilevel.federation import reply_window
 from tests.federation.bad_schedules import (
     DEEDS,
     EXITS,
@@ -130,7 +130,7 @@ class Schedule(NamedTuple):
             return 2 * TIMEOUT
         if self.straggler_factor is None:
             return TIMEOUT
-        return max(backoff.SHORTEST, self.straggler_factor * self.pace)
+        return max(reply_window.SHORTEST, self.straggler_factor * self.pace)
 
 
 def check(seed: int, clock: Clock, seen: Counter[str]) -> None:

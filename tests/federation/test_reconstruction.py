@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedbilevel import Clip, DeviceNoise, FedBiO, with_transforms
+from fedbilevel import Clip, DeviceNoise, ExampleNoise, FedBiO, with_transforms
 from fedbilevel.federation import REHEARSAL, SiteRules
 from fedbilevel.privacy import noise_for
 from fedbilevel.problems import hyper_cleaning, regularisation
@@ -55,12 +55,12 @@ def test_by_default_it_reads_no_example_that_has_a_weight(size):
     assert "lower" in victim.reason
 
 
-def uploads_read(algorithm, rules, uploads):
-    """Return the number of uploads of an honest run that reveal an example."""
+def uploads_read(algorithm, rules, uploads, **settings):
+    """Return the number of uploads of a run that reveal an example."""
     problem = held(regularisation, COUNT)
     victim = Victim(problem, algorithm, rules)
-    read = [matched(claims, problem) > 0 for claims in overheard(victim, uploads)]
-    return sum(read), victim.answered
+    claims = overheard(victim, uploads, **settings)
+    return sum(matched(each, problem) > 0 for each in claims), victim.answered
 
 
 @pytest.mark.parametrize("uploads", [5, pytest.param(UPLOADS, marks=FULL)])
@@ -84,6 +84,18 @@ def test_noise_of_devices_hides_the_examples_of_uploads(uploads):
     assert uploads_read(clipped, REHEARSAL, uploads) == (uploads, uploads)
     noised = with_transforms(FedBiO(0.1), clip, DeviceNoise(noise, devices=100))
     assert uploads_read(noised, REHEARSAL, uploads) == (0, uploads)
+
+
+@pytest.mark.parametrize("uploads", [10, pytest.param(UPLOADS, marks=FULL)])
+def test_noise_by_example_hides_the_examples_of_a_lone_site(uploads):
+    # Clipped examples without noise are no protection: a batch of one example is read.
+    # A batch has one with a probability of 1 / e, and often none.
+    quiet = with_transforms(FedBiO(0.1), ExampleNoise(1.0, 1e-9))
+    read, answered = uploads_read(quiet, REHEARSAL, uploads, moves=False)
+    assert read >= uploads // 5
+    assert answered == uploads
+    noised = with_transforms(FedBiO(0.1), ExampleNoise(1.0, 1.0))
+    assert uploads_read(noised, REHEARSAL, uploads, moves=False) == (0, uploads)
 
 
 def test_without_rules_a_server_reads_images_that_are_alone_of_their_class():

@@ -9,8 +9,9 @@ from fedbilevel.federation.secure_sums.advertisement import advertise
 from fedbilevel.federation.secure_sums.agreement import KeyPairs, PublicKeys
 from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.packet import PacketType, unseal
+from fedbilevel.federation.secure_sums.secret import SEED
 from fedbilevel.federation.secure_sums.server import SecureSumError
-from fedbilevel.federation.secure_sums.shares import combine
+from fedbilevel.federation.secure_sums.shares import ENCRYPTED, combine
 from fedbilevel.federation.secure_sums.site import SecureSite
 from fedbilevel.federation.secure_sums.survivors import (
     encode_confirmations,
@@ -217,7 +218,10 @@ def test_sites_that_were_shown_different_keys_cannot_read_each_others_shares(bef
     exchange.answer("share")
     # The server completes the reply of the second site, which it cannot encrypt.
     exchange.replies[SECOND] = changed(
-        exchange.replies[SECOND], PacketType.SHARES, CONTEXT, {":site-4": bytes(92)}
+        exchange.replies[SECOND],
+        PacketType.SHARES,
+        CONTEXT,
+        {":site-4": bytes(ENCRYPTED)},
     )
     exchange.collect("share")
     for name in (FIRST, THIRD, FOURTH):
@@ -251,7 +255,7 @@ def test_too_few_shares_are_refused(before):
 def test_shares_of_a_site_without_keys_are_refused(before):
     exchange = before("mask")
     for name in ("site_1", "site_9"):
-        message = with_entries(exchange, "mask", **{name: bytes(92)})
+        message = with_entries(exchange, "mask", **{name: bytes(ENCRYPTED)})
         assert "whose keys it did not send" in refusal(exchange, "mask", message)
 
 
@@ -328,7 +332,7 @@ def test_a_site_never_reveals_both_shares_of_a_site():
         shares = expected[name]
         assert set(revealed) == set(CONTEXT.roster)
         for peer, content in revealed.items():
-            share = shares[peer].mask_key if peer == FOURTH else shares[peer].seed
+            share = shares[peer].mask_seed if peer == FOURTH else shares[peer].seed
             assert content.tobytes() == share.content
     # Now the server asks for the other shares, as if site 2 had dropped out too.
     exchange.requests = dict.fromkeys((FIRST, THIRD), b"")
@@ -385,7 +389,7 @@ def test_a_wrong_share_is_left_out_or_the_sum_refused(name):
         exchange = Exchange(CONTEXT, vectors, drop=drop).until("unmask")
         exchange.answer("unmask")
         exchange.replies[name] = changed(
-            exchange.replies[name], REPLIES["unmask"], CONTEXT, {THIRD: bytes(32)}
+            exchange.replies[name], REPLIES["unmask"], CONTEXT, {THIRD: bytes(SEED)}
         )
         if ends:
             result = exchange.collect("unmask")

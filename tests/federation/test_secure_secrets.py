@@ -27,9 +27,13 @@ def fixed_keys(monkeypatch):
     monkeypatch.setattr("secrets.token_bytes", draw.randbytes)
 
 
-def masked_vectors(change: str | None = None) -> dict[str, np.ndarray]:
-    """Return the uploads of three sites with vectors of zeros."""
-    vectors = dict.fromkeys(CONTEXT.roster, np.zeros(SIZE, np.uint32))
+def masked_vectors(
+    change: str | None = None, vector: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Return the uploads of three sites with one vector, by default zeros."""
+    if vector is None:
+        vector = np.zeros(SIZE, np.uint32)
+    vectors = dict.fromkeys(CONTEXT.roster, vector)
     exchange = Exchange(CONTEXT, vectors)
     if change is not None:
         site = exchange.sites[change]
@@ -57,6 +61,21 @@ def test_masked_vectors_and_their_partial_sums_are_uniform(fixed_keys):
         for part in range(4):
             assert p_value(words.view(np.uint8)[part::4].copy()) > 1e-6
         assert p_value(words[1:] - words[:-1]) > 1e-6
+
+
+def test_masked_vectors_do_not_correlate_with_the_vector(fixed_keys):
+    """A vector of small levels, as fixed-point numbers are, with a strong trend."""
+    levels = np.linspace(-3000, 3000, SIZE).astype(np.int32)
+    one, two, three = masked_vectors(vector=levels.view(np.uint32)).values()
+    for words in (one, two, three, one - two, two + three):
+        assert p_value(words) > 1e-6
+        for part in (*words.view(np.uint8).reshape(-1, 4).T, words.view(np.int32)):
+            correlation = np.corrcoef(part.astype(float), levels)[0, 1]
+            # Five standard errors of the correlation of independent numbers.
+            assert abs(correlation) < 5 / np.sqrt(SIZE)
+    total = (one + two + three).view(np.int32)
+    # Only the self-masks are left in the sum of all.
+    assert abs(np.corrcoef(total, levels)[0, 1]) < 5 / np.sqrt(SIZE)
 
 
 def test_the_test_of_uniformity_rejects_a_vector_with_few_equal_bytes():

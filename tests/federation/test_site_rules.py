@@ -11,12 +11,16 @@ import pytest
 from fedbilevel import (
     AutoFedBiO,
     BilevelProblem,
+    Clip,
+    ExampleNoise,
     FedBiO,
     FedBiOAcc,
+    GaussianNoise,
     LocalBSGM,
     LocalExamples,
     NeumannSeries,
     WarmStart,
+    with_transforms,
 )
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.preparation import canonical
@@ -62,6 +66,24 @@ def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
     key = np.asarray(jax.random.key_data(jax.random.key(seed)))
     moment = Moment(round_number, exchange)
     return Task(run, FIRST, moment, key, (0, 0), downlink).encode()
+
+
+@pytest.mark.parametrize(
+    ("transforms", "added"),
+    [
+        ((), "no noise by example"),
+        ((ExampleNoise(1.0, 1.4),), "noise with the multiplier 1.4 by example"),
+        # The server adds this noise, or does not.
+        ((Clip(1.0), GaussianNoise(9.0)), "no noise by example"),
+    ],
+)
+def test_a_job_with_too_little_noise_is_refused(transforms, added):
+    rules = SiteRules(smallest_example_noise=1.5)
+    algorithm = with_transforms(ALGORITHM, *transforms)
+    with pytest.raises(RefusedError, match=f"adds {added}, .* at least 1.5"):
+        site(algorithm=algorithm, rules=rules)
+    enough = with_transforms(ALGORITHM, ExampleNoise(1.0, 1.5))
+    assert site(algorithm=enough, rules=rules).enrolment.lower_size == 300
 
 
 @pytest.mark.parametrize(

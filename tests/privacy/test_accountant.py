@@ -14,6 +14,7 @@ from fedbilevel.privacy import (
     Everyone,
     GaussianRelease,
     Method,
+    PoissonDraws,
     UnknownSampling,
     WithoutReplacement,
     WithReplacement,
@@ -23,6 +24,8 @@ from fedbilevel.privacy import (
     renyi_spent,
     spent,
 )
+from fedbilevel.privacy.distributions import compose, distribution, profile_of
+from fedbilevel.privacy.poisson import poisson_table
 
 DELTA = 1e-5
 RELATION = dp_accounting.NeighboringRelation
@@ -248,3 +251,85 @@ def test_an_invalid_value_is_refused_with_a_sentence(call, message):
     assert message in text
     assert text.endswith(".")
     assert "\n" not in text
+
+
+# SciPy's sum of exponentials overflows in dp-accounting, for improbable losses.
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("noise", "draws", "population", "rounds"), [(8.0, 64, 400, 200), (3.0, 4, 50, 10)]
+)
+def test_poisson_draws_have_the_epsilon_of_dp_accountings_mixture(
+    noise, draws, population, rounds
+):
+    sampling = PoissonDraws(draws, population)
+    shares = {0: math.exp(-draws / population), **sampling.occurrences()}
+    event = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+        noise, list(shares), list(shares.values())
+    )
+    interval = 2.0**-8
+    accountant = dp_accounting.pld.PLDAccountant(
+        RELATION.ADD_OR_REMOVE_ONE, value_discretization_interval=interval
+    )
+    accountant.compose(event, rounds)
+    release = GaussianRelease(noise, sampling)
+    # The same grid of losses: both round up.
+    ours = distribution(release, interval).self_compose(rounds)
+    assert ours.get_epsilon_for_delta(DELTA) == pytest.approx(
+        accountant.get_epsilon(DELTA), abs=1e-6
+    )
+    # `spent` has a finer grid.
+    epsilon = spent({release: rounds}, DELTA)
+    assert epsilon < accountant.get_epsilon(DELTA) + 1e-6
+    assert epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=0.05)
+
+
+def test_poisson_draws_need_less_noise_than_a_fixed_number():
+    few = GaussianRelease(4.0, PoissonDraws(128, 1000))
+    fixed = GaussianRelease(4.0, WithReplacement(128, 1000))
+    assert spent({few: 100}, DELTA) < 0.6 * spent({fixed: 100}, DELTA)
+
+
+def test_a_fixed_number_of_draws_is_not_dominated_by_the_mixture():
+    """The displaced examples matter: ε of the mixture would be wrong for them.
+
+    One draw of N examples, of which all but one have the term +1 and that one −1 or 0.
+    """
+    population, noise, epsilon = 10, 2.0, 0.05
+    grid = np.linspace(-40, 40, 200_001)
+    share = 1 / population
+
+    def density(center):
+        return (1 - share) * norm.pdf(grid, 1, noise) + share * norm.pdf(
+            grid, center, noise
+        )
+
+    excess = np.maximum(density(-1.0) - math.exp(epsilon) * density(0.0), 0.0)
+    exact = np.trapezoid(excess, grid)
+    shown = profile_of(
+        GaussianRelease(noise, PoissonDraws(1, population)), np.array([epsilon])
+    )
+    bound = profile_of(
+        GaussianRelease(noise, WithReplacement(1, population)), np.array([epsilon])
+    )
+    assert shown.with_device[0] < exact <= bound.with_device[0]
+
+
+def test_cut_batches_cost_a_part_of_delta_in_both_directions():
+    release, number = GaussianRelease(1.0, PoissonDraws(128, 2000)), 600
+    epsilon = spent({release: number}, DELTA)
+    assert 10 < epsilon < 13
+    # A lost probability of Q counts e^ε times in P(S) ≤ e^ε Q(S) + δ.
+    lost = number * poisson_table(128).lost
+    poisson = compose({release: number}).get_delta_for_epsilon(epsilon)
+    assert (1 + math.exp(epsilon)) * lost > 1e-9
+    assert poisson + (1 + math.exp(epsilon)) * lost <= DELTA * (1 + 1e-9)
+
+
+def test_without_noise_worth_the_name_cut_batches_have_no_amplification():
+    release = GaussianRelease(1.0, PoissonDraws(128, 2000))
+    assert account({release: 2000}, DELTA).method is Method.GAUSSIAN
+
+
+def test_small_delta_has_no_amplification():
+    release = GaussianRelease(4.0, PoissonDraws(4, 100))
+    assert account({release: 100}, 1e-15).method is Method.GAUSSIAN

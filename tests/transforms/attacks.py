@@ -1,4 +1,4 @@
-"""Attacks of bad devices on a mean, in plain NumPy.
+"""Attacks of bad devices on a mean, of NumPy or of JAX arrays.
 
 An attack returns the updates that bad devices send. It knows the honest devices'
 updates and what the bad devices would send if they were honest (`own`).
@@ -27,7 +27,7 @@ def scaled(honest: Rows, own: Rows, strength: float = 1e3) -> Rows:
 def inner_product_manipulation(honest: Rows, own: Rows, strength: float = 1.0) -> Rows:
     # Xie, Koyejo and Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner
     # product manipulation", UAI 2019: −ε times the mean of the honest devices.
-    return np.tile(-strength * honest.mean(axis=0), (len(own), 1))
+    return _repeated(-strength * honest.mean(axis=0), len(own))
 
 
 def a_little_is_enough(
@@ -37,7 +37,12 @@ def a_little_is_enough(
     # distributed learning", NeurIPS 2019: mean + z · standard deviation.
     z = largest_deviations(len(honest), len(own)) if deviations is None else deviations
     attack = honest.mean(axis=0) + z * honest.std(axis=0, ddof=1)
-    return np.tile(attack, (len(own), 1))
+    return _repeated(attack, len(own))
+
+
+def _repeated(row: Rows, count: int) -> Rows:
+    rows: Rows = row[None].repeat(count, axis=0)
+    return rows
 
 
 def largest_deviations(honest: int, bad: int) -> float:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, kstest, norm
 
 from fedbilevel import (
     AdaptiveClip,
@@ -47,6 +47,7 @@ from fedbilevel.privacy import (
     WithoutReplacement,
     spent,
 )
+from fedbilevel.transforms.noise import HIGHEST, LOWEST, TAIL, standard_normals
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 from tests.engines import federation
@@ -106,6 +107,31 @@ def test_weights_raise_the_noise_to_the_largest_share():
     weights = np.array([5.0, 1.0, 1.0, 1.0])
     numbers = noisy.noise_of_round(algorithm, Simulation(), weights=weights)
     assert_deviation(numbers, NOISE * CLIP * 5 / 8)
+
+
+def test_the_tails_of_the_noise_do_not_end():
+    (noise,) = standard_normals((jnp.zeros(2**23, np.float32),), jax.random.key(0))
+    noise = np.asarray(noise, np.float64)
+    for side in (noise, -noise):
+        outermost = norm.sf(side[side > HIGHEST + 0.01])
+        # `jax.random.normal` has 250 values there, with a largest one.
+        assert len(np.unique(outermost)) == len(outermost)
+        assert 200 < len(outermost) < 300
+        assert kstest(outermost / norm.sf(HIGHEST + 0.01), "uniform").pvalue > 1e-3
+
+
+def test_the_tails_have_as_many_values_as_assumed():
+    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    fractions = jnp.arange(2**23, dtype=jnp.float32) * jnp.float32(2.0**-23)
+    uniform = jnp.maximum(lowest, fractions * (1 - lowest) + lowest)
+    values = jnp.float32(2**0.5) * jax.lax.erf_inv(uniform)
+    assert int(jnp.sum(values > HIGHEST)) == TAIL * 2**23
+    assert int(jnp.sum(values < LOWEST)) == TAIL * 2**23
+    # These are the values of JAX.
+    drawn = jax.random.normal(jax.random.key(0), (2**22,), jnp.float32)
+    outermost = np.asarray(drawn[jnp.abs(drawn) > 4.5])[:5]
+    distances = np.abs(np.asarray(values)[:, None] - outermost).min(axis=0)
+    assert distances.max() < 1e-5
 
 
 def test_a_seed_repeats_the_noise_of_a_simulation():
@@ -438,6 +464,34 @@ def test_many_runs_have_no_budget():
             seeds=[0],
             measure=lambda server: server.x,
         )
+
+
+class Around:
+    """An engine around another one, as in docs/extending/engine.md."""
+
+    def __init__(self, inside: Any) -> None:
+        self.inside = inside
+        self.example_device, self.begin = inside.example_device, inside.begin
+        self.private_states, self.exchange = inside.private_states, inside.exchange
+
+
+class AroundPrivately(Around):
+    """An engine that returns what ε depends on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inside, name)
+
+
+def test_an_engine_around_a_federation_states_what_epsilon_depends_on():
+    """Otherwise ε would be that of a secret sample, without repeated noise."""
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+    federation, enrolled = noisy.federation(algorithm)
+    inputs = noisy.PROBLEM, algorithm, enrolled, *noisy.START
+    sample: Any = {"rounds": 1, "participation": UniformSample(2)}
+    with pytest.raises(ValueError, match="Around does not state what ε depends on"):
+        next(run(*inputs, **sample, engine=Around(federation)))
+    (last,) = run(*inputs, **sample, engine=AroundPrivately(federation))
+    assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 1}, 1e-5))
 
 
 def test_a_resumed_federation_counts_repeated_noise(tmp_path):

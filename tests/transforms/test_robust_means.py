@@ -131,6 +131,13 @@ def test_centred_clipping_without_clipping_is_the_mean():
     np.testing.assert_allclose(clipping, mean_of(None, rows, weights), atol=1e-14)
 
 
+def test_centred_clipping_of_one_step_is_the_mean_of_clipped_updates():
+    rows, weights = random_rows(6), np.arange(1.0, 7)
+    clipped = mean_of(None, tables.clipped(rows, 1.5), weights)
+    centred = mean_of(CentredClipping(1.5), rows, weights)
+    np.testing.assert_allclose(centred, clipped, atol=1e-14)
+
+
 def test_centred_clipping_moves_at_most_a_radius():
     rows = 1e30 * random_rows(6)
     moved = np.linalg.norm(mean_of(CentredClipping(0.5, steps=3), rows))

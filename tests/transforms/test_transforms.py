@@ -68,10 +68,14 @@ class NoReference:
 
 
 def trajectory(algorithm: Any, engine: Any, **others: Any) -> list[np.ndarray]:
-    options: dict[str, Any] = {"devices": federation.in_memory(), "rounds": 3, **others}
+    options: dict[str, Any] = {
+        "devices": federation.in_memory(),
+        "rounds": 3,
+        "weights": federation.WEIGHTS,
+        **others,
+    }
     devices = options.pop("devices")
     start = federation.START
-    options["weights"] = federation.WEIGHTS
     results = run(PROBLEM, algorithm, devices, *start, engine=engine, **options)
     return [np.concatenate([result.x, result.y]) for result in results]
 
@@ -201,18 +205,9 @@ COMBINATIONS = {
 }
 
 
-IN_CHECK = "clip, feedback", "noise", "trimmed mean"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.slow if name in IN_CHECK else pytest.mark.nightly
-        )
-        for name in COMBINATIONS
-    ],
-)
+# By day `test_pairs` compares pairs.
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", COMBINATIONS)
 def test_every_engine_gives_one_trajectory_of_each_combination(name):
     algorithm = with_transforms(ALGORITHMS["FedBiO"](), *COMBINATIONS[name])
     expected = trajectory(algorithm, Simulation())

@@ -10,9 +10,8 @@ these methods are correct on heterogeneous devices.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -95,6 +94,6 @@ def descend(
 
 def _project(z: Lower, radius: tree.Scalar) -> Lower:
     # Squares of half-precision entries overflow, so this uses full precision.
-    squares = [jnp.sum(leaf.astype(float) ** 2) for leaf in jax.tree.leaves(z)]
-    norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
-    return tree.scale(jnp.minimum(1.0, radius / norm), z)
+    squares = [arrays.total(arrays.wide(leaf) ** 2) for leaf in jax.tree.leaves(z)]
+    norm = arrays.sqrt(arrays.total(arrays.stack(squares)))
+    return tree.scale(arrays.minimum(radius / norm, 1.0), z)

@@ -1,12 +1,12 @@
 """FedBiO with automatic rates, from the curvature measured in every exchange."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Bool, Float, PyTree
 
 from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.adjoint import (
@@ -19,7 +19,8 @@ from fedbilevel.algorithms.guard import Guard, judge, new_guard
 from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Scale, Upload
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import arrays, keys, loops, schedules, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.hypergradients import Samples
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.power_iteration import curvature_of
@@ -243,8 +244,8 @@ class AutoFedBiO:
         """Return (x, y, 0) without measurements; devices have no private state."""
         point = initial_point(x, y)
         still = tree.scale(0.0, y)
-        moments = self._adam(0.0).init(jax.tree.map(_at_least_single, x))
-        zero = _number(jnp.zeros(()))
+        moments = self._adam(0.0).init(tree.at_least_single(x))
+        zero = arrays.number(0.0, like=x)
         return AutoState(
             *point,
             step=0,
@@ -262,31 +263,29 @@ class AutoFedBiO:
             downlink: tuple[Upper, Lower], data: DeviceData, key: RandomKey
         ) -> Float[Array, ""]:
             batches = data.lower.draw(key, self.batch_size, OPENING_BATCHES)
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
-            keys = jax.random.split(jax.random.key(0), OPENING_BATCHES)
+            probes = keys.split(keys.key_of(0, like=key), OPENING_BATCHES)
 
-            def curvature(pair: tuple[Batch, RandomKey]) -> Float[Array, ""]:
-                batch, probe = pair
+            def curvature(batch: Batch, probe: RandomKey) -> Float[Array, ""]:
                 hessian = partial(problem.hessian_product, *downlink, batch)
                 return curvature_of(hessian, downlink[1], probe)
 
             # A loop, so that the product is compiled once for any number of batches.
-            curvatures = jax.lax.map(curvature, (stacked, keys))
-            return _number(jnp.mean(curvatures**2))
+            curvatures = loops.map_each(curvature, batches, probes)
+            return _number(arrays.mean(curvatures**2))
 
         measure = queries.ask(
             "curvature",
             lambda server: (server.x, server.y),
             answer,
             lambda server, mean, key: server._replace(
-                curvature=_number(jnp.sqrt(mean))
+                curvature=_number(arrays.sqrt(mean))
             ),
         )
         measure = measure._replace(
             receive=lambda upload, downlink: upload._replace(
-                beside=jnp.maximum(upload.beside, 0.0)
+                beside=arrays.maximum(upload.beside, 0.0)
             ),
-            gauge=lambda beside, downlink: (jnp.sqrt(beside),),
+            gauge=lambda beside, downlink: (arrays.sqrt(beside),),
             scale=Scale(
                 narrow=lambda beside, downlink: _logarithm(beside),
                 widen=lambda mean, downlink: _exponential(mean),
@@ -308,14 +307,14 @@ class AutoFedBiO:
             point, t, shared = downlink
             samples = draw_samples(data, key, self.batch_size)
             # Every exchange has another probe, the same on every device.
-            probe = jax.random.fold_in(jax.random.key(1), t)
+            probe = keys.fold_in(keys.key_of(1, like=key), t)
             measured = _measure(problem, point, samples, shared.curvature, probe)
-            zero_x, zero = tree.scale(0.0, point.x), jnp.zeros_like(measured.loss)
-            sound = jnp.asarray(True)
+            zero_x, zero = tree.scale(0.0, point.x), arrays.number(0.0, measured.loss)
+            sound = arrays.constant(True, like=point)
             work = Work(point, zero_x, t, shared, measured, zero, zero, sound)
             first = self._advance(problem, work, samples)
             along = _along_step(problem, point, first.point.y, samples)
-            curvature = jnp.maximum(
+            curvature = arrays.maximum(
                 measured.curvature, (along / _unit(shared.curvature)) ** 4
             )
             measured = first.measured._replace(curvature=curvature)
@@ -334,16 +333,18 @@ class AutoFedBiO:
             # If examples, or the loss at the received point, are not finite, the cause
             # is this device: the engine excludes it and names it. Otherwise the steps
             # diverged.
-            sound = work.sound & _all_finite((work.measured.loss, work.first))
-            broken = sound & ~_all_finite((end, work.measured))
+            sound = work.sound & arrays.all_finite((work.measured.loss, work.first))
+            broken = sound & ~arrays.all_finite((end, work.measured))
             # Diverging steps give no measurement; the neutral values keep L.
             measured = work.measured._replace(
-                curvature=jnp.where(broken, 1.0, work.measured.curvature),
-                bend=jnp.where(broken, 0.0, work.measured.bend),
+                curvature=arrays.where(broken, 1.0, work.measured.curvature),
+                bend=arrays.where(broken, 0.0, work.measured.bend),
             )
-            end = jax.tree.map(lambda a, b: jnp.where(broken, a, b), begin, end)
-            steps = jnp.where(broken, 0.0, jnp.stack([work.first, work.longest]))
-            measured = measured._replace(loss=jnp.where(sound, measured.loss, jnp.nan))
+            end = jax.tree.map(lambda a, b: arrays.where(broken, a, b), begin, end)
+            steps = arrays.stack([work.first, work.longest])
+            steps = arrays.where(broken, 0.0, steps)
+            loss = arrays.where(sound, measured.loss, math.nan)
+            measured = measured._replace(loss=loss)
             upload = Upload(end, (measured, steps, _number(broken)))
             return upload, (), {"loss": work.measured.loss}
 
@@ -351,10 +352,10 @@ class AutoFedBiO:
             # One device's values must not outweigh those of the others.
             measured, steps, broken = upload.beside
             measured = measured._replace(
-                curvature=jnp.maximum(measured.curvature, 0.0),
-                bend=jnp.sign(measured.bend),
+                curvature=arrays.maximum(measured.curvature, 0.0),
+                bend=arrays.sign(measured.bend),
             )
-            beside = measured, jnp.maximum(steps, 0.0), jnp.clip(broken, 0.0, 1.0)
+            beside = measured, arrays.maximum(steps, 0.0), arrays.clip(broken, 0.0, 1.0)
             return upload._replace(beside=beside)
 
         def server(server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
@@ -380,7 +381,9 @@ class AutoFedBiO:
                 adjoint_velocity=tree.scale(0.0, moved.adjoint_velocity),
                 guard=guard,
             )
-            state: AutoState = _where(exploded, back, moved._replace(guard=guard))
+            state: AutoState = arrays.select(
+                exploded, back, moved._replace(guard=guard)
+            )
             return state
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
@@ -392,7 +395,7 @@ class AutoFedBiO:
             _, _, shared = downlink
             # An honest loss may be many times the others if these are small. Relative
             # to the level of losses before x moved, it is not.
-            loss = (jnp.abs(measured.loss) + shared.level) / _unit(shared.level)
+            loss = (arrays.absolute(measured.loss) + shared.level) / _unit(shared.level)
             return measured.curvature**0.25, steps, loss
 
         def narrow(beside: PyTree, downlink: Downlink) -> PyTree:
@@ -401,30 +404,32 @@ class AutoFedBiO:
             # rises at once and decays slowly.
             measured, steps, broken = beside
             point, _, _ = downlink
-            loss = jnp.sign(measured.loss) * jnp.log1p(jnp.abs(measured.loss))
-            diverged = jnp.maximum(broken, _number(_ran_away(steps, point.y)))
+            loss = arrays.sign(measured.loss) * arrays.log1p(
+                arrays.absolute(measured.loss)
+            )
+            diverged = arrays.maximum(broken, _number(_ran_away(steps, point.y)))
             votes = (
                 _number(measured.curvature > GROWTH**4),
                 _number(measured.curvature < GROWTH**-4),
                 _number(measured.bend < 0),
                 diverged,
             )
-            return loss / LOSS_RANGE, jnp.stack(votes) / 2
+            return loss / LOSS_RANGE, arrays.stack(votes) / 2
 
         def widen(mean: PyTree, downlink: Downlink) -> PyTree:
             loss, votes = LOSS_RANGE * mean[0], 2 * mean[1]
             larger, smaller, negative, diverged = votes
             measured = Measurements(
-                loss=jnp.sign(loss) * jnp.expm1(jnp.abs(loss)),
-                curvature=jnp.where(
+                loss=arrays.sign(loss) * arrays.expm1(arrays.absolute(loss)),
+                curvature=arrays.where(
                     larger > FEW,
                     GROWTH**4,
-                    jnp.where(smaller > 1.0 - FEW, GROWTH**-4, 1.0),
+                    arrays.where(smaller > 1.0 - FEW, GROWTH**-4, 1.0),
                 ),
                 bend=HALF - negative,
             )
-            broken = jnp.where(diverged > FEW, diverged, 0.0)
-            return measured, jnp.zeros(2, votes.dtype), broken
+            broken = arrays.where(diverged > FEW, diverged, 0.0)
+            return measured, 0 * votes[:2], broken
 
         phase = Phase(
             name="local steps",
@@ -447,7 +452,7 @@ class AutoFedBiO:
         decay = self.final_rate + (1.0 - self.final_rate) * self._cosine(t)
         # Without curvature a step has no limit, so no step is made.
         flat = shared.curvature <= 0
-        rate = shared.shrinkage * decay / jnp.where(flat, jnp.inf, shared.curvature)
+        rate = shared.shrinkage * decay / arrays.where(flat, math.inf, shared.curvature)
         rates = AdjointPoint(0.0, self.lower_rate * rate, self.adjoint_rate * rate)
         next_point = descend(point, rates, along, None)._replace(x=point.x)
         direction = tree.add_scaled(direction, 1.0 / self.local_steps, along.x)
@@ -459,8 +464,8 @@ class AutoFedBiO:
             shared,
             measured._replace(bend=_bend(problem, point, samples)),
             work.first,
-            jnp.maximum(length, work.longest),
-            work.sound & _all_finite(samples),
+            arrays.maximum(length, work.longest),
+            work.sound & arrays.all_finite(samples),
         )
 
     def _move(
@@ -472,7 +477,7 @@ class AutoFedBiO:
         measured: Measurements,
     ) -> AutoState:
         rate = self._upper_rate(server.step) * server.guard.shrinkage
-        before = jax.tree.map(_at_least_single, server.x)
+        before = tree.at_least_single(server.x)
         x, moments = self._adam(rate).step(along, server.moments, before)
         y, lower_velocity = self._accelerate(server.y, y, server.lower_velocity)
         z, adjoint_velocity = self._accelerate(
@@ -481,12 +486,12 @@ class AutoFedBiO:
         # A z in a direction of negative curvature grows without limit, and its
         # direction of x is meaningless: z restarts at 0 and x does not move.
         zero = tree.scale(0.0, z)
-        x, moments, z, adjoint_velocity = _where(
+        x, moments, z, adjoint_velocity = arrays.select(
             measured.bend < 0,
             (before, server.moments, zero, zero),
             (x, moments, z, adjoint_velocity),
         )
-        ratio = jnp.maximum(
+        ratio = arrays.maximum(
             measured.curvature, FORGETTING + (1.0 - FORGETTING) * measured.curvature
         )
         return server._replace(
@@ -503,23 +508,24 @@ class AutoFedBiO:
     def _accelerate(
         self, old: Lower, mean: Lower, velocity: Lower
     ) -> tuple[Lower, Lower]:
-        old = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), old, mean)
-        velocity = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), velocity, mean)
+        old, velocity = (jax.tree.map(arrays.cast, a, mean) for a in (old, velocity))
         step = tree.subtract(mean, old)
         # A step against the velocity means an overshoot or noise: momentum is reset.
         forward = tree.inner(step, velocity) > 0
-        momentum = jnp.where(forward, self.momentum, 0.0)
+        momentum = arrays.where(forward, self.momentum, 0.0)
         velocity = tree.add_scaled(step, momentum, velocity)
         return tree.add_scaled(old, 1.0, velocity), velocity
 
     def _upper_rate(self, t: schedules.Step) -> tree.Scalar:
         progress = self._progress(t + self.local_steps)  # after the current round
-        warm = jnp.minimum(progress / WARM_UP, 1.0)
-        later = jnp.clip((progress - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
-        return self.upper_rate * warm * 0.5 * (1.0 + jnp.cos(jnp.pi * later))
+        warm = arrays.minimum(progress / WARM_UP, 1.0)
+        later = arrays.clip((progress - WARM_UP) / (1.0 - WARM_UP), 0.0, 1.0)
+        return self.upper_rate * warm * 0.5 * (1.0 + arrays.cos(math.pi * later))
 
     def _cosine(self, t: schedules.Step) -> Float[Array, ""]:
-        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(self._progress(t), 1.0)))
+        return 0.5 * (
+            1.0 + arrays.cos(math.pi * arrays.minimum(self._progress(t), 1.0))
+        )
 
     def _progress(self, t: schedules.Step) -> Float[Array, ""]:
         return _number(t) / (self.local_steps * self.rounds)
@@ -543,7 +549,7 @@ def _measure(
         loss=_number(problem.upper_loss(point.x, point.y, samples.upper)),
         # Without the division, fourth powers would overflow single precision.
         curvature=(_number(curvature_of(hessian, point.y, key)) / _unit(level)) ** 4,
-        bend=_number(jnp.zeros(())),  # set by each local step
+        bend=arrays.number(0.0, like=level),  # set by each local step
     )
 
 
@@ -566,8 +572,8 @@ def _along_step(
         problem.lower_gradient(x, before, samples.lower),
     )
     length = _number(tree.squared_norm(tree.subtract(y, before)))
-    ratio = _number(tree.squared_norm(change)) / jnp.where(length > 0, length, 1.0)
-    return jnp.sqrt(jnp.where(length > 0, ratio, 0))
+    ratio = _number(tree.squared_norm(change)) / arrays.where(length > 0, length, 1.0)
+    return arrays.sqrt(arrays.where(length > 0, ratio, 0))
 
 
 def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
@@ -581,40 +587,17 @@ def _ran_away(steps: Float[Array, "2"], y: Lower) -> Bool[Array, ""]:
 
 def _logarithm(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the logarithm of a number, in units of `LOG_RANGE`."""
-    return jnp.log(jnp.maximum(value, jnp.exp(-LOG_RANGE))) / LOG_RANGE
+    return arrays.log(arrays.maximum(value, math.exp(-LOG_RANGE))) / LOG_RANGE
 
 
 def _exponential(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    return jnp.exp(LOG_RANGE * jnp.clip(value, -1.0, 1.0))
+    return arrays.exp(LOG_RANGE * arrays.clip(value, -1.0, 1.0))
 
 
 def _unit(level: Float[Array, ""]) -> Float[Array, ""]:
-    return jnp.where(level > 0, level, 1.0)
+    return arrays.where(level > 0, level, 1.0)
 
 
-def _where(condition: Bool[Array, ""], first: Any, second: Any) -> Any:
-    return jax.tree.map(
-        lambda a, b: jnp.where(condition, jnp.asarray(a, jnp.result_type(b)), b),
-        first,
-        second,
-    )
-
-
-def _all_finite(values: PyTree) -> Bool[Array, ""]:
-    floating = [
-        leaf
-        for leaf in map(jnp.asarray, jax.tree.leaves(values))
-        if jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
-    finite = [jnp.isfinite(leaf).all() for leaf in floating]
-    return jnp.stack([jnp.asarray(True), *finite]).all()
-
-
-def _number(value: Array | int) -> Float[Array, ""]:
-    """Return a number in JAX's default precision."""
-    return jnp.asarray(value, float)
-
-
-def _at_least_single(leaf: Array) -> Any:
-    number: Any = jnp.result_type(leaf)
-    return jnp.asarray(leaf, number if number.itemsize >= 4 else jnp.float32)
+def _number(value: Any) -> Array:
+    """Return a number in JAX's default precision, or a tensor."""
+    return arrays.number(value, like=value)

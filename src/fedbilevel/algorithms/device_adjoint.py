@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from fedbilevel.mathematics import conjugate_gradients, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import Lower, Upper
 
 PROBES = 4

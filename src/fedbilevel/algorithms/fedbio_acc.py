@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
@@ -23,7 +22,8 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import arrays, schedules, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
     Count,
@@ -146,7 +146,7 @@ class FedBiOAcc:
             work: _Work = phase.start(downlink, private, data, key)
             samples = draw_samples(data, key, self.initial_batch_size)
             along = directions(problem, work.point, samples)
-            return work._replace(along=along, fresh=jnp.ones_like(work.fresh))
+            return work._replace(along=along, fresh=0 * work.fresh + 1)
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
             # These are the first estimates, so their reference is 0.
@@ -171,10 +171,10 @@ class FedBiOAcc:
         ) -> _Work:
             if not self.private_lower:
                 point, along, step, origin = downlink
-                return _Work(point, along, step, jnp.ones(()), origin)
+                return _Work(point, along, step, arrays.number(1, like=point), origin)
             x, upper_direction, step, origin = downlink
             lower, lower_directions, last_step = private
-            fresh = jnp.asarray(last_step == step, float)
+            fresh = arrays.number(last_step == step, like=x)
             along = AdjointPoint(upper_direction, *lower_directions)
             return _Work(AdjointPoint(x, *lower), along, step, fresh, origin)
 
@@ -199,7 +199,7 @@ class FedBiOAcc:
             )
             along = AdjointPoint(*map(corrected, along, old, forget, new))
             origin = None if origin is None else new_point.x
-            return _Work(new_point, along, t + 1, jnp.ones_like(fresh), origin)
+            return _Work(new_point, along, t + 1, 0 * fresh + 1, origin)
 
         def finish(
             work: _Work, downlink: Downlink, key: RandomKey

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.protocol import Carry, Phase, Upload
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import arrays, keys, schedules, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
@@ -200,17 +200,20 @@ class FedNest:
     def _begin_series(
         self, server: FedNestState, mean: Lower, key: RandomKey
     ) -> FedNestState:
-        products = jax.random.randint(key, (), 0, self.series.terms + 1)
+        products = keys.integer(key, self.series.terms + 1)
         return server._replace(power=mean, total=mean, products=products, number=0)
 
     def _next_power(
         self, server: FedNestState, mean: Lower, key: RandomKey
     ) -> FedNestState:
         number = server.number + 1
-        is_used = jnp.logical_or(not self.random_truncation, number <= server.products)
-        power = jax.tree.map(
-            lambda new, old: jnp.where(is_used, new, old), mean, server.power
-        )
+        power = mean
+        if self.random_truncation:
+            xp = arrays.namespace(mean)
+            is_used = xp.asarray(number <= server.products)
+            power = jax.tree.map(
+                lambda new, old: xp.where(is_used, new, old), mean, server.power
+            )
         total = tree.add_scaled(server.total, 1.0, power)
         return server._replace(power=power, total=total, number=number)
 

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
+
+from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.arrays import Array
 
 FACTOR = 4.0
 """A loss has exploded if it exceeds the moving average by this many times its scale."""
@@ -52,8 +53,8 @@ def new_guard(state: PyTree, zero: Float[Array, ""]) -> Guard:
         state: initial state of a run.
         zero: 0 in the precision of the loss.
     """
-    begun = jnp.asarray(False)
-    return Guard(state, zero, zero, zero, zero, zero + 1, jnp.asarray(0), begun)
+    begun, none = (arrays.constant(value, like=zero) for value in (False, 0))
+    return Guard(state, zero, zero, zero, zero, zero + 1, none, begun)
 
 
 def judge(
@@ -98,47 +99,47 @@ def judge(
         >>> bool(exploded), float(guard.good), float(guard.shrinkage)
         (True, 1.0, 0.5)
     """
-    loss = jnp.asarray(loss, guard.level.dtype)
+    loss = arrays.cast(loss, guard.level)
     warm = warm & guard.begun
     margin = guard.noise + FLOOR * guard.level
     above = loss - guard.smooth
-    jump = ~(above <= FACTOR * (jnp.abs(guard.smooth) + margin))
+    jump = ~(above <= FACTOR * (arrays.absolute(guard.smooth) + margin))
     worse = guard.smooth > guard.level + FACTOR * margin
     may_step_back = guard.setbacks < MOST_SETBACKS
     exploded = broken | (may_step_back & (doubtful | (warm & (jump | worse))))
     calm = ~exploded & (~warm | (loss <= guard.lowest + margin))
-    good = jax.tree.map(
-        lambda old, new: jnp.where(calm, jnp.asarray(new, jnp.result_type(old)), old),
-        guard.good,
-        state,
-    )
+    good = arrays.select(calm, state, guard.good)
     # Before x moves, the average is the latest loss, because y is still moving.
-    smooth = jnp.where(warm, guard.smooth + SMOOTHING * above, loss)
+    smooth = arrays.where(warm, guard.smooth + SMOOTHING * above, loss)
     # A jump counts as noise as well: otherwise samples of heterogeneous devices would
     # count as explosions in every round. It is capped: otherwise one explosion would
     # hide the next.
-    most = 2 * FACTOR * (jnp.abs(guard.smooth) + margin)
-    spread = jnp.where(jnp.isfinite(above), jnp.minimum(jnp.abs(above), most), most)
+    most = 2 * FACTOR * (arrays.absolute(guard.smooth) + margin)
+    spread = arrays.where(
+        arrays.isfinite(above), arrays.minimum(arrays.absolute(above), most), most
+    )
     noise = guard.noise + SMOOTHING * (spread - guard.noise)
     return Guard(
         good,
-        level=jnp.where(
-            warm | exploded, guard.level, jnp.maximum(guard.level, jnp.abs(loss))
+        level=arrays.where(
+            warm | exploded,
+            guard.level,
+            arrays.maximum(guard.level, arrays.absolute(loss)),
         ),
-        smooth=jnp.where(exploded, guard.lowest, smooth),
-        lowest=jnp.where(
+        smooth=arrays.where(exploded, guard.lowest, smooth),
+        lowest=arrays.where(
             exploded,
             guard.lowest,
-            jnp.where(warm, jnp.minimum(guard.lowest, smooth), smooth),
+            arrays.where(warm, arrays.minimum(guard.lowest, smooth), smooth),
         ),
-        noise=jnp.where(
+        noise=arrays.where(
             warm & ~(broken | (may_step_back & doubtful)), noise, guard.noise
         ),
-        shrinkage=jnp.where(
+        shrinkage=arrays.where(
             exploded,
             0.5 * guard.shrinkage,
-            jnp.minimum(1.0, RECOVERY * guard.shrinkage),
+            arrays.minimum(1.0, RECOVERY * guard.shrinkage),
         ),
-        setbacks=guard.setbacks + jnp.asarray(exploded, guard.setbacks.dtype),
+        setbacks=guard.setbacks + arrays.cast(exploded, guard.setbacks),
         begun=guard.begun | ~exploded,
     ), exploded

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fedbilevel.algorithms import queries
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.power_iteration import curvature_of
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Count, check_ranges, register

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Server: TypeAlias = Any
@@ -94,6 +95,8 @@ class Phase(NamedTuple):
         release: function from the server's state, the mean upload, the shares of the
             devices and standard normal numbers of the upload's form to the upload that
             `server` reads: it adds the noise of differential privacy. None without.
+        is_summed: True if uploads are 32-bit integers, which the engine sums, each
+            times the device's whole share, in place of a mean.
 
     Example:
         An exchange that averages one number from every device:
@@ -130,6 +133,7 @@ class Phase(NamedTuple):
         | None
     ) = None
     release: Callable[[Server, Upload, Shares, Upload], Upload] | None = None
+    is_summed: bool = False
 
     @property
     def is_compared(self) -> bool:

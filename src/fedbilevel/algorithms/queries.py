@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import jax
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
@@ -15,7 +14,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import keys, tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 Answer: TypeAlias = Callable[[Downlink, DeviceData, RandomKey], PyTree]
@@ -127,7 +126,7 @@ def hypergradient(problem: BilevelProblem, batch_size: int) -> Answer:
         downlink: tuple[Upper, Lower, Lower], data: DeviceData, key: RandomKey
     ) -> Upper:
         x, y, r = downlink
-        upper_key, lower_key = jax.random.split(key)
+        upper_key, lower_key = keys.split(key)
         (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
         (lower,) = data.lower.draw(lower_key, batch_size, draws=1)
         gradient, _ = problem.upper_gradients(x, y, upper)

@@ -1,8 +1,7 @@
 """Draw the independent batches of a local step, one for each oracle."""
 
-import jax
-
 from fedbilevel.data.examples import DeviceData, RandomKey
+from fedbilevel.mathematics import keys
 from fedbilevel.mathematics.hypergradients import Samples
 
 
@@ -27,7 +26,7 @@ def draw_samples(
         >>> len(samples.curvature), samples.cross.shape
         (3, (2,))
     """
-    upper_key, lower_key = jax.random.split(key)
+    upper_key, lower_key = keys.split(key)
     (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
     lower, cross, *curvature = data.lower.draw(
         lower_key, batch_size, draws=2 + curvature_draws
@@ -48,7 +47,7 @@ def draw_hypergradient_samples(
         >>> draw_hypergradient_samples(data, jax.random.key(0), 2, 3).lower
         ()
     """
-    upper_key, lower_key = jax.random.split(key)
+    upper_key, lower_key = keys.split(key)
     (upper,) = data.upper.draw(upper_key, batch_size, draws=1)
     cross, *curvature = data.lower.draw(
         lower_key, batch_size, draws=1 + curvature_draws

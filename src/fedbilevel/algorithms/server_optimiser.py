@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
@@ -17,7 +16,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.data.examples import RandomKey
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import register
@@ -119,7 +118,7 @@ class WithServerOptimiser:
             if after.x is before:
                 return server._replace(inner=after)
             # A mean has at least single precision, but x may have half precision.
-            before = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), before, after.x)
+            before = jax.tree.map(arrays.cast, before, after.x)
             x, state = self.optimiser.step(
                 tree.subtract(before, after.x), server.optimiser, before
             )

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fedbilevel.algorithms.adjoint import (
     AdjointPoint,
@@ -23,7 +22,8 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
 from fedbilevel.data.examples import DeviceData, RandomKey
-from fedbilevel.mathematics import schedules, tree
+from fedbilevel.mathematics import arrays, schedules, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import (
     Count,
@@ -143,16 +143,18 @@ def accumulation_phase(
     ) -> _Work:
         point = AdjointPoint(*downlink[:3])
         zeros = AdjointPoint(*(tree.scale(0.0, variable) for variable in point))
-        zero = jnp.zeros(())
+        zero = arrays.number(0.0, like=point)
         limit = zero + settings.local_steps
         if settings.examples_per_step is not None:
-            size = jnp.asarray(data.lower.size, limit.dtype)
-            limit = jnp.minimum(limit, jnp.ceil(size / settings.examples_per_step))
+            xp = arrays.namespace(limit)
+            size = arrays.number(data.lower.size, like=point)
+            limit = xp.minimum(limit, xp.ceil(size / settings.examples_per_step))
         return _Work(point, zeros, zero, zero, limit, downlink.step)
 
     def step(work: _Work, data: DeviceData, key: RandomKey) -> _Work:
         point, accumulated, total, number, limit, t = work
-        weight = jnp.where(number < limit, settings.discount**number, 0.0)  # a_i^k
+        power = settings.discount**number
+        weight = arrays.namespace(power).where(number < limit, power, 0.0)  # a_i^k
         samples = draw_samples(data, key, settings.batch_size)
         along = directions(problem, point, samples)
         lengths = AdjointPoint(*(weight * rate for rate in rates(t)))
@@ -207,8 +209,9 @@ def _bound_weight(settings: SimFBO, upload: Upload, downlink: Downlink) -> Uploa
     It is a factor of the server's step, so one device could otherwise dominate.
     """
     weight = upload.beside
-    steps = jnp.arange(settings.local_steps, dtype=weight.dtype)
+    xp = arrays.namespace(weight)
+    steps = xp.arange(settings.local_steps, dtype=weight.dtype)
     # The margin allows for the rounding error of devices, which sum in another order.
-    most = 1.000001 * jnp.sum(jnp.asarray(settings.discount, weight.dtype) ** steps)
-    bounded = jnp.clip(weight, 0.0, most)
-    return upload._replace(beside=jnp.where(jnp.isfinite(weight), bounded, weight))
+    most = 1.000001 * xp.sum(xp.asarray(settings.discount, dtype=weight.dtype) ** steps)
+    bounded = xp.clip(weight, 0.0, most)
+    return upload._replace(beside=xp.where(xp.isfinite(weight), bounded, weight))

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
@@ -33,6 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     else:
         check_problem_file(path, experiment, experiment)
         remember_problem(experiment)
+    if experiment.transforms.is_private:
+        print(
+            "A diagnosis reads the devices' examples without noise, and the ε of "
+            f"{path} does not cover it. Do not publish its numbers.",
+            file=sys.stderr,
+        )
     task = build_task(experiment)
     point = read_solution(path, task) if is_run else Solution(task.x, task.y)
     with diagnosis_progress(quiet=options.json) as report:

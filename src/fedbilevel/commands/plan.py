@@ -47,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     options = with_plain_errors(command_parser()).parse_args(arguments)
     directory = options.directory
     if options.epsilon is not None:
+        _require_alone(options)
         experiment = _experiment_of(directory)
         consent(experiment, directory, options.trust)
         print_private_plan(experiment, options.epsilon, options.delta, options.json)
@@ -176,6 +177,17 @@ def _format(value: float | int | CubeRootDecay) -> str:
     return str(value) if isinstance(value, CubeRootDecay) else f"{value:.6g}"
 
 
+def _require_alone(options: argparse.Namespace) -> None:
+    """Raise if options of a plan from a run are given with --epsilon."""
+    others = "devices", "accuracy", "reached", "out"
+    for name in others:
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"--{name} has no effect with --epsilon, which reads everything from "
+                f"the file. Remove --{name}, or change the file."
+            )
+
+
 def command_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(
@@ -194,7 +206,8 @@ def command_parser() -> argparse.ArgumentParser:
         "--epsilon",
         metavar="FLOAT",
         type=_positive,
-        help="ε of differential privacy by device, for which to compute the noise",
+        help="ε of differential privacy for which to compute the noise: by device, or "
+        "by example if the file has example_noise",
     )
     parser.add_argument(
         "--delta",

@@ -2,21 +2,31 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedbilevel.commands.formatting import format_table
+from fedbilevel.data.examples import one_device
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import canonical
-from fedbilevel.engines.spending import Spending, sampling_of
+from fedbilevel.engines.protocol import RunState
+from fedbilevel.engines.spending import (
+    exchange_uses,
+    populations_of,
+    sampling_of,
+    spending_of_examples,
+    spending_of_means,
+)
 from fedbilevel.experiments.build import build_task, weights_of
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.plurals import count_noun
 from fedbilevel.privacy import Sampling
 from fedbilevel.privacy.calibration import smallest_noise
 from fedbilevel.problems.task import Task
+from fedbilevel.transforms.example_noise import ExampleNoise
 
 COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Shares of the devices that participate in a round, to choose from."""
@@ -46,40 +56,19 @@ class Choice(NamedTuple):
 def print_private_plan(
     experiment: Experiment, epsilon: float, delta: float, as_json: bool
 ) -> None:
-    """Print the noise for an ε, with several numbers of participants."""
+    """Print the noise for an ε: by example if the file has `example_noise`."""
     task = build_task(experiment)
-    count = task.devices.device_count
-    algorithm: Any = experiment.inner_algorithm
-    usual = len(algorithm.phases(task.problem))
-    opening = len(algorithm.opening(task.problem)) or usual
-    sizes = {max(1, round(share * count)) for share in COHORTS}
-    if experiment.participants is not None:
-        sizes.add(experiment.participants)
-    wanted = experiment.participants or count
-    # A mean of few updates has more noise than signal.
-    sizes = {size for size in sizes if size >= FEWEST or size == wanted} | {count}
-    entries = _entries(algorithm, task)
-    weights = weights_of(experiment, task.devices)
-    weights = np.ones(count) if weights is None else np.asarray(weights)
-    _, private = experiment.federated_algorithm.init(task.problem, task.x, task.y)
-    choices = [
-        choice_of(
-            size,
-            sampling_of(
-                FullParticipation() if size == count else UniformSample(size),
-                experiment.engine,
-                weights,
-                private,
-            ),
-            experiment.rounds,
-            opening,
-            usual,
-            epsilon,
-            delta,
-            entries,
-        )
-        for size in sorted(sizes, reverse=True)
-    ]
+    by_example = experiment.transforms.example_noise is not None
+    print_plan = _print_example_plan if by_example else _print_device_plan
+    print_plan(experiment, task, epsilon, delta, as_json)
+
+
+def _print_device_plan(
+    experiment: Experiment, task: Task, epsilon: float, delta: float, as_json: bool
+) -> None:
+    """Print the noise for an ε by device, with several numbers of participants."""
+    wanted = experiment.participants or task.devices.device_count
+    choices = _choices(experiment, task, epsilon, delta)
     chosen = next(choice for choice in choices if choice.participants == wanted)
     if as_json:
         fields = {"epsilon": epsilon, "delta": delta, "rounds": experiment.rounds}
@@ -96,13 +85,14 @@ def print_private_plan(
         f"For ε = {epsilon:g} at δ = {delta:g} after "
         f"{count_noun(experiment.rounds, 'round')} with "
         f"{count_noun(wanted, 'participant')}, write:\n\n"
-        f"[transforms]\nclip_quantile = 0.5\nnoise = {chosen.noise:.4g}\n"
+        f"[transforms]\n{_bounds(experiment)}noise = {chosen.noise:.4g}\n"
         f"epsilon = {epsilon:g}\ndelta = {delta:g}\n"
     )
     if len(choices) > 1:
         print(
             "A sample lowers ε only if nobody knows the participants, so not in a "
-            "federation."
+            "federation. For privacy by example set example_clip and example_noise in "
+            "[transforms], and run this command again."
         )
     if chosen.length > LONGEST:
         print(
@@ -111,6 +101,76 @@ def print_private_plan(
             "tune fewer variables, or give fewer rounds or a larger --epsilon.",
             file=sys.stderr,
         )
+
+
+def _choices(
+    experiment: Experiment, task: Task, epsilon: float, delta: float
+) -> list[Choice]:
+    """Return the noise for several numbers of participants, the largest first."""
+    count = task.devices.device_count
+    wanted = experiment.participants or count
+    sizes = {max(1, round(share * count)) for share in COHORTS}
+    # A mean of few updates has more noise than signal.
+    sizes = {size for size in sizes if size >= FEWEST} | {wanted, count}
+    algorithm: Any = experiment.inner_algorithm
+    usual = len(algorithm.phases(task.problem))
+    opening = len(algorithm.opening(task.problem)) or usual
+    entries = _entries(algorithm, task)
+    weights = weights_of(experiment, task.devices)
+    weights = np.ones(count) if weights is None else np.asarray(weights)
+    _, private = experiment.federated_algorithm.init(task.problem, task.x, task.y)
+
+    def sampling(size: int) -> Sampling:
+        everyone = size == count
+        participation = FullParticipation() if everyone else UniformSample(size)
+        return sampling_of(participation, experiment.engine, weights, private)
+
+    return [
+        choice_of(
+            size,
+            sampling(size),
+            experiment.rounds,
+            opening,
+            usual,
+            epsilon,
+            delta,
+            entries,
+        )
+        for size in sorted(sizes, reverse=True)
+    ]
+
+
+def _print_example_plan(
+    experiment: Experiment, task: Task, epsilon: float, delta: float, as_json: bool
+) -> None:
+    """Print the noise for an ε by example."""
+    algorithm: Any = experiment.federated_algorithm
+    server, private = canonical(algorithm.init(task.problem, task.x, task.y))
+    data = one_device(task.devices.cohort(np.array([0])))
+    state = RunState(server, private)
+    uses = exchange_uses(algorithm, task.problem, state, data)
+    populations = populations_of(task.devices)
+    clip = experiment.transforms.example_clip
+    assert clip is not None, "the settings require it with example_noise"
+
+    def spend(noise: float) -> float:
+        example_noise = ExampleNoise(clip, noise, delta)
+        spending = spending_of_examples(example_noise, *uses, populations)
+        return spending.epsilon_after(experiment.rounds)
+
+    noise = _printed_noise(spend, epsilon)
+    sizes = {level.name.lower(): size for level, size in populations.items()}
+    if as_json:
+        fields = {"epsilon": epsilon, "delta": delta, "rounds": experiment.rounds}
+        print(json.dumps({**fields, "example_noise": noise, "fewest_examples": sizes}))
+        return
+    print(
+        f"For ε = {epsilon:g} by example at δ = {delta:g} after "
+        f"{count_noun(experiment.rounds, 'round')}, with at least {sizes['upper']:,} "
+        f"upper and {sizes['lower']:,} lower examples on each device, write:\n\n"
+        f"[transforms]\nexample_clip = {clip:g}\nexample_noise = {noise:.4g}\n"
+        f"epsilon = {epsilon:g}\ndelta = {delta:g}\n"
+    )
 
 
 def choice_of(
@@ -143,12 +203,27 @@ def choice_of(
     """
 
     def spend(noise: float) -> float:
-        spending = Spending(noise, opening, usual, sampling, delta)
+        spending = spending_of_means(noise, opening, usual, sampling, delta)
         return spending.epsilon_after(rounds)
 
-    # Printed numbers are rounded, and must not be smaller.
-    noise = float(f"{smallest_noise(spend, epsilon) * (1 + MARGIN):.4g}")
+    noise = _printed_noise(spend, epsilon)
     return Choice(participants, noise, noise * entries**0.5 / participants)
+
+
+def _bounds(experiment: Experiment) -> str:
+    """Return the lines of the clip in the file, or of an adaptive one."""
+    settings = experiment.transforms
+    bounds = {"clip": settings.clip, "clip_quantile": settings.clip_quantile}
+    if settings.clip is None and settings.clip_quantile is None:
+        bounds["clip_quantile"] = 0.5
+    return "".join(
+        f"{name} = {bound:g}\n" for name, bound in bounds.items() if bound is not None
+    )
+
+
+def _printed_noise(spend: Callable[[float], float], epsilon: float) -> float:
+    """Return the smallest noise multiplier, rounded up to the digits of a file."""
+    return float(f"{smallest_noise(spend, epsilon) * (1 + MARGIN):.4g}")
 
 
 def _entries(algorithm: Any, task: Task) -> int:

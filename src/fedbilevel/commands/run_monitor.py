@@ -77,7 +77,8 @@ def follow(
             if code:
                 break
     finished = step.round.number + 1
-    if finished < experiment.rounds:
+    # A run with a budget of ε may have ended before.
+    if finished < experiment.rounds and not step.round.is_last:
         print(
             f"Stopped after {finished} of {experiment.rounds} rounds. To resume: "
             f"fedbilevel resume {quote(str(directory))}",

@@ -90,9 +90,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _refuse_noise(experiment: Experiment) -> None:
-    if experiment.transforms.noise is not None:
+    transforms = experiment.transforms
+    if transforms.is_private:
+        by_example = transforms.example_noise is not None
+        name = "example_noise" if by_example else "noise"
         raise ValueError(
-            f"transforms.noise is {experiment.transforms.noise:g}, but each trial of a "
+            f"transforms.{name} is {getattr(transforms, name):g}, but each trial of a "
             "search uses the data, which the ε of one run does not count. Tune on "
             "public data without noise, or set the algorithm to auto and run it."
         )

@@ -105,6 +105,18 @@ class InMemoryDevices:
         return self._lower.sizes
 
     @property
+    def shares_examples(self) -> bool:
+        """True if all devices draw from the same examples, as those of `sharing`.
+
+        Example:
+            >>> import numpy as np
+            >>> examples = LocalExamples(upper=np.ones((3, 2)), lower=np.ones((8, 2)))
+            >>> InMemoryDevices.sharing(examples, device_count=2).shares_examples
+            True
+        """
+        return len(np.unique(self._upper.offsets)) < self.device_count
+
+    @property
     def pooled(self) -> LocalExamples:
         """All devices' examples as those of one device.
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Int, PyTree
 
+from fedbilevel.mathematics import keys
 from fedbilevel.mathematics.problem import Batch
 
-RandomKey: TypeAlias = Key[Array, ""]
+RandomKey: TypeAlias = keys.RandomKey
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation.secure_messages import STEPS
 from fedbilevel.federation.server import MAX_WAITS
 
 BEGINNING, ENROLMENT = "the job to begin", "the sites to enrol"
@@ -66,11 +67,13 @@ class Deadlines(NamedTuple):
     def from_experiment(cls, experiment: Experiment) -> "Deadlines":
         """Return the deadlines that an experiment specifies."""
         settings = experiment.federation
+        requests = len(STEPS) if settings.secure_sums else 1
+        waits = MAX_WAITS + requests - 1
         return cls(
             # The submitter's timer must outlast the server's.
             settings.enrolment_timeout + SERVER_SECONDS,
-            MAX_WAITS * settings.timeout + SERVER_SECONDS,
-            EXCHANGES_A_ROUND * settings.timeout,
+            waits * settings.timeout + SERVER_SECONDS,
+            EXCHANGES_A_ROUND * (requests * settings.timeout),
             settings.evaluation_timeout,
             settings.connection_timeout,
         )

@@ -19,8 +19,8 @@ from fedbilevel.experiments.schema.registry import TABLES, name_of
 def prepare_for_job(experiment: Experiment) -> Experiment:
     """Return an experiment as its job contains it.
 
-    Missing limits on uploads get defaults. Trackers, the directory and the kit are
-    removed.
+    Missing limits on uploads get defaults, if they apply. Trackers, the directory and
+    the kit are removed.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -31,15 +31,18 @@ def prepare_for_job(experiment: Experiment) -> Experiment:
         _refuse_import_path(table, name_of(table, type(getattr(experiment, table))))
     if experiment.server_optimiser is not None:
         _refuse_import_path("server_optimiser", experiment.server_optimiser.name)
-    settings = experiment.federation
+    settings, transforms = experiment.federation, experiment.transforms
+    noise = transforms.noise is not None
+    # Fixed-point numbers are for servers that see no single upload.
+    fixed_point = transforms.integer_bits is not None
     prepared = replace(
         experiment,
         directory=None,
         tracking=Tracking(),
-        norm_limit=experiment.norm_limit or NORM_LIMIT,
+        norm_limit=experiment.norm_limit or (None if fixed_point else NORM_LIMIT),
         # Under noise, a device must not decide whether others count.
         distance_limit=experiment.distance_limit
-        or (DISTANCE_LIMIT if experiment.transforms.noise is None else None),
+        or (None if noise or fixed_point else DISTANCE_LIMIT),
         federation=replace(
             settings, sites=sites_of(experiment), kit=None, local_code=False
         ),

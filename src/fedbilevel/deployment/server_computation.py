@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from fedbilevel.deployment.deadlines import ENROLMENT, EXCHANGE, MEASUREMENT
 from fedbilevel.deployment.gc_control import GarbageCollector
 from fedbilevel.deployment.server_report import ServerReport
+from fedbilevel.deployment.site_files import STARTUP
 from fedbilevel.experiments.build import weights_of
 from fedbilevel.experiments.federation import sites_of
 from fedbilevel.experiments.measure import metrics_of
@@ -28,6 +30,7 @@ def federated_work(
     transport: Transport,
     reports: ServerReport,
     exclude: Callable[[Mapping[str, str]], None],
+    kit: Path,
 ) -> PreparedRun:
     """Enrol the sites; return engine, devices and start of the experiment's rounds.
 
@@ -40,6 +43,7 @@ def federated_work(
         reports: status report, which gets the stage of the job.
         exclude: function called with the absent sites and their reasons, so that tasks
             of this job do not wait for them.
+        kit: kit of the server, with the certificate of the root authority.
 
     Raises:
         ValueError: if the experiment or a site cannot participate.
@@ -81,6 +85,7 @@ def federated_work(
         straggler_factor=settings.straggler_factor,
         note=note,
         releases=ReleaseLog(directory / RELEASES),
+        secure_sums=_root(kit) if settings.secure_sums else None,
     )
     weights = weights_of(experiment, devices)
     measure = metrics_of(model.metrics)
@@ -91,6 +96,14 @@ def federated_work(
 
 RELEASES = "releases.txt"
 """File in the run directory with a line for each mean with noise."""
+
+
+def _root(kit: Path) -> Any:
+    """Return the certificate of the root authority of a kit."""
+    # Imported here: other jobs do not need the packages of the extra.
+    from fedbilevel.federation.secure_sums.identity import load_root
+
+    return load_root(kit / STARTUP)
 
 
 def _refuse_rare_checkpoints(experiment: Experiment, model: Model) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
-from fedbilevel.deployment.site_files import read_site_files
+from fedbilevel.deployment.site_files import load_identity, read_site_files
 from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
@@ -40,6 +40,8 @@ def build_answer(
     try:
         rules, salt = read_site_files(kit / "local")
         experiment = read_job_experiment(configuration, code, kit)
+        secure = experiment.federation.secure_sums
+        identity = load_identity(kit, site) if secure else None
     except (RefusedError, UnknownCodeError) as error:
         return _unable(error)
     model, examples = load_site(experiment, site)
@@ -65,6 +67,8 @@ def build_answer(
             salt=salt,
             run=directory.name,
             answers=ExchangeCounter(answers),
+            identity=identity,
+            roster=sites_of(experiment),
         )
         device.require_exchanges(experiment.rounds)
     except RefusedError as error:

@@ -5,6 +5,7 @@ import secrets
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedbilevel.federation.site import SALT_BYTES
 from fedbilevel.federation.site_rules import RULES, SiteRules
@@ -12,6 +13,8 @@ from fedbilevel.federation.transport import RefusedError
 
 SALT = "site_salt"
 """File of a kit's directory `local` with the salt, which never leaves the site."""
+STARTUP = "startup"
+"""Directory of a kit with its certificates."""
 MEANINGS = {
     "smallest_batch": "minimum size of every batch that the algorithm draws",
     "fewest_examples": "minimum number of this site's examples for each loss",
@@ -21,8 +24,15 @@ MEANINGS = {
     "most_rollbacks": "maximum number of times that the server of a run may go back\n"
     "# and send another task",
     "simulated_draws": "true only for a rehearsal: the server then knows every sample",
+    "secure_sums": "true refuses any exchange in which the server would see this\n"
+    "# site's upload rather than the sum of all uploads",
+    "smallest_roster": "minimum number of sites of an exchange with secure sums",
+    "smallest_example_noise": "minimum multiplier of noise by example\n"
+    "# (example_noise); 0 allows algorithms without noise",
 }
 """Description of each rule, for the comments of the rules file."""
+RIGHT_VALUES = {bool: "true or false", int: "an integer", float: "a number"}
+"""Description of the values of a type, for messages."""
 
 
 def write_site_files(local: Path, rules: SiteRules) -> None:
@@ -76,6 +86,44 @@ def read_site_files(local: Path) -> tuple[SiteRules, bytes]:
     return _rules(local / RULES), _salt(local / SALT)
 
 
+def load_identity(kit: Path, site: str) -> Any:
+    """Return the certificate and the private key of a kit, for secure sums.
+
+    Args:
+        kit: kit of the site.
+        site: name of the site.
+
+    Raises:
+        RefusedError: if a file is missing or not valid, or the extra is not installed.
+
+    Example:
+        >>> load_identity(Path("/nowhere"), "north")
+        Traceback (most recent call last):
+        ...
+        fedbilevel.federation.transport.RefusedError: Cannot read
+        /nowhere/startup/client.crt (No such file or directory). Use the startup
+        directory of the site's kit
+    """
+    try:
+        from fedbilevel.federation.secure_sums.identity import load_kit
+        from fedbilevel.federation.secure_sums.shares import Shares  # noqa: F401
+    except ImportError as error:
+        raise RefusedError(
+            f"the package {error.name} is missing at this site; install "
+            "fedbilevel[secure]"
+        ) from error
+    try:
+        identity = load_kit(kit / STARTUP)
+    except ValueError as error:
+        raise RefusedError(str(error).rstrip(".")) from error
+    if identity.name != site:
+        raise RefusedError(
+            f'the certificate of this site is that of "{identity.name}", not of '
+            f'"{site}"; use the kit of this site'
+        )
+    return identity
+
+
 def _rules(file: Path) -> SiteRules:
     try:
         settings = tomllib.loads(_content(file))
@@ -88,10 +136,13 @@ def _rules(file: Path) -> SiteRules:
                 f"the site's local/{RULES} sets {name!r}, which is not a rule; the "
                 f"rules are {', '.join(known)}"
             )
-        if type(value) is not type(known[name]):
-            right = "true or false" if type(known[name]) is bool else "an integer"
+        expected = type(known[name])
+        if expected is float and type(value) is int:
+            settings[name] = float(value)
+        elif type(value) is not expected:
             raise RefusedError(
-                f"in the site's local/{RULES}, {name} is {value!r}; give {right}"
+                f"in the site's local/{RULES}, {name} is {value!r}; give "
+                f"{RIGHT_VALUES[expected]}"
             )
     try:
         return SiteRules(**settings)

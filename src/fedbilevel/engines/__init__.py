@@ -11,6 +11,7 @@ from fedbilevel.engines.protocol import (
     Moment,
     Participants,
     PhaseReference,
+    PrivateEngine,
     Report,
     RunState,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Moment",
     "Participants",
     "PhaseReference",
+    "PrivateEngine",
     "Report",
     "RunState",
 ]

@@ -126,9 +126,14 @@ def work_of_chunk(
         reach=reach,
         axis=axis,
     )
-    robust = robust_mean_of(reference.of(algorithm, problem), server)
+    phase = reference.of(algorithm, problem)
     mean = stacked_mean(
-        uploads.received, uploads.infos, uploads.shares, spread_wanted, robust
+        uploads.received,
+        uploads.infos,
+        uploads.shares,
+        spread_wanted,
+        robust_mean_of(phase, server),
+        is_summed=phase.is_summed,
     )
     return mean, uploads.private, uploads.counted
 

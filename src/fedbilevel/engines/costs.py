@@ -235,7 +235,8 @@ class _CountingExamples:
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
         self.sizes.add(batch_size)
-        self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batches[0]))
+        sizes = map(tree.number_of_bytes, batches)
+        self.batch_bytes = max([self.batch_bytes, *sizes])
         return batches
 
     def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:

@@ -54,6 +54,13 @@ class DebugSimulation:
         DebugSimulation()
     """
 
+    sample_is_public = False
+    """The seed, from which the sample follows, must be secret under noise."""
+    sees_uploads = False
+    """No server: one program has all data."""
+    noised_means = 0
+    """A repeated exchange has the same noise, which spends nothing."""
+
     def example_device(self, device_count: int) -> int:
         """Return 0: this process has the data of all devices."""
         return 0
@@ -127,7 +134,8 @@ class DebugSimulation:
                     private = jax.tree.map(
                         lambda leaf, new, k=device: leaf.at[k].set(new), private, after
                     )
-            total = _mean(replies, shares, robust_mean_of(phase, server))
+            robust = robust_mean_of(phase, server)
+            total = _mean(replies, shares, robust, phase.is_summed)
             server, dispersion = conclude(
                 phase,
                 server,
@@ -152,7 +160,10 @@ class _Reply(NamedTuple):
 
 
 def _mean(
-    replies: list[_Reply], shares: Float[Array, "cohort"], robust: RobustMean | None
+    replies: list[_Reply],
+    shares: Float[Array, "cohort"],
+    robust: RobustMean | None,
+    is_summed: bool,
 ) -> WeightedMean:
     """Return the mean of the replies; a robust mean stores all uploads at once."""
     if robust is not None:
@@ -163,7 +174,12 @@ def _mean(
         rows = jnp.array([reply.row for reply in replies])
         return stacked_mean(received, infos, shares[rows], robust=robust)
     means = [
-        stacked_mean(reply.received, reply.infos, shares[reply.row][None])
+        stacked_mean(
+            reply.received,
+            reply.infos,
+            shares[reply.row][None],
+            is_summed=is_summed,
+        )
         for reply in replies
     ]
     return reduce(merge, means)

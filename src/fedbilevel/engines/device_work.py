@@ -22,6 +22,7 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.engines.phase_checks import check_finished
+from fedbilevel.mathematics import keys
 
 Step: TypeAlias = Callable[[Carry, Int[Array, ""] | int], Carry]
 """A local step: a function of the carry and the number of the step."""
@@ -115,7 +116,7 @@ def run_device(
         >>> float(result.upload.update[0])
         4.0
     """
-    fold = jax.random.fold_in
+    fold = keys.fold_in
 
     def step(carry: Carry, number: Int[Array, ""] | int) -> Carry:
         step_key = fold(key, number + 1)

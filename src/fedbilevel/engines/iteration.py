@@ -25,6 +25,7 @@ from fedbilevel.engines.protocol import (
     Job,
     Moment,
     Participants,
+    PrivateEngine,
     Report,
     RunState,
 )
@@ -193,7 +194,7 @@ def _require_noise(
 
 
 def repeated_means(prepared: Prepared, rounds: int) -> int:
-    """Return the number of noised means that a run will have computed twice.
+    """Return the number of noised exchanges that a run will have computed twice.
 
     Args:
         prepared: the run.
@@ -202,9 +203,9 @@ def repeated_means(prepared: Prepared, rounds: int) -> int:
     spending = prepared.spending
     if spending is None:
         return 0
-    computed = getattr(prepared.spec.engine, "noised_means", 0)
-    known = spending.opening + (rounds - 1) * spending.usual if rounds else 0
-    return max(0, int(computed) - known)
+    engine = prepared.spec.engine
+    assert isinstance(engine, PrivateEngine), "noise requires it"
+    return max(0, engine.noised_means - spending.exchanges_after(rounds))
 
 
 def affordable_rounds(prepared: Prepared, repeated: int) -> int:

@@ -20,6 +20,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.engines.phase_checks import check_next_state
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
+from fedbilevel.engines.whole_shares import whole_shares
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.transforms.noise import standard_normals
@@ -39,7 +40,8 @@ class WeightedMean(NamedTuple):
 
     Attributes:
         weight: sum of the devices' weights.
-        upload: mean upload, in single precision or higher.
+        upload: mean upload, in single precision or higher; or the sum of integer
+            uploads, each times the whole share of its device (`Phase.is_summed`).
         deviation: a tree like the upload, with each leaf's weighted sum of squared
             distances from the mean.
         info: mean of the values that devices reported.
@@ -57,6 +59,8 @@ def stacked_mean(
     weights: Float[Array | np.ndarray, "devices"],
     spread_wanted: Bool[Array, ""] | None = None,
     robust: RobustMean | None = None,
+    *,
+    is_summed: bool = False,
 ) -> WeightedMean:
     """Return the mean of uploads stacked along a leading axis.
 
@@ -69,6 +73,7 @@ def stacked_mean(
         spread_wanted: False to return 0 as the deviation; by default it is computed.
         robust: function from the updates and their weights to the mean update; by
             default it is the weighted mean. Other values are always averaged.
+        is_summed: whether uploads are integers to sum (`Phase.is_summed`).
 
     Example:
         >>> import jax.numpy as jnp
@@ -95,6 +100,20 @@ def stacked_mean(
     def deviate(leaf: Array, mean: Array) -> Float[Array, ""]:
         return jnp.sum(total(weights, (leaf.astype(mean.dtype) - mean[None]) ** 2))
 
+    def add(leaf: Array) -> Array:
+        whole = whole_shares(jnp, weights).reshape(-1, *[1] * (leaf.ndim - 1))
+        # An excluded upload may have levels of any size.
+        terms = jnp.where(whole > 0, whole * leaf, 0)
+        return jnp.sum(terms, axis=0, dtype=jnp.int32)
+
+    if is_summed:
+        return WeightedMean(
+            weight,
+            upload=jax.tree.map(add, uploads),
+            # A sum has no spread: a server of secure sums knows no single upload.
+            deviation=jax.tree.map(lambda leaf: jnp.zeros((), float), uploads),
+            info=jax.tree.map(average, infos),
+        )
     mean = jax.tree.map(average, uploads)
     if robust is not None:
         mean = mean._replace(update=robust(uploads.update, weights))
@@ -129,6 +148,8 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     share = second.weight / _divisor(weight)
 
     def average(a: Array, b: Array) -> Array:
+        if is_sum(a):
+            return a + b
         # In a + share · (b − a), the difference of two finite numbers may be infinite.
         part = share.astype(a.dtype)
         return (1 - part) * a + part * b
@@ -136,6 +157,8 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     def deviate(
         a: Float[Array, ""], b: Float[Array, ""], mean_a: Array, mean_b: Array
     ) -> Float[Array, ""]:
+        if is_sum(mean_a):
+            return a
         between = jnp.sum((mean_b - mean_a) ** 2)
         return a + b + (first.weight * share).astype(a.dtype) * between
 
@@ -170,15 +193,20 @@ def merge_across(
     """
 
     def weighted(leaf: Array) -> Array:
-        return mean.weight.astype(leaf.dtype) * leaf
+        return leaf if is_sum(leaf) else mean.weight.astype(leaf.dtype) * leaf
 
     sums = jax.tree.map(weighted, (mean.upload, mean.info))
     weight, sums = sum_across((mean.weight, sums), axis)
     upload, info = jax.tree.map(
-        lambda leaf: leaf / _divisor(weight).astype(leaf.dtype), sums
+        lambda leaf: (
+            leaf if is_sum(leaf) else leaf / _divisor(weight).astype(leaf.dtype)
+        ),
+        sums,
     )
 
     def deviate(a: Float[Array, ""], local: Array, total: Array) -> Float[Array, ""]:
+        if is_sum(local):
+            return a
         return a + mean.weight.astype(a.dtype) * jnp.sum((local - total) ** 2)
 
     deviation = jax.tree.map(deviate, mean.deviation, mean.upload, upload)
@@ -333,3 +361,13 @@ def accumulator(leaf: Any) -> np.dtype:
     """
     # A mean in half precision would lose the differences of many uploads.
     return np.dtype(np.float64 if leaf.dtype == np.float64 else np.float32)
+
+
+def is_sum(leaf: Any) -> bool:
+    """Return whether an array is a sum of integers: means are floating-point numbers.
+
+    Example:
+        >>> is_sum(np.zeros(2, np.int32)), is_sum(np.zeros(2, np.float32))
+        (True, False)
+    """
+    return bool(np.issubdtype(leaf.dtype, np.integer))

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
@@ -19,6 +20,7 @@ from fedbilevel.algorithms.protocol import (
     Upload,
 )
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import is_tensor
 
 
 def check_algorithm(algorithm: Any) -> None:
@@ -191,11 +193,18 @@ def _difference(after: PyTree, before: PyTree) -> str | None:
         jax.tree_util.tree_leaves_with_path(after), jax.tree.leaves(before), strict=True
     )
     for (path, leaf), old in pairs:
-        alike = jnp.shape(leaf) == jnp.shape(old)
-        if not alike or not _can_cast(jnp.result_type(leaf), jnp.result_type(old)):
+        alike = np.shape(leaf) == np.shape(old)
+        if not alike or not _can_cast(_dtype(leaf), _dtype(old)):
             name = jax.tree_util.keystr(path) or "it"
             return f"{name} was {tree.form(old)} and is {tree.form(leaf)}"
     return None
+
+
+def _dtype(leaf: Any) -> np.dtype:
+    if is_tensor(leaf):
+        # Types of tensors have the names of NumPy's types, and bfloat16.
+        return jnp.dtype(str(leaf.dtype).removeprefix("torch."))
+    return jnp.result_type(leaf)
 
 
 def _can_cast(dtype: Any, other: Any) -> bool:

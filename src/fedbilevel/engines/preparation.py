@@ -38,6 +38,7 @@ from fedbilevel.engines.protocol import (
 )
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.engines.spending import Spending, spending_of
+from fedbilevel.engines.whole_shares import check_sums
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -159,15 +160,14 @@ def prepare(spec: RunSpec) -> Prepared:
         costs=costs,
     )
     state = RunState(server, spec.engine.private_states(private, count))
+    check_sums(algorithm, enrolled, usual, spec.limits)
     spending = spending_of(
-        problem,
-        algorithm,
+        job,
         spec.participation,
         spec.engine,
         enrolled,
-        usual,
-        spec.limits,
-        private,
+        RunState(server, private),
+        data,
     )
     return Prepared(spec, job, state, enrolled, spending)
 

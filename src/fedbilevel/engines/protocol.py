@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -17,9 +16,10 @@ from fedbilevel.algorithms.protocol import (
     Server,
 )
 from fedbilevel.data.devices import Devices
-from fedbilevel.data.examples import RandomKey, StoredData
+from fedbilevel.data.examples import DeviceData, RandomKey, StoredData
 from fedbilevel.engines.costs import DeviceCosts
 from fedbilevel.engines.limits import Limits
+from fedbilevel.mathematics import keys
 from fedbilevel.mathematics.problem import BilevelProblem
 
 NO_DEVICE = np.uint32(2**32 - 1)
@@ -165,7 +165,7 @@ class Job:
     problem: BilevelProblem
     algorithm: FederatedAlgorithm
     devices: Devices
-    form: StoredData
+    form: DeviceData
     key: RandomKey
     opening: tuple[PhaseReference, ...]
     phases: tuple[PhaseReference, ...]
@@ -244,8 +244,37 @@ class BlockEngine(Protocol):
         """
 
 
+@runtime_checkable
+class PrivateEngine(Protocol):
+    """An engine that states what ε depends on. Runs with noise need it.
+
+    An engine around another one returns the values of that engine.
+    """
+
+    @property
+    def sample_is_public(self) -> bool:
+        """True if devices or others know the participants of a round.
+
+        A sample then does not lower ε.
+        """
+
+    @property
+    def sees_uploads(self) -> bool:
+        """True if a server reads single uploads, not only their sum.
+
+        It then refuses `DeviceNoise`, whose ε is that of the sum.
+        """
+
+    @property
+    def noised_means(self) -> int:
+        """The number of exchanges with noise so far, in all processes of the run.
+
+        It is 0 if an exchange that is repeated has the same noise.
+        """
+
+
 def device_key(
-    key: RandomKey, moment: Moment, device: int | Int[Array, ""]
+    key: RandomKey, moment: Moment, device: int | Int[Array | np.ndarray, "*devices"]
 ) -> RandomKey:
     """Return the random key of a device in an exchange.
 
@@ -260,7 +289,7 @@ def device_key(
         ()
     """
     for number in (*moment, device):
-        key = jax.random.fold_in(key, number)
+        key = keys.fold_in(key, number)
     return key
 
 
@@ -275,5 +304,5 @@ def server_key(key: RandomKey, moment: Moment) -> RandomKey:
         ()
     """
     for number in (*moment, NO_DEVICE):
-        key = jax.random.fold_in(key, number)
+        key = keys.fold_in(key, number)
     return key

@@ -1,11 +1,11 @@
 """A finished round of a run."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Int, PyTree
 
 from fedbilevel.algorithms.protocol import Private, Server
 from fedbilevel.engines.costs import Costs
@@ -32,7 +32,8 @@ class Round(NamedTuple):
         history: metrics of each checkpoint so far, oldest first.
         exclusion_counts: counts of excluded uploads, by device; read `exclusions`.
         spending: privacy that the run spends; read `epsilon`.
-        repeated_means: number of noised means that were computed again after a resume.
+        repeated_means: number of exchanges with noise that were computed again after a
+            resume.
         is_last: True if the run ends with this round.
 
     Example:
@@ -59,7 +60,8 @@ class Round(NamedTuple):
     def epsilon(self) -> float | None:
         """The ε that all rounds so far have spent; None without noise.
 
-        It is valid for x and y of all rounds together, at the δ of the noise.
+        It is valid for x and y of all rounds together, at the δ of the noise. With
+        `ExampleNoise` it is valid for all uploads, by example; otherwise by device.
         """
         if self.spending is None:
             return None
@@ -118,8 +120,10 @@ def _local(tree: PyTree) -> PyTree:
     Computations on them then need no other process.
     """
 
-    def local(leaf: Array) -> Array:
-        if isinstance(leaf, jax.core.Tracer) or len(leaf.sharding.device_set) == 1:
+    def local(leaf: Any) -> Any:
+        if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
+            return leaf
+        if len(leaf.sharding.device_set) == 1:
             return leaf
         return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
 

@@ -16,6 +16,7 @@ from fedbilevel.engines.limits import NO_LIMITS, Limits
 from fedbilevel.engines.mean import accumulator
 from fedbilevel.engines.protocol import Report
 from fedbilevel.mathematics import tree
+from fedbilevel.transforms.fixed_point import NOT_FINITE
 
 logger = logging.getLogger("fedbilevel")
 MOST_NAMED = 20
@@ -81,6 +82,8 @@ def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
     # beyond the floating-point range, go through `_acceptable`.
     with np.errstate(all="ignore"):
         squares = 0.0
+        if any(_lacks_finite(leaf) for leaf in jax.tree.leaves(upload)):
+            return False
         for leaf in jax.tree.leaves(upload):
             flat = np.asarray(leaf, accumulator(leaf)).ravel()
             lost = flat.size * float(np.finfo(flat.dtype).tiny)
@@ -135,12 +138,23 @@ def _acceptable(
     )
     # The largest entry is not used: on a CPU, XLA takes ten times as long to find it.
     finite = [
-        library.all(library.isfinite(part), axis=1) for part in (*rows, *info_rows)
+        library.all(_is_finite(library, part), axis=1) for part in (*rows, *info_rows)
     ]
     allowed = reduce(library.logical_and, finite, present)
     if norm_limit is None:
         return allowed
     return allowed & (_norms(library, rows, allowed) <= norm_limit)
+
+
+def _lacks_finite(leaf: Any) -> bool:
+    array = np.asarray(leaf)
+    return array.dtype == np.int32 and bool(np.any(array == NOT_FINITE))
+
+
+def _is_finite(library: Any, part: Any) -> Any:
+    if part.dtype == np.int32:
+        return part != NOT_FINITE
+    return library.isfinite(part)
 
 
 def _norms(

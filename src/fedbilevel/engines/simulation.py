@@ -55,6 +55,13 @@ class Simulation:
 
     chunk_size: int | None = None
 
+    sample_is_public = False
+    """The seed, from which the sample follows, must be secret under noise."""
+    sees_uploads = False
+    """No server: one program has all data."""
+    noised_means = 0
+    """A repeated exchange has the same noise, which spends nothing."""
+
     def __post_init__(self) -> None:
         check_chunk_size("Simulation", self.chunk_size)
 

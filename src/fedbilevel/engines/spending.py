@@ -1,24 +1,30 @@
 """The differential privacy that a run spends, computed from its rounds."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from fedbilevel.algorithms.protocol import FederatedAlgorithm, Private
-from fedbilevel.engines.limits import Limits
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase, Private
+from fedbilevel.data.devices import Devices, InMemoryDevices
+from fedbilevel.data.examples import DeviceData
+from fedbilevel.engines.example_releases import BatchUse, batch_uses
 from fedbilevel.engines.participation import (
     FullParticipation,
     Participation,
     UniformSample,
 )
+from fedbilevel.engines.protocol import Job, PrivateEngine, RunState
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.privacy import (
     Budget,
     Everyone,
     GaussianRelease,
+    PoissonDraws,
     Sampling,
     UnknownSampling,
     WithoutReplacement,
@@ -26,55 +32,82 @@ from fedbilevel.privacy import (
     spent,
 )
 from fedbilevel.privacy.library import dp_accounting
+from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.noise import DeviceNoise
+from fedbilevel.transforms.private_batches import Level
 from fedbilevel.transforms.transformed import noise_of
+
+
+class Ledger(NamedTuple):
+    """The releases of one set of protected data: of devices, or of examples.
+
+    Attributes:
+        opening: releases of the first round.
+        usual: releases of every later round.
+        repeated: releases of an exchange that is computed again with other noise.
+    """
+
+    opening: Mapping[GaussianRelease, int]
+    usual: Mapping[GaussianRelease, int]
+    repeated: Mapping[GaussianRelease, int]
+
+    def before(self, repeated: int) -> dict[GaussianRelease, int]:
+        """Return the releases of the first round, and of repeated exchanges."""
+        total = Counter(self.opening)
+        for release, number in self.repeated.items():
+            total[release] += number * repeated
+        return {release: number for release, number in total.items() if number}
+
+    def after(self, rounds: int, repeated: int) -> dict[GaussianRelease, int]:
+        """Return the releases of some rounds, and of repeated exchanges."""
+        total = Counter(self.before(repeated))
+        for release, number in self.usual.items():
+            total[release] += number * (rounds - 1)
+        return {release: number for release, number in total.items() if number}
 
 
 @dataclass(frozen=True)
 class Spending:
-    """The noised means of a run, and its budget.
-
-    All exchanges of a round have the same participants. So k noised means with
-    multiplier m are one with multiplier m / √k, of the round's sample (Dong, Roth and
-    Su, Gaussian differential privacy, arXiv 1905.02383, Corollary 2).
+    """The releases of a run, and its budget.
 
     Attributes:
-        multiplier: noise multiplier of one exchange.
-        opening: number of noised means of the first round.
-        usual: number of noised means of every later round.
-        sampling: selection of the participants.
+        ledgers: releases of each set of protected data. ε is the largest of theirs.
+        opening: number of exchanges of the first round that are counted.
+        usual: number of exchanges of every later round that are counted.
         delta: δ.
         budget: largest ε; None without a budget.
         fewest: smallest number of uploads of an exchange, whose noise is accounted for.
 
     Example:
-        >>> spending = Spending(10.0, 1, 1, Everyone(), delta=1e-5, budget=2.0)
+        >>> spending = spending_of_means(10.0, 1, 1, Everyone(), delta=1e-5, budget=2.0)
         >>> round(spending.epsilon_after(25), 2), spending.rounds_within(1000)
         (1.99, 25)
     """
 
-    multiplier: float
+    ledgers: tuple[Ledger, ...]
     opening: int
     usual: int
-    sampling: Sampling
     delta: float
     budget: float | None = None
     fewest: int = 1
+
+    def exchanges_after(self, rounds: int) -> int:
+        """Return the number of counted exchanges of some rounds."""
+        return self.opening + (rounds - 1) * self.usual if rounds else 0
 
     def epsilon_after(self, rounds: int, repeated: int = 0) -> float:
         """Return the ε that has been spent after some rounds.
 
         Args:
             rounds: number of rounds.
-            repeated: number of noised means that were computed again, with other noise.
+            repeated: number of exchanges that were computed again, with other noise.
         """
         if not rounds and not repeated:
             return 0.0
-        total = self._earlier(repeated)
-        if rounds > 1:
-            usual = self._release(self.usual)
-            total[usual] = total.get(usual, 0) + rounds - 1
-        return spent(total, self.delta)
+        rounds = max(rounds, 1)
+        return max(
+            spent(ledger.after(rounds, repeated), self.delta) for ledger in self.ledgers
+        )
 
     def rounds_within(self, rounds: int, repeated: int = 0) -> int:
         """Return the number of rounds that the budget allows, at most `rounds`."""
@@ -83,51 +116,148 @@ class Spending:
         if self.epsilon_after(1, repeated) > self.budget:
             return 0
         budget = Budget(self.budget, self.delta)
-        release = self._release(self.usual)
-        return 1 + count_within(budget, release, self._earlier(repeated))
+        allowed = [
+            1 + count_within(budget, ledger.usual, ledger.before(repeated))
+            for ledger in self.ledgers
+            if ledger.usual
+        ]
+        return min(rounds, *allowed)
 
-    def _earlier(self, repeated: int) -> dict[GaussianRelease, int]:
-        """Return the releases of the first round, and repeated ones."""
-        releases = {self._release(self.opening): 1}
+
+def spending_of_means(
+    multiplier: float,
+    opening: int,
+    usual: int,
+    sampling: Sampling,
+    delta: float,
+    budget: float | None = None,
+    fewest: int = 1,
+) -> Spending:
+    """Return what a run spends that adds noise to the mean of each exchange.
+
+    All exchanges of a round have the same participants. So k noised means with
+    multiplier m are one with multiplier m / √k, of the round's sample (Dong, Roth and
+    Su, Gaussian differential privacy, arXiv 1905.02383, Corollary 2).
+
+    Args:
+        multiplier: noise multiplier of one exchange.
+        opening: number of noised means of the first round.
+        usual: number of noised means of every later round.
+        sampling: selection of the participants.
+        delta: δ.
+        budget: largest ε; None without a budget.
+        fewest: smallest number of uploads of an exchange, which share the noise; 1 if
+            the server adds it.
+
+    Example:
+        >>> spending = spending_of_means(10.0, 2, 1, Everyone(), delta=1e-5)
+        >>> spending.ledgers[0].opening[GaussianRelease(10.0 / 2**0.5)]
+        1
+    """
+
+    def release(means: int) -> Mapping[GaussianRelease, int]:
+        return {GaussianRelease(multiplier / max(1, means) ** 0.5, sampling): 1}
+
+    # Nothing is known about the sample of a lost round. Devices repeat their noise, so
+    # the difference of two sums, over other devices, may have the noise of one alone.
+    repeated = {GaussianRelease(multiplier / fewest**0.5, UnknownSampling()): 1}
+    ledger = Ledger(release(opening), release(usual), repeated)
+    return Spending((ledger,), opening, usual, delta, budget, fewest)
+
+
+def spending_of_examples(
+    noise: ExampleNoise,
+    opening: Sequence[Mapping[BatchUse, int]],
+    usual: Sequence[Mapping[BatchUse, int]],
+    populations: Mapping[Level, int],
+) -> Spending:
+    """Return what a run spends that adds noise by example.
+
+    k answers of one batch are one answer with multiplier m / √k (`privacy.mixture`).
+    Devices have distinct examples, so the device with the fewest decides: fewer
+    examples are drawn more often (Choquette-Choo et al., arXiv 2310.15526, Lemma 4.5).
+
+    Args:
+        noise: noise of the algorithm.
+        opening: uses of batches in each exchange of the first round.
+        usual: uses of batches in each exchange of every later round.
+        populations: smallest number of examples of a device, for both losses.
+
+    Example:
+        >>> use = BatchUse(Level.LOWER, batch_size=10, answers=4)
+        >>> spending = spending_of_examples(
+        ...     ExampleNoise(clip=1.0, multiplier=2.0),
+        ...     opening=[{use: 3}],
+        ...     usual=[{use: 3}],
+        ...     populations={Level.UPPER: 500, Level.LOWER: 1000},
+        ... )
+        >>> (ledger,) = spending.ledgers
+        >>> ledger.usual  # 4 answers with the multiplier 2
+        {GaussianRelease(noise_multiplier=1.0, sampling=PoissonDraws(draws=10,
+                         population=1000)): 3}
+    """
+
+    def releases(
+        level: Level, uses: Mapping[BatchUse, int]
+    ) -> Counter[GaussianRelease]:
+        counts: Counter[GaussianRelease] = Counter()
+        for use, number in uses.items():
+            if use.level == level:
+                sampling = PoissonDraws(use.batch_size, populations[level])
+                multiplier = float(noise.multiplier) / use.answers**0.5
+                counts[GaussianRelease(multiplier, sampling)] += number
+        return counts
+
+    ledgers = []
+    for level in Level:
+        first = [releases(level, uses) for uses in opening]
+        later = [releases(level, uses) for uses in usual]
+        # It is not known which exchange was repeated: the largest counts of any.
+        repeated: Counter[GaussianRelease] = Counter()
+        for counts in (*first, *later):
+            repeated |= counts
+        total = sum(first, Counter[GaussianRelease]())
+        each = sum(later, Counter[GaussianRelease]())
         if repeated:
-            # Nothing is known about the sample of a lost round.
-            single = GaussianRelease(self.multiplier, UnknownSampling())
-            releases[single] = releases.get(single, 0) + repeated
-        return releases
-
-    def _release(self, means: int) -> GaussianRelease:
-        return GaussianRelease(self.multiplier / max(1, means) ** 0.5, self.sampling)
+            ledgers.append(Ledger(dict(total), dict(each), dict(repeated)))
+    return Spending(
+        tuple(ledgers), len(opening), len(usual), noise.delta, noise.epsilon
+    )
 
 
 def spending_of(
-    problem: BilevelProblem,
-    algorithm: FederatedAlgorithm,
+    job: Job,
     participation: Participation,
     engine: Any,
     weights: Float[np.ndarray, "devices"],
-    cohort_size: int,
-    limits: Limits,
-    private: Private,
+    state: RunState,
+    data: DeviceData,
 ) -> Spending | None:
     """Return what a run spends; None if its algorithm adds no noise.
 
     Args:
-        problem: the two losses.
-        algorithm: algorithm with its transforms.
+        job: constant inputs of the engine.
         participation: function that selects the devices of each round.
         engine: engine of the run.
         weights: weights of all devices.
-        cohort_size: usual number of participants.
-        limits: limits of uploads.
-        private: first private state of a device.
+        state: first state of the server and of one device.
+        data: data of one device, of which only the form matters.
 
     Raises:
         ImportError: if dp-accounting is not installed.
         ValueError: if the noise does not protect what the settings publish.
     """
+    algorithm, problem = job.algorithm, job.problem
     noise = noise_of(algorithm)
     if noise is None:
         return None
+    _check_engine(engine)
+    # A missing library is reported before the run, not after its first round.
+    dp_accounting()
+    if isinstance(noise, ExampleNoise):
+        opening, usual = exchange_uses(algorithm, problem, state, data)
+        return spending_of_examples(noise, opening, usual, populations_of(job.devices))
+    limits = job.limits
     if limits.distance is not None:
         raise ValueError(
             f"The distance limit is {float(limits.distance):g}, but under noise one "
@@ -137,20 +267,79 @@ def spending_of(
     fewest = 1
     if isinstance(noise, DeviceNoise):
         fewest = noise.devices
-        _check_device_noise(noise, engine, weights, cohort_size)
-    # A missing library is reported before the run, not after its first round.
-    dp_accounting()
-    usual = _noised(algorithm.phases(problem))
-    opening = _noised(algorithm.opening(problem)) or usual
-    return Spending(
+        _check_device_noise(noise, engine, weights, job.cohort_size)
+    means = _noised(algorithm.phases(problem))
+    return spending_of_means(
         float(noise.multiplier),
-        opening,
-        usual,
-        sampling_of(participation, engine, weights, private),
+        _noised(algorithm.opening(problem)) or means,
+        means,
+        sampling_of(participation, engine, weights, state.private),
         noise.delta,
         noise.epsilon,
         fewest,
     )
+
+
+def exchange_uses(
+    algorithm: FederatedAlgorithm,
+    problem: BilevelProblem,
+    state: RunState,
+    data: DeviceData,
+) -> tuple[Sequence[Mapping[BatchUse, int]], Sequence[Mapping[BatchUse, int]]]:
+    """Return the uses of batches in the exchanges of the first round and of later ones.
+
+    Args:
+        algorithm: algorithm with `ExampleNoise`.
+        problem: the two losses.
+        state: first state of the server and of one device.
+        data: data of one device, of which only the form matters.
+    """
+    known: dict[str, Mapping[BatchUse, int]] = {}
+
+    def uses(phase: Phase) -> Mapping[BatchUse, int]:
+        if phase.name not in known:  # A repeated phase keeps its name.
+            key = jax.random.key(0)
+            known[phase.name] = batch_uses(
+                phase, state.server, state.private, data, key
+            )
+        return known[phase.name]
+
+    usual = [uses(phase) for phase in algorithm.phases(problem)]
+    # Phases of the first round may have the names of later ones.
+    known.clear()
+    opening = [uses(phase) for phase in algorithm.opening(problem)]
+    return opening or usual, usual
+
+
+def populations_of(devices: Devices) -> Mapping[Level, int]:
+    """Return the smallest numbers of upper and lower examples of a device.
+
+    Raises:
+        ValueError: if the numbers are not known before the run, or devices share
+            examples: each of these devices answers with separate noise.
+
+    Example:
+        >>> from fedbilevel import InMemoryDevices, LocalExamples
+        >>> held = [LocalExamples(np.ones(n), np.ones(2 * n)) for n in (30, 20)]
+        >>> populations_of(InMemoryDevices(held))[Level.LOWER]
+        40
+    """
+    sizes = {
+        level: getattr(devices, f"{level.name.lower()}_sizes", None) for level in Level
+    }
+    if any(size is None for size in sizes.values()):
+        raise ValueError(
+            f"ExampleNoise needs the number of examples of every device for ε, but "
+            f"{type(devices).__name__} loads devices during the run. Pass "
+            "InMemoryDevices."
+        )
+    if isinstance(devices, InMemoryDevices) and devices.shares_examples:
+        raise ValueError(
+            "ExampleNoise computes ε for devices with distinct examples, but these "
+            "devices share theirs (InMemoryDevices.sharing), so an example is in the "
+            "uploads of several. Pass InMemoryDevices with separate LocalExamples."
+        )
+    return {level: int(np.min(np.asarray(size))) for level, size in sizes.items()}
 
 
 def refuse_budget(algorithm: FederatedAlgorithm) -> None:
@@ -168,17 +357,29 @@ def refuse_budget(algorithm: FederatedAlgorithm) -> None:
         )
 
 
+def _check_engine(engine: Any) -> None:
+    """Raise if an engine does not state what ε depends on."""
+    if not isinstance(engine, PrivateEngine):
+        raise ValueError(
+            f"{type(engine).__name__} does not state what ε depends on. Give it the "
+            "properties of fedbilevel.engines.PrivateEngine: sample_is_public, "
+            "sees_uploads and noised_means. An engine around another one returns the "
+            "values of that engine."
+        )
+
+
 def _check_device_noise(
     noise: DeviceNoise,
-    engine: Any,
+    engine: PrivateEngine,
     weights: Float[np.ndarray, "devices"],
     cohort_size: int,
 ) -> None:
     """Raise if the noise of the participants would be less than accounted for."""
-    if getattr(engine, "sees_uploads", False):
+    if engine.sees_uploads:
         raise ValueError(
             "DeviceNoise protects a sum of updates, but the server of this federation "
-            "sees each of them. Use GaussianNoise, which trusts the server."
+            "sees each of them. Use secure sums (secure_sums of Federation, or of the "
+            "table [federation]), or GaussianNoise, which trusts the server."
         )
     if np.any(weights != weights[0]):
         raise ValueError(
@@ -214,7 +415,7 @@ def sampling_of(
         return Everyone()
     # Sampling amplifies only if nobody knows the sample. In a federation its seed is
     # in the experiment file, and devices know whether they were contacted.
-    is_hidden = not getattr(engine, "sample_is_public", False)
+    is_hidden = isinstance(engine, PrivateEngine) and not engine.sample_is_public
     # With other weights, a device in the sample changes the shares of all others.
     is_even = bool(np.all(weights == weights[0]))
     # A state shows in which rounds its device participated.

@@ -19,6 +19,7 @@ from fedbilevel.experiments.run_directory.lock import run_lock
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.regular_files import UnreadableError, read_regular
 from fedbilevel.tracking.records import Record, read_records
+from fedbilevel.transforms.transformed import with_transforms
 
 logger = logging.getLogger("fedbilevel")
 
@@ -69,6 +70,9 @@ def baseline_spec(experiment: Experiment, prepared: PreparedRun) -> RunSpec:
     algorithm = experiment.inner_algorithm
     # Zero times the rate keeps its type, so that the compiled program is the same.
     fixed = replace(algorithm, upper_rate=0 * algorithm.upper_rate)
+    # Clips and codes change y as well, so the baseline has them too.
+    if transforms := experiment.transforms.all:
+        fixed = with_transforms(fixed, *transforms)
     return spec_of(experiment, prepared)._replace(algorithm=fixed)
 
 
@@ -125,5 +129,5 @@ def has_baseline(experiment: Experiment) -> bool:
     rate = getattr(experiment.algorithm, "upper_rate", None)
     moves = rate is not None and (rate != 0 or experiment.server_optimiser is not None)
     # A baseline is a second use of the same data, which the ε of a run does not count.
-    is_private = experiment.transforms.noise is not None
+    is_private = experiment.transforms.is_private
     return experiment.evaluation.baseline and moves and not is_private

@@ -50,6 +50,7 @@ from fedbilevel.plurals import count_noun, there_are
 from fedbilevel.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 from fedbilevel.tracking.delivery import track
 from fedbilevel.tracking.records import Journal, MovedError, Record, read_records
+from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.transformed import noise_of
 
 logger = logging.getLogger("fedbilevel")
@@ -166,11 +167,15 @@ def run_experiment(
                 directory,
             )
         point = prepared.x, prepared.y
-        if noise_of(experiment.federated_algorithm) is not None:
+        noise = noise_of(experiment.federated_algorithm)
+        if noise is not None:
+            by_example = isinstance(noise, ExampleNoise)
             logger.warning(
-                "ε covers x and y of all rounds. It does not cover the losses and "
+                "ε covers x and y of all rounds%s. It does not cover the losses and "
                 "metrics of %s, which are measured on the devices' data without noise. "
-                "Noise of a simulation follows from its seed, which must stay secret.",
+                "Noise of a simulation, and of sites with simulated_draws as in a "
+                "rehearsal, follows from its seed, which must stay secret.",
+                ", and all uploads" if by_example else "",
                 directory,
             )
         start = None if has_run else measure_start(prepared.measure, *point)

@@ -2,6 +2,8 @@ from .enrolment import EnrolledDevices, Enrolment
 from .exchange_counter import ExchangeCounter
 from .exchange_log import Exchange
 from .in_process import InProcess
+from .secure_sums.identity import Identity, load_kit, load_root
+from .secure_sums.server import SecureSumError
 from .server import Federation, NoQuorumError
 from .server_enrolment import EnrolmentResult, enrol
 from .site import Site
@@ -18,12 +20,16 @@ __all__ = [
     "Failure",
     "FailureCause",
     "Federation",
+    "Identity",
     "InProcess",
     "NoQuorumError",
     "RefusedError",
     "Reply",
+    "SecureSumError",
     "Site",
     "SiteRules",
     "Transport",
     "enrol",
+    "load_kit",
+    "load_root",
 ]

@@ -1,7 +1,6 @@
-"""Exponential backoff for absent devices, and early closing for slow devices."""
+"""Exponential backoff for absent devices."""
 
 from collections.abc import Collection, Sequence
-from math import inf
 
 LONGEST = 64
 """Maximum number of consecutive exchanges for which a device is skipped."""
@@ -53,34 +52,3 @@ class Absences:
                 continue
             self._misses[device] = misses + 1
             self._skips[device] = min(LONGEST, 2 ** int(misses) - 1)
-
-
-SHORTEST = 1.0
-"""Minimum seconds that an exchange waits for late answers."""
-
-
-def closes_after(
-    took: Sequence[float], expected: int, quorum: int, straggler_factor: float
-) -> float:
-    """Return the seconds after which an exchange closes, given the answers so far.
-
-    It is a multiple of the time that half of all expected devices took, not of the time
-    of the first few: otherwise a fast quorum of fewer than half of the devices would
-    always exclude the others.
-
-    Args:
-        took: seconds of each accepted answer, in ascending order.
-        expected: number of devices that have answered or may still answer.
-        quorum: minimum number of answers.
-        straggler_factor: multiple of the median time.
-
-    Example:
-        >>> closes_after([0.1, 0.2], expected=5, quorum=2, straggler_factor=3.0)
-        inf
-        >>> closes_after([0.1, 0.2, 4.0], expected=5, quorum=2, straggler_factor=3.0)
-        12.0
-    """
-    middle = expected // 2
-    if len(took) < max(quorum, middle + 1):
-        return inf
-    return max(SHORTEST, straggler_factor * took[middle])

@@ -18,6 +18,8 @@ from fedbilevel.federation.wire_format import (
 
 HEADER = ("run", "phase", "moment", "key", "counted")
 LONGEST_NAME = 64
+COUNTED_BYTES = 16
+"""Bytes of the field counted, which is the last one of a task."""
 
 
 class Task(NamedTuple):

@@ -1,4 +1,4 @@
-"""The noised means that a server has computed, counted for good."""
+"""The exchanges with noise of a server, counted for good."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ from fedbilevel.engines.protocol import Moment
 
 
 class ReleaseLog:
-    """A count of the noised means of a run, which outlives its checkpoints.
+    """A count of the exchanges with noise of a run, which outlives its checkpoints.
 
     A server that resumes from a checkpoint repeats exchanges with other noise, and each
     repetition spends privacy. The line of an exchange is on disk before its noise is
     drawn.
 
     Args:
-        file: file with a line for each noised mean; None to count in memory.
+        file: file with a line for each exchange; None to count in memory.
 
     Example:
         >>> log = ReleaseLog(None)
@@ -29,7 +29,7 @@ class ReleaseLog:
         self.count = file.read_bytes().count(b"\n") if file and exists else 0
 
     def add(self, moment: Moment) -> None:
-        """Count the noised mean of an exchange."""
+        """Count an exchange."""
         if self._file is not None:
             append(self._file, f"{moment[0]} {moment[1]}".encode())
         self.count += 1

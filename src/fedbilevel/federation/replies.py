@@ -32,6 +32,31 @@ NOT_AWAITED = Failure(
 )
 
 
+def message_of(reply: Reply) -> bytes | Failure:
+    """Return the message of a reply, or its failure if there is no message.
+
+    Example:
+        >>> message_of(Reply("north", b"answer"))
+        b'answer'
+        >>> message_of(Reply("north")).reason
+        'did not answer in time'
+    """
+    if reply.message is not None:
+        return reply.message
+    cause, reason = reply.failure or NO_ANSWER
+    return Failure(cause, readable(reason))
+
+
+def invalid_answer(error: RefusedError) -> Failure:
+    """Return the failure of a device whose answer cannot be read.
+
+    Example:
+        >>> invalid_answer(RefusedError("the message is empty")).reason
+        'sent an invalid answer: the message is empty'
+    """
+    return Failure(FailureCause.FAILED, f"sent an invalid answer: {error}")
+
+
 class Form(NamedTuple):
     """The shapes and types of a phase's arrays.
 
@@ -77,8 +102,10 @@ class ReplyCollector:
         self._phase = reference.of(job.algorithm, job.problem)
         self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
-        self._contacted, self._weights = contacted, weights
-        self._running = RunningMean(form.received, form.info)
+        self._contacted, self._weights = dict(contacted), weights
+        self._running = RunningMean(
+            form.received, form.info, is_summed=self._phase.is_summed
+        )
         # A robust mean needs all uploads at once.
         self._stored: dict[int, tuple[Upload, Info]] = {}
         self.missing = dict.fromkeys(contacted.values(), NO_ANSWER)
@@ -114,7 +141,8 @@ class ReplyCollector:
         ]
 
     def expect(self, more: Mapping[str, int]) -> None:
-        """Wait for these contacted devices."""
+        """Wait for these devices, contacted now or again."""
+        self._contacted.update(more)
         self._expected = set(more.values())
         self.missing.update(dict.fromkeys(more.values(), NO_ANSWER))
 
@@ -126,12 +154,12 @@ class ReplyCollector:
         # The device was not contacted, or this is its second answer.
         if device is None or device not in self.missing:
             return
-        if reply.message is None:
-            cause, reason = reply.failure or NO_ANSWER
-            self.missing[device] = Failure(cause, readable(reason))
+        message = message_of(reply)
+        if isinstance(message, Failure):
+            self.missing[device] = message
             return
         try:
-            answer = Answer.decode(reply.message)
+            answer = Answer.decode(message)
             # The answer to this exchange may still arrive.
             if (answer.run, answer.moment) != (self._run, self._moment):
                 if self.missing[device] == NO_ANSWER:
@@ -139,8 +167,7 @@ class ReplyCollector:
                 return
             upload, info = answer.read((self._form.upload, self._form.info))
         except RefusedError as error:
-            reason = f"sent an invalid answer: {error}"
-            self.missing[device] = Failure(FailureCause.FAILED, reason)
+            self.missing[device] = invalid_answer(error)
             return
         received = self._received(upload)
         if not is_acceptable(received, info, self._limits):

@@ -1,17 +1,23 @@
 """The server of a federation: an engine that reaches its devices over a transport."""
 
 import time
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, Private
+from fedbilevel.algorithms.protocol import (
+    Downlink,
+    FederatedAlgorithm,
+    Phase,
+    Private,
+    Server,
+)
 from fedbilevel.engines.limits import Limits
-from fedbilevel.engines.mean import jit_conclude
+from fedbilevel.engines.mean import WeightedMean, jit_conclude
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import (
     Job,
@@ -22,17 +28,33 @@ from fedbilevel.engines.protocol import (
     RunState,
 )
 from fedbilevel.engines.screening import MOST_NAMED
-from fedbilevel.federation.backoff import Absences, closes_after
+from fedbilevel.engines.whole_shares import whole_shares
+from fedbilevel.federation.backoff import Absences
+from fedbilevel.federation.collection import (
+    Candidates,
+    Collected,
+    collect_sum,
+    collect_uploads,
+)
 from fedbilevel.federation.enrolment import EnrolledDevices
 from fedbilevel.federation.exchange_log import Exchange
 from fedbilevel.federation.messages import LONGEST_NAME, Task, is_name
 from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.federation.replies import Form, ReplyCollector
+from fedbilevel.federation.reply_window import ReplyWindow
 from fedbilevel.federation.secret_noise import secret_normals
 from fedbilevel.federation.site import compute_on_device
 from fedbilevel.federation.transport import Transport
 from fedbilevel.federation.wire_format import pack
 from fedbilevel.plurals import there_are
+from fedbilevel.transforms.example_noise import ExampleNoise
+from fedbilevel.transforms.noise import DeviceNoise
+from fedbilevel.transforms.transformed import fixed_point_of, noise_of
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from fedbilevel.federation.secure_exchange import SecureExchange
 
 MAX_WAITS = 3
 """Maximum number of timeouts that an exchange waits: for the devices contacted first;
@@ -63,8 +85,12 @@ class Federation:
             after which an exchange with a quorum closes; None to wait for all devices
             until the timeout.
         note: function called with the record of every exchange.
-        releases: count of the noised means of this run, for differential privacy; by
-            default in memory, for runs that are never resumed.
+        releases: count of the exchanges with noise of this run, for differential
+            privacy; by default in memory, for runs that are never resumed.
+        secure_sums: certificate of the sites' root authority (`load_root`), for
+            exchanges in which the server learns only the sum of the uploads; None for
+            plain exchanges. The algorithm needs `FixedPoint`, and the sites their
+            certificates.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,6 +124,7 @@ class Federation:
         straggler_factor: float | None = None,
         note: Callable[[Exchange], None] = lambda exchange: None,
         releases: ReleaseLog | None = None,
+        secure_sums: "x509.Certificate | None" = None,
     ) -> None:
         if not 1 <= quorum <= devices.device_count:
             raise ValueError(
@@ -121,16 +148,20 @@ class Federation:
         self._straggler_factor = straggler_factor
         self._absences = Absences()
         self._releases = releases or ReleaseLog()
+        self._root = secure_sums
         self._forms: dict[PhaseReference, Form] = {}
 
     sample_is_public = True
     """Sites know whether they participate, so a sample does not amplify privacy."""
-    sees_uploads = True
-    """The server reads single uploads, not only their sum."""
+
+    @property
+    def sees_uploads(self) -> bool:
+        """True if the server reads single uploads, not only their sum."""
+        return self._root is None
 
     @property
     def noised_means(self) -> int:
-        """The number of noised means of the run, in all of its processes."""
+        """The number of exchanges with noise of the run, in all of its processes."""
         return self._releases.count
 
     def example_device(self, device_count: int) -> int:
@@ -161,141 +192,191 @@ class Federation:
     ) -> tuple[RunState, Report]:
         """Return the state after the exchange, and its report."""
         began = time.monotonic()
-        names = self._devices.names
+        moment = Moment(int(moment[0]), int(moment[1]))
         weights = dict(
             zip(participants.devices.tolist(), participants.weights, strict=True)
         )
-        chosen = [device for device, weight in weights.items() if weight > 0]
-        first = self._absences.without_skipped(chosen, at_least=self._quorum)
-        contacted = {names[device]: device for device in first}
-        moment = Moment(int(moment[0]), int(moment[1]))
         phase = reference.of(job.algorithm, job.problem)
-        downlink = jax.tree.map(np.asarray, phase.broadcast(state.server))
-        messages_to = self._messages(job, reference, moment, state, downlink)
-        form = self._form_of(job, reference, state)
-        collector = ReplyCollector(
-            job, reference, form, self._run, moment, contacted, weights, downlink
-        )
-        bytes_down = 0
-
-        def collect(devices: Mapping[str, int], from_start: bool = False) -> bool:
-            nonlocal bytes_down
-            messages = messages_to(devices, from_start)
-            bytes_down += sum(map(len, messages.values()))
-            return self._collect(collector, messages)
-
-        closed = collect(contacted)
-        spare = {
-            names[device]: device for device in chosen if names[device] not in contacted
-        }
-        if collector.near < self._quorum and spare:
-            # Skipped devices may be back, and without them this exchange fails.
-            contacted |= spare
-            collector.expect(spare)
-            closed = collect(spare)
-        lost = set(collector.lost)
-        if collector.near < self._quorum and lost:
-            # Without a restart of these devices, this exchange would fail every time.
-            restarting = {names[device]: device for device in sorted(lost)}
-            collector.expect(restarting)
-            closed = collect(restarting, from_start=True)
-        unheard = collector.close() if closed else []
-        collector.settle()
-        failures, accepted = collector.missing, set(collector.counted)
-        missing = {device: why.reason for device, why in failures.items()}
-        counted = [device for device in chosen if device in accepted]
-        heard = [device for device in contacted.values() if device not in unheard]
-        self._absences.note(heard, missing)
-        self._note(
-            Exchange(
-                int(moment[0]),
-                int(moment[1]),
-                seconds=time.monotonic() - began,
-                counted=[names[device] for device in counted],
-                excluded={names[device]: why for device, why in missing.items()},
-                skipped=[
-                    names[device] for device in chosen if names[device] not in contacted
-                ],
-                bytes_down=bytes_down,
-                bytes_up=collector.bytes_up,
-            )
-        )
-        if len(counted) < self._quorum:
-            several = len(job.phases if moment[0] else job.opening) > 1
-            where = f"Round {moment[0]}" + f", exchange {moment[1]}" * several
-            reasons = {names[device]: why for device, why in sorted(missing.items())}
-            raise NoQuorumError(
-                f"{where}: {len(counted)} of {self._quorum} required uploads were "
-                f"accepted. {_reasons(reasons, job.limits)}"
-            )
-        mean = collector.mean(state.server)
-        # The key of the run is known to every site; noise must be secret.
-        releases = phase.release is not None
-        if releases:
-            self._releases.add(moment)
-        server, dispersion = jit_conclude(
-            job.algorithm,
-            state.server,
-            mean,
-            job.key,
-            Moment(*map(np.int32, moment)),
-            np.max(participants.weights),
-            secret_normals(mean.upload) if releases else None,
-            problem=job.problem,
-            reference=reference,
-        )
+        inputs = _Inputs(job, reference, phase, moment, state, weights)
+        collected = self._collect(inputs)
+        self._record(inputs, collected, time.monotonic() - began)
+        if collected.refusal:
+            raise NoQuorumError(self._no_quorum(inputs, collected))
+        mean = collected.mean()
+        server, dispersion = self._conclude(inputs, mean)
+        counted = [device for device in inputs.chosen if device in collected.counted]
         latest = np.array([moment[0], moment[1] + 1], np.int32)
         # A device without its state would refuse every task.
-        restart = np.array(sorted(lost.difference(counted)), int)
+        restart = np.array(sorted(set(collected.lost).difference(counted)), int)
         private = jax.tree.map(
             lambda last: last.at[np.array(counted)].set(latest).at[restart].set(0),
             state.private,
         )
         return RunState(server, private), Report(
             participants.devices,
-            np.isin(participants.devices, list(contacted.values())),
+            np.isin(participants.devices, list(collected.contacted.values())),
             (np.isin(participants.devices, counted),),
             mean.info,
             dispersion,
-            missing,
+            collected.missing,
         )
 
-    def _collect(
+    def _collect(self, inputs: "_Inputs") -> Collected:
+        """Return the uploads of the participants, one by one or as a sum."""
+        job, reference, moment = inputs.job, inputs.reference, inputs.moment
+        downlink = jax.tree.map(np.asarray, inputs.phase.broadcast(inputs.state.server))
+        messages_to = self._messages(inputs, downlink)
+        form = self._form_of(job, reference, inputs.state)
+        if isinstance(noise_of(job.algorithm), ExampleNoise):
+            # Sites answer with noise whether or not the exchange succeeds.
+            self._releases.add(moment)
+        candidates = self._candidates(inputs.chosen)
+        if self._root is not None:
+            require_levels(inputs.phase)
+            return collect_sum(
+                self._secure_exchange(inputs, form),
+                candidates,
+                messages_to,
+                inputs.weights,
+                largest_level_of(job.algorithm),
+            )
+        collector = ReplyCollector(
+            job,
+            reference,
+            form,
+            self._run,
+            moment,
+            candidates.contacted,
+            inputs.weights,
+            downlink,
+        )
+        return collect_uploads(
+            collector,
+            lambda messages: self._take_replies(collector, messages),
+            candidates,
+            messages_to,
+            self._quorum,
+            inputs.state.server,
+        )
+
+    def _candidates(self, chosen: Sequence[int]) -> Candidates:
+        names = self._devices.names
+        first = self._absences.without_skipped(chosen, at_least=self._quorum)
+        return Candidates(
+            {names[device]: device for device in first},
+            {names[device]: device for device in chosen if device not in first},
+        )
+
+    def _record(self, inputs: "_Inputs", collected: Collected, seconds: float) -> None:
+        """Note absent devices, and the record of the exchange."""
+        names, chosen = self._devices.names, inputs.chosen
+        missing, contacted = collected.missing, collected.contacted
+        self._absences.note(collected.heard, missing)
+        self._note(
+            Exchange(
+                int(inputs.moment[0]),
+                int(inputs.moment[1]),
+                seconds=seconds,
+                counted=[
+                    names[device] for device in chosen if device in collected.counted
+                ],
+                excluded={names[device]: why for device, why in missing.items()},
+                skipped=[
+                    names[device] for device in chosen if names[device] not in contacted
+                ],
+                bytes_down=collected.bytes_down,
+                bytes_up=collected.bytes_up,
+            )
+        )
+
+    def _no_quorum(self, inputs: "_Inputs", collected: Collected) -> str:
+        job, moment, names = inputs.job, inputs.moment, self._devices.names
+        several = len(job.phases if moment[0] else job.opening) > 1
+        where = f"Round {moment[0]}" + f", exchange {moment[1]}" * several
+        missing = sorted(collected.missing.items())
+        reasons = {names[device]: why for device, why in missing}
+        return f"{where}: {collected.refusal}. {_reasons(reasons, job.limits)}"
+
+    def _conclude(self, inputs: "_Inputs", mean: WeightedMean) -> tuple[Server, PyTree]:
+        """Return the next state of the server and the dispersion."""
+        is_noised = inputs.phase.release is not None
+        if self._root is None:
+            # A sum is counted before its masks are removed.
+            self._count_release(inputs)
+        concluded: tuple[Server, PyTree] = jit_conclude(
+            inputs.job.algorithm,
+            inputs.state.server,
+            mean,
+            inputs.job.key,
+            Moment(*map(np.int32, inputs.moment)),
+            np.max(list(inputs.weights.values())),
+            # The key of the run is known to every site; noise must be secret.
+            secret_normals(mean.upload) if is_noised else None,
+            problem=inputs.job.problem,
+            reference=inputs.reference,
+        )
+        return concluded
+
+    def _count_release(self, inputs: "_Inputs") -> None:
+        if inputs.phase.release is not None:
+            self._releases.add(inputs.moment)
+
+    def _secure_exchange(self, inputs: "_Inputs", form: Form) -> "SecureExchange":
+        # Imported here: plain exchanges do not need the packages of the extra.
+        from fedbilevel.federation.secure_exchange import Schedule, SecureExchange
+
+        assert self._root is not None, "called with secure sums only"
+        noise = noise_of(inputs.job.algorithm)
+        fewest = int(noise.devices) if isinstance(noise, DeviceNoise) else 1
+        names = [self._devices.names[device] for device in inputs.chosen]
+        weights = [inputs.weights[device] for device in inputs.chosen]
+        shares = whole_shares(np, np.array(weights, np.float64))
+        return SecureExchange(
+            self._transport,
+            self._root,
+            self._run,
+            inputs.moment,
+            dict(zip(names, shares.tolist(), strict=True)),
+            form,
+            Schedule(
+                self._timeout,
+                self._straggler_factor,
+                max(self._quorum, fewest),
+                # Tests replace the module.
+                lambda: time.monotonic(),
+            ),
+            # A sum is a release even if the server stops now, or rejects it.
+            lambda: self._count_release(inputs),
+        )
+
+    def _take_replies(
         self, collector: ReplyCollector, messages: Mapping[str, bytes]
     ) -> bool:
         """Collect replies; return whether the exchange closed before its timeout."""
         # Time counts from here, so that it does not include the server's compilation.
-        sent = time.monotonic()
-        took: list[float] = []
-        closes = inf
-
-        def left() -> float:
-            return min(self._timeout, closes) - (time.monotonic() - sent)
-
-        for reply in self._transport.exchange(messages, left):
+        window = ReplyWindow(
+            self._timeout,
+            self._straggler_factor,
+            # Tests replace the module.
+            lambda: time.monotonic(),
+        )
+        for reply in self._transport.exchange(messages, window.left):
             before = len(collector.missing)
             collector.take(reply)
             if len(collector.missing) < before:
-                took.append(time.monotonic() - sent)
-            # Uploads beyond the distance limit must not close the exchange early.
-            if self._straggler_factor is not None and collector.near >= self._quorum:
-                expected = len(took) + len(collector.awaited)
-                closes = closes_after(
-                    took, expected, self._quorum, self._straggler_factor
-                )
-            else:
-                closes = inf
-            if not collector.missing or left() <= 0:
+                window.accept()
+            window.update(
+                len(collector.awaited),
+                self._quorum,
+                # Uploads beyond the distance limit must not close the exchange early.
+                is_enough=collector.near >= self._quorum,
+            )
+            if not collector.missing or window.left() <= 0:
                 break
-        return left() <= 0 and time.monotonic() - sent < self._timeout
+        return window.closed_early
 
     def _messages(
-        self,
-        job: Job,
-        reference: PhaseReference,
-        moment: Moment,
-        state: RunState,
-        downlink: Downlink,
+        self, inputs: "_Inputs", downlink: Downlink
     ) -> Callable[[Mapping[str, int], bool], Mapping[str, bytes]]:
         """Return a function from device numbers by name to the devices' messages.
 
@@ -303,9 +384,11 @@ class Federation:
         message contains nothing about other devices. Stateless devices all get the
         same message.
         """
-        key = np.asarray(jax.random.key_data(job.key))
-        task = Task(self._run, reference, moment, key, (0, 0), pack(downlink))
-        leaves = jax.tree.leaves(state.private)
+        key = np.asarray(jax.random.key_data(inputs.job.key))
+        task = Task(
+            self._run, inputs.reference, inputs.moment, key, (0, 0), pack(downlink)
+        )
+        leaves = jax.tree.leaves(inputs.state.private)
         same = None if leaves else task.encode()
 
         def messages_to(
@@ -328,6 +411,69 @@ class Federation:
         if reference not in self._forms:
             self._forms[reference] = _form(job, reference, state)
         return self._forms[reference]
+
+
+class _Inputs(NamedTuple):
+    """The inputs of an exchange.
+
+    Attributes:
+        job: constant inputs of the run.
+        reference: position of the phase.
+        phase: the phase.
+        moment: round and exchange.
+        state: state before the exchange.
+        weights: weight of each participant.
+    """
+
+    job: Job
+    reference: PhaseReference
+    phase: Phase
+    moment: Moment
+    state: RunState
+    weights: Mapping[int, float]
+
+    @property
+    def chosen(self) -> list[int]:
+        """The devices that may contribute: those with a weight."""
+        return [device for device, weight in self.weights.items() if weight > 0]
+
+
+def require_levels(phase: Phase) -> None:
+    """Raise unless the uploads of a phase can be summed.
+
+    Raises:
+        ValueError: if they cannot.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem, FedBiO
+        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
+        >>> (phase,) = FedBiO(0.1).phases(BilevelProblem(loss, loss))
+        >>> require_levels(phase)
+        Traceback (most recent call last):
+        ...
+        ValueError: Secure sums are sums of integers, but phase 'local steps' sends
+        floating-point numbers. Wrap the algorithm: with_transforms(algorithm,
+        Clip(...), FixedPoint()).
+    """
+    if not phase.is_summed:
+        raise ValueError(
+            f"Secure sums are sums of integers, but phase {phase.name!r} sends "
+            "floating-point numbers. Wrap the algorithm: with_transforms(algorithm, "
+            "Clip(...), FixedPoint())."
+        )
+
+
+def largest_level_of(algorithm: FederatedAlgorithm) -> int:
+    """Return the largest level of the fixed-point numbers of an algorithm.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO, FixedPoint, with_transforms
+        >>> largest_level_of(with_transforms(FedBiO(0.1), Clip(1.0), FixedPoint(8)))
+        127
+    """
+    fixed = fixed_point_of(algorithm)
+    assert fixed is not None, "its phases are summed"
+    return fixed.largest_level
 
 
 def _form(job: Job, reference: PhaseReference, state: RunState) -> Form:

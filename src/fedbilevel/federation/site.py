@@ -3,15 +3,23 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
+from fedbilevel.algorithms.protocol import (
+    Downlink,
+    FederatedAlgorithm,
+    Info,
+    Private,
+    Upload,
+)
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
 from fedbilevel.engines.device_work import DeviceResult, run_device
@@ -23,18 +31,38 @@ from fedbilevel.federation.device_state import DeviceStates
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.secure_messages import is_secure
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.site_rules import (
+    PLAIN,
     SiteRules,
     require_batches,
     require_examples,
+    require_noise,
+    require_secure,
 )
-from fedbilevel.federation.task_record import TaskRecord
+from fedbilevel.federation.task_record import SUMMED, TaskRecord
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.federation.wire_format import unpack
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.transforms.noise import DeviceNoise
+from fedbilevel.transforms.transformed import noise_of
+
+if TYPE_CHECKING:
+    from fedbilevel.federation.secure_site import SecureAnswers
+    from fedbilevel.federation.secure_sums.identity import Identity
 
 SALT_BYTES = 32
+LITTLE_NOISE = (
+    "the server would see this site's upload, whose noise is only a part of that of "
+    "DeviceNoise; set secure_sums = true in [federation]"
+)
+"""The reason why a site with `DeviceNoise` refuses a plain task."""
+
+
+class _Work(NamedTuple):
+    task: Task
+    result: DeviceResult
 
 
 class Site:
@@ -58,6 +86,10 @@ class Site:
         run: the only run whose tasks are answered; None to answer any run.
         answers: counter of the exchanges of all runs, for `most_exchanges`; by default
             of all runs in the directory.
+        identity: certificate and private key of the site (`load_kit`), for secure
+            sums; None to answer plain tasks only.
+        roster: names of the sites that may participate in a secure sum; None for any
+            site with a certificate of the same root.
 
     Raises:
         RefusedError: if the rules forbid to participate; the message names the rule.
@@ -93,12 +125,20 @@ class Site:
         salt: bytes | None = None,
         run: str | None = None,
         answers: ExchangeCounter | None = None,
+        identity: "Identity | None" = None,
+        roster: Sequence[str] | None = None,
     ) -> None:
         self.enrolment = Enrolment.of(examples)
         self._rules, self._run, self._directory = rules, run, directory
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
         self._answers = answers or ExchangeCounter(directory)
         self._records: dict[str, TaskRecord] = {}
+        self._sums: dict[str, TaskRecord] = {}
+        self._secure: SecureAnswers | None = None
+        if identity is not None:
+            self._secure = self._secure_answers(identity, roster, algorithm)
+        require_secure(rules, identity is not None, algorithm)
+        require_noise(rules, algorithm)
         self._number, self._problem, self._algorithm = number, problem, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
@@ -149,6 +189,43 @@ class Site:
         Raises:
             RefusedError: if the task is not valid, or the rules forbid it.
         """
+        if is_secure(message):
+            if self._secure is None:
+                raise RefusedError(
+                    "the server requests a secure sum, but this site was started "
+                    "without its certificate; set secure_sums = true in [federation]"
+                )
+            return self._secure.answer(message)
+        if self._rules.secure_sums:
+            raise RefusedError(PLAIN)
+        if _devices_of_noise(self._algorithm) > 1 and not self._rules.simulated_draws:
+            raise RefusedError(LITTLE_NOISE)
+        work = self._begin(message)
+        upload, info = self._finish(work)
+        return Answer.of(work.task.run, work.task.moment, upload, info).encode()
+
+    def _secure_answers(
+        self,
+        identity: "Identity",
+        roster: Sequence[str] | None,
+        algorithm: FederatedAlgorithm,
+    ) -> "SecureAnswers":
+        # Imported here: other sites do not need the packages of the extra.
+        from fedbilevel.federation.secure_site import SecureAnswers, Terms
+
+        terms = Terms(identity, roster, self._rules, _devices_of_noise(algorithm))
+        return SecureAnswers(
+            terms,
+            self._begin,
+            lambda work: self._finish(work)[0],
+            self._sums_of,
+        )
+
+    def _begin(self, message: bytes) -> "_Work":
+        """Begin the work of a task, once the rules allow it.
+
+        JAX computes in the background until `_finish` reads the numbers.
+        """
         task = Task.decode(message)
         if self._run not in (None, task.run):
             raise RefusedError(
@@ -161,10 +238,14 @@ class Site:
         digest.update(message)
         self._record_of(task.run).admit(task.moment, digest.hexdigest())
         key = self._key(task, digest.digest())
-        upload, state, info = self._work(task.reference, downlink, private, key)
+        return _Work(task, self._work(task.reference, downlink, private, key))
+
+    def _finish(self, work: "_Work") -> tuple[Upload, Info]:
+        """Return upload and metrics of a task, once its device state is saved."""
+        upload, state, info = work.result
         # The next task names the state to continue from.
-        self._states.put(task.run, task.moment, state)
-        return Answer.of(task.run, task.moment, upload, info).encode()
+        self._states.put(work.task.run, work.task.moment, state)
+        return upload, info
 
     def _key(self, task: Task, digest: bytes) -> RandomKey:
         """Return the random key of the device's computation.
@@ -193,6 +274,13 @@ class Site:
             directory = None if self._directory is None else self._directory / run
             self._records[run] = TaskRecord(self._rules, directory, self._answers)
         return self._records[run]
+
+    def _sums_of(self, run: str) -> TaskRecord:
+        if run not in self._sums:
+            directory = None if self._directory is None else self._directory / run
+            count = ExchangeCounter(directory)
+            self._sums[run] = TaskRecord(self._rules, directory, count, SUMMED)
+        return self._sums[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:
         """Return every distinct phase of the algorithm."""
@@ -235,6 +323,12 @@ class Site:
                 ) from None
             self._forms[reference] = jax.eval_shape(phase.broadcast, self._server)
         return self._forms[reference]
+
+
+def _devices_of_noise(algorithm: FederatedAlgorithm) -> int:
+    """Return the number of devices whose noise adds up; 1 without `DeviceNoise`."""
+    noise = noise_of(algorithm)
+    return int(noise.devices) if isinstance(noise, DeviceNoise) else 1
 
 
 @partial(jax.jit, static_argnames=("problem", "reference"))

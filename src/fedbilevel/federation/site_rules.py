@@ -9,6 +9,8 @@ from fedbilevel.engines.costs import smallest_batch
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.plurals import count_noun
+from fedbilevel.transforms.example_noise import ExampleNoise
+from fedbilevel.transforms.transformed import fixed_point_of, noise_of
 
 RULES = "site_rules.toml"
 """Name of the rules file in the directory `local` of a site's kit."""
@@ -35,6 +37,11 @@ class SiteRules:
         simulated_draws: whether samples follow from the run's seed, which the server
             knows, as in a simulation. Only for rehearsals: by default samples
             follow from the site's secret salt.
+        secure_sums: whether the site refuses any exchange in which the server would
+            see its upload rather than a sum.
+        smallest_roster: minimum number of sites of an exchange with secure sums.
+        smallest_example_noise: minimum multiplier of `ExampleNoise`; with 0 the site
+            also accepts algorithms without noise.
 
     Example:
         >>> SiteRules(smallest_batch=256).fewest_examples
@@ -51,14 +58,26 @@ class SiteRules:
     most_exchanges: int = 1000
     most_rollbacks: int = 20
     simulated_draws: bool = False
+    secure_sums: bool = False
+    smallest_roster: int = 3
+    smallest_example_noise: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            least = 0 if name in ("most_rollbacks", "simulated_draws") else 1
-            if value < least:
+            may_be_zero = name == "most_rollbacks" or type(value) is not int
+            least = 0 if may_be_zero else 1
+            # NaN is not at least 0 either.
+            if not value >= least:
+                number = "a number" if type(value) is float else "an integer"
                 raise ValueError(
-                    f"{name} is {value}; give an integer of at least {least}."
+                    f"{name} is {value}; give {number} of at least {least}."
                 )
+        if self.smallest_example_noise and self.simulated_draws:
+            raise ValueError(
+                f"smallest_example_noise is {self.smallest_example_noise:g}, but with "
+                "simulated_draws the server knows the noise; set simulated_draws to "
+                "false."
+            )
 
 
 REHEARSAL = SiteRules(
@@ -68,6 +87,7 @@ REHEARSAL = SiteRules(
     most_exchanges=UNBOUNDED,
     most_rollbacks=UNBOUNDED,
     simulated_draws=True,
+    smallest_roster=2,
 )
 """Rules without protection, with the samples of a simulation: for public data."""
 
@@ -142,3 +162,73 @@ def require_batches(
                 f"{rules.smallest_batch} or more, or ask the site's operator to lower "
                 f"smallest_batch in local/{RULES}"
             )
+
+
+PLAIN = (
+    "the server would see this site's upload, but the site allows secure sums "
+    f"only (secure_sums = true in its local/{RULES}). Set secure_sums = true in "
+    "[federation], or ask its operator to change the rule"
+)
+"""The reason why a site refuses a plain task."""
+
+
+def require_secure(rules: SiteRules, has_identity: bool, algorithm: object) -> None:
+    """Raise if the rules demand secure sums, but the run has none.
+
+    Args:
+        rules: rules of the site.
+        has_identity: whether the site was given its certificate for secure sums.
+        algorithm: algorithm with its transforms.
+
+    Raises:
+        RefusedError: if they do; the message names the rule.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> require_secure(SiteRules(), False, FedBiO(0.1))
+        >>> require_secure(SiteRules(secure_sums=True), False, FedBiO(0.1))
+        Traceback (most recent call last):
+        ...
+        fedbilevel.federation.transport.RefusedError: the server would see this site's
+        upload, but the site allows secure sums only (secure_sums = true in its
+        local/site_rules.toml). Set secure_sums = true in [federation], or ask its
+        operator to change the rule
+    """
+    if rules.secure_sums and not (has_identity and fixed_point_of(algorithm)):
+        raise RefusedError(PLAIN)
+
+
+def require_noise(rules: SiteRules, algorithm: object) -> None:
+    """Raise if the rules demand more noise by example than an algorithm adds.
+
+    Args:
+        rules: rules of the site.
+        algorithm: algorithm with its transforms.
+
+    Raises:
+        RefusedError: if they do; the message names the rule.
+
+    Example:
+        >>> from fedbilevel import FedBiO
+        >>> require_noise(SiteRules(), FedBiO(0.1))
+        >>> require_noise(SiteRules(smallest_example_noise=1.5), FedBiO(0.1))
+        Traceback (most recent call last):
+        ...
+        fedbilevel.federation.transport.RefusedError: the algorithm adds no noise by
+        example, but the site's rules require a multiplier of at least 1.5. Set
+        example_clip and example_noise = 1.5 or more in [transforms], or ask the site's
+        operator to lower smallest_example_noise in local/site_rules.toml
+    """
+    noise = noise_of(algorithm)
+    multiplier = float(noise.multiplier) if isinstance(noise, ExampleNoise) else 0.0
+    least = rules.smallest_example_noise
+    if multiplier < least:
+        added = (
+            f"noise with the multiplier {multiplier:g}" if multiplier else "no noise"
+        )
+        raise RefusedError(
+            f"the algorithm adds {added} by example, but the site's rules require a "
+            f"multiplier of at least {least:g}. Set example_clip and example_noise = "
+            f"{least:g} or more in [transforms], or ask the site's operator to lower "
+            f"smallest_example_noise in local/{RULES}"
+        )

@@ -17,8 +17,9 @@ from fedbilevel.algorithms.protocol import (
     Info,
     Upload,
 )
-from fedbilevel.engines.mean import WeightedMean, accumulator
+from fedbilevel.engines.mean import WeightedMean, accumulator, is_sum
 from fedbilevel.engines.protocol import PhaseReference
+from fedbilevel.engines.whole_shares import whole_shares
 from fedbilevel.mathematics.problem import BilevelProblem
 
 
@@ -30,6 +31,7 @@ class RunningMean:
     Args:
         received: shapes and types of an upload as the server averages it.
         info: shapes and types of a device's metrics.
+        is_summed: whether uploads are integers to sum (`Phase.is_summed`).
 
     Example:
         >>> form = jax.ShapeDtypeStruct((), np.float32)
@@ -40,9 +42,14 @@ class RunningMean:
         (2.0, 3.0)
     """
 
-    def __init__(self, received: PyTree, info: PyTree) -> None:
+    def __init__(
+        self, received: PyTree, info: PyTree, *, is_summed: bool = False
+    ) -> None:
         leaves, self._structure = jax.tree.flatten((received, info))
         self._means = [np.zeros(leaf.shape, accumulator(leaf)) for leaf in leaves]
+        uploads = len(jax.tree.leaves(received)) if is_summed else 0
+        for index, leaf in enumerate(leaves[:uploads]):
+            self._means[index] = np.zeros(leaf.shape, np.int32)
         self._scratch = [np.empty_like(mean) for mean in self._means]
         self._deviations = [0.0] * len(leaves)
         self._weight = 0.0
@@ -53,6 +60,10 @@ class RunningMean:
         share = weight / total
         for index, leaf in enumerate(jax.tree.leaves((received, info))):
             mean, away = self._means[index], self._scratch[index]
+            if is_sum(mean):
+                np.multiply(leaf, whole_shares(np, np.float64(weight)), out=away)
+                mean += away
+                continue
             leaf = np.asarray(leaf, mean.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.subtract(leaf, mean, out=away)
@@ -71,7 +82,7 @@ class RunningMean:
         """The mean of all uploads so far."""
         upload, info = jax.tree.unflatten(self._structure, self._means)
         spread = [
-            jnp.asarray(deviation, mean.dtype)
+            jnp.asarray(deviation, float if is_sum(mean) else mean.dtype)
             for deviation, mean in zip(self._deviations, self._means, strict=True)
         ]
         deviation, _ = jax.tree.unflatten(self._structure, spread)

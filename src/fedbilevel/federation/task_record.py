@@ -12,6 +12,15 @@ from fedbilevel.plurals import count_noun
 
 ANSWERED = "answered.txt"
 """File of a run directory at a site: a line for each task, in order."""
+SUMMED = "summed.txt"
+"""File with a line for each secure sum, in order."""
+OTHER = {
+    ANSWERED: "has another downlink or other settings than the task that the site has "
+    "answered",
+    SUMMED: "was summed before, over other sites, and the difference of both sums is "
+    "the upload of single sites",
+}
+"""The reason why a digest differs from that of the same exchange before."""
 
 
 class TaskRecord:
@@ -27,6 +36,7 @@ class TaskRecord:
         directory: run directory, in which the record outlives the process; None to keep
             it in memory.
         count: counter of the exchanges that the site has answered in all runs.
+        name: name of the file: `ANSWERED`, or `SUMMED` for secure sums.
 
     Example:
         >>> rules = SiteRules(most_rollbacks=0)
@@ -43,10 +53,14 @@ class TaskRecord:
     """
 
     def __init__(
-        self, rules: SiteRules, directory: Path | None, count: ExchangeCounter
+        self,
+        rules: SiteRules,
+        directory: Path | None,
+        count: ExchangeCounter,
+        name: str = ANSWERED,
     ) -> None:
-        self._rules, self._count = rules, count
-        self._file = None if directory is None else directory / ANSWERED
+        self._rules, self._count, self._other = rules, count, OTHER[name]
+        self._file = None if directory is None else directory / name
         self._name = "" if directory is None else directory.name
         # Plain tuples instead of Moment: the garbage collector skips them.
         self._digests: dict[tuple[int, int], str] = {}
@@ -102,8 +116,7 @@ class TaskRecord:
             )
         if self._is_rollback(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(
-                f"round {moment[0]}, exchange {moment[1]} has another downlink or "
-                "other settings than the task that the site has answered, or comes "
+                f"round {moment[0]}, exchange {moment[1]} {self._other}, or comes "
                 f"after later exchanges. The site allows {self._rules.most_rollbacks} "
                 f"rollbacks in a run (most_rollbacks in its local/{RULES}); its "
                 "operator can raise it"

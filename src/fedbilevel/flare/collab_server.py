@@ -66,7 +66,8 @@ class CollabServer:
         context.get_engine().register_app_command(TOPIC, answer)
 
         def prepare(experiment: Experiment) -> PreparedRun:
-            return _work(experiment, self.run_name, run_directory, reports, calls)
+            kit = Path(workspace.get_root_dir())
+            return _work(experiment, self.run_name, run_directory, reports, calls, kit)
 
         try:
             experiment = read_job_experiment(
@@ -105,6 +106,7 @@ def _work(
     run_directory: Path,
     reports: ServerReport,
     calls: Calls,
+    kit: Path,
 ) -> PreparedRun:
     model = model_of(experiment)
     needed = message_limit(model.x, model.y)
@@ -118,5 +120,5 @@ def _work(
 
     transport = Collab(calls, needed)
     return federated_work(
-        experiment, model, run, run_directory, transport, reports, exclude
+        experiment, model, run, run_directory, transport, reports, exclude, kit
     )

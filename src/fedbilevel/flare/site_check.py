@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedbilevel.deployment.local_code import digest_of, find_reviewed
-from fedbilevel.deployment.site_files import read_site_files
+from fedbilevel.deployment.site_files import load_identity, read_site_files
 from fedbilevel.experiments.federation import load_site, sites_of
 from fedbilevel.experiments.files.read import read_experiment
 from fedbilevel.experiments.schema import CustomProblem
@@ -59,6 +59,7 @@ def check_site(kit: Path, file: Path, site: str) -> str:
     ):
         problem = experiment.problem.file
         find_reviewed(kit, problem.name, digest_of(problem))
+    secure = experiment.federation.secure_sums
     model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
     EnrolledDevices({site: enrolment}, model.form)
@@ -77,6 +78,8 @@ def check_site(kit: Path, file: Path, site: str) -> str:
                 salt=salt,
                 run="check",
                 answers=ExchangeCounter(kit / RUNS),
+                identity=load_identity(kit, site) if secure else None,
+                roster=names,
             )
             device.require_exchanges(experiment.rounds)
     except RefusedError as error:

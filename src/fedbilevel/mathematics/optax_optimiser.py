@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedbilevel.error_text import first_line
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import adam, arrays, tree
 from fedbilevel.mathematics.optax_schedule import OptaxSchedule, schedule_of
 from fedbilevel.mathematics.settings import SettingError, register
 from fedbilevel.nearest import nearest
@@ -26,6 +26,10 @@ from fedbilevel.plugins import (
 
 GROUP = "fedbilevel.server_optimisers"
 """Entry-point group of plug-ins: functions that return an optax transformation."""
+
+
+ADAM = {"learning_rate", "b1", "b2", "eps"}
+"""Arguments of Adam for tensors."""
 
 
 @register
@@ -49,12 +53,17 @@ class OptaxOptimiser:
 
     def init(self, parameters: PyTree) -> PyTree:
         """Return the initial state."""
+        if arrays.has_tensors(parameters):
+            self._require_adam()
+            return adam.first_state(parameters)
         return self._transformation().init(parameters)
 
     def step(
         self, gradient: PyTree, state: PyTree, parameters: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Return the parameters after a step, and the next state."""
+        if arrays.has_tensors(parameters):
+            return adam.adam_step(gradient, state, parameters, **self.numbers)
         return _step(self._transformation(), gradient, state, parameters)
 
     @property
@@ -68,6 +77,14 @@ class OptaxOptimiser:
             for key, value in sorted(arguments.items())
         }
         return {"name": self.name, **plain}
+
+    def _require_adam(self) -> None:
+        if self.name != "adam" or self.choices or set(self.numbers) - ADAM:
+            raise ValueError(
+                f"The optimiser {self.name} with these arguments is for arrays of JAX, "
+                "but x is a tensor of PyTorch. Use optax_optimiser('adam', "
+                "learning_rate=...), with b1, b2 and eps at most."
+            )
 
     def _transformation(self) -> Any:
         return _factory(self.name)(**self.numbers, **dict(self.choices))

@@ -1,12 +1,13 @@
 """Power iteration for the largest curvature of one batch, inside compiled code."""
 
+import math
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
-from fedbilevel.mathematics import tree
+from fedbilevel.mathematics import arrays, keys, loops, tree
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.problem import Lower
 
 PRODUCTS = 4
@@ -18,7 +19,7 @@ over the estimate are stable."""
 def curvature_of(
     product: Callable[[Lower], Lower],
     like: Lower,
-    key: Key[Array, ""],
+    key: keys.RandomKey,
     products: int = PRODUCTS,
 ) -> Float[Array, ""]:
     """Return a lower estimate of the largest absolute eigenvalue of a symmetric matrix.
@@ -38,20 +39,14 @@ def curvature_of(
         10.0
     """
     leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves))
-    vector = jax.tree.unflatten(
-        structure,
-        [
-            jax.random.normal(leaf_key, jnp.shape(leaf), jnp.result_type(leaf))
-            for leaf_key, leaf in zip(keys, leaves, strict=True)
-        ],
-    )
+    random_keys = keys.split(key, len(leaves))
+    vector = jax.tree.unflatten(structure, list(map(keys.normal, random_keys, leaves)))
 
-    def multiply(vector: Lower, _: None) -> tuple[Lower, None]:
-        size = jnp.sqrt(tree.squared_norm(vector))
+    def multiply(vector: Lower) -> Lower:
+        size = arrays.sqrt(tree.squared_norm(vector))
         # The inverse of an infinite size is 0, and the curvature would be 0 as well.
-        size = jnp.where(jnp.isfinite(size), size, jnp.nan)
-        return product(tree.scale(1.0 / jnp.where(size == 0, 1.0, size), vector)), None
+        size = arrays.where(arrays.isfinite(size), size, math.nan)
+        return product(tree.scale(1.0 / arrays.where(size == 0, 1.0, size), vector))
 
-    vector, _ = jax.lax.scan(multiply, vector, None, length=products)
-    return jnp.sqrt(tree.squared_norm(vector))
+    vector = loops.repeat(multiply, vector, products)
+    return arrays.sqrt(tree.squared_norm(vector))

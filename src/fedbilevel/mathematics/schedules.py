@@ -5,8 +5,10 @@ from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 
+from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.arrays import Array
 from fedbilevel.mathematics.settings import Range, Rate, check_ranges, register
 from fedbilevel.mathematics.tree import Scalar
 
@@ -53,8 +55,12 @@ class CubeRootDecay:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def __call__(self, step: int | Int[Array, ""], /) -> Float[Array, ""]:
+    def __call__(self, step: int | Int[Array, ""], /) -> Scalar:
         """Return η_t."""
+        numbers = step, self.scale, self.plateau
+        if all(isinstance(value, int | float) for value in numbers):
+            # The steps of a run of PyTorch are Python numbers.
+            return self.scale / max(step + 2, self.plateau) ** (1 / 3)
         return self.scale / jnp.cbrt(
             jnp.maximum(jnp.asarray(step, float) + 2, self.plateau)
         )
@@ -68,7 +74,10 @@ def rate_at(learning_rate: LearningRate, step: int | Int[Array, ""]) -> Scalar:
         >>> rate_at(0.5, jnp.array(3))
         0.5
     """
-    return learning_rate(step) if callable(learning_rate) else learning_rate
+    if not callable(learning_rate):
+        return learning_rate
+    # A schedule need not know tensors.
+    return learning_rate(int(step) if arrays.is_tensor(step) else step)
 
 
 def as_tree(learning_rate: LearningRate) -> LearningRate:

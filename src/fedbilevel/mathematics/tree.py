@@ -1,7 +1,7 @@
 """Arithmetic on pytrees, written with operators where possible.
 
 Operators work with every type of leaf that `jax.tree.map` supports, whatever its array
-library.
+library. All other functions are those of the leaves' library (`arrays.namespace`).
 """
 
 from typing import Any, TypeAlias
@@ -9,7 +9,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
+
+from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.arrays import Array, cast, is_tensor, namespace
 
 Scalar: TypeAlias = float | np.floating | Float[Array, ""]
 """A step length or weight: a Python number, or a scalar array if traced."""
@@ -23,7 +26,7 @@ def add_scaled(tree: PyTree, factor: Scalar, other: PyTree) -> PyTree:
         >>> add_scaled({"a": jnp.ones(2)}, -0.5, {"a": jnp.full(2, 4.0)})
         {'a': Array([-1., -1.], dtype=float32)}
     """
-    return jax.tree.map(lambda a, b: a + _like(factor, b) * b, tree, other)
+    return jax.tree.map(lambda a, b: a + cast(factor, b) * b, tree, other)
 
 
 def scale(factor: Scalar, tree: PyTree) -> PyTree:
@@ -34,17 +37,20 @@ def scale(factor: Scalar, tree: PyTree) -> PyTree:
         >>> scale(2.0, (jnp.ones(2),))
         (Array([2., 2.], dtype=float32),)
     """
-    return jax.tree.map(lambda a: _like(factor, a) * a, tree)
+    return jax.tree.map(lambda a: cast(factor, a) * a, tree)
 
 
 def zeros_like(tree: PyTree) -> PyTree:
-    """Return NumPy zeros of the same shapes and dtypes.
+    """Return NumPy zeros, or tensors, of the same shapes and dtypes.
 
     Example:
         >>> zeros_like({"a": jnp.ones(2)})
         {'a': array([0., 0.], dtype=float32)}
     """
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)
+    return jax.tree.map(
+        lambda leaf: 0 * leaf if is_tensor(leaf) else np.zeros(leaf.shape, leaf.dtype),
+        tree,
+    )
 
 
 def subtract(tree: PyTree, other: PyTree) -> PyTree:
@@ -70,12 +76,44 @@ def keep_fixed(rate: Scalar, old: PyTree, new: PyTree) -> PyTree:
         >>> keep_fixed(0.0, old, mean), keep_fixed(0.1, old, mean)
         (Array([1.], dtype=float32), Array([1.0000001], dtype=float32))
     """
+    if is_tensor(rate) or namespace(new) is not jnp:
+        xp = namespace(new)
+        return jax.tree.map(
+            lambda a, b: xp.where(
+                xp.asarray(rate == 0, device=b.device), cast(a, b), b
+            ),
+            old,
+            new,
+        )
 
     def choose(a: Array, b: Array) -> Array:
         # A mean has at least single precision, so `old` in its dtype loses nothing.
         return jnp.where(rate == 0, jnp.asarray(a, jnp.result_type(b)), b)
 
     return jax.tree.map(choose, old, new)
+
+
+def at_least_single(tree: PyTree) -> PyTree:
+    """Return a tree in single precision or higher.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> at_least_single({"a": jnp.ones(2, jnp.bfloat16)})
+        {'a': Array([1., 1.], dtype=float32)}
+    """
+    return jax.tree.map(arrays.at_least_single, tree)
+
+
+def zero_unless_finite(tree: PyTree) -> PyTree:
+    """Return a tree, or zeros if any of its numbers is not finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero_unless_finite((jnp.ones(2), jnp.array([jnp.nan])))
+        (Array([0., 0.], dtype=float32), Array([0.], dtype=float32))
+    """
+    finite = arrays.all_finite(tree)
+    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), tree)
 
 
 def form(leaf: Any) -> str:
@@ -107,8 +145,7 @@ def squared_norm(tree: PyTree) -> Float[Array, ""]:
         >>> float(squared_norm({"a": jnp.array([3.0]), "b": jnp.array([4.0])}))
         25.0
     """
-    squares = [jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)]
-    return jnp.sum(jnp.stack(squares))
+    return inner(tree, tree)
 
 
 def inner(tree: PyTree, other: PyTree) -> Float[Array, ""]:
@@ -119,8 +156,10 @@ def inner(tree: PyTree, other: PyTree) -> Float[Array, ""]:
         >>> float(inner({"a": jnp.array([3.0])}, {"a": jnp.array([4.0])}))
         12.0
     """
-    products = jax.tree.leaves(jax.tree.map(jnp.vdot, tree, other))
-    return jnp.sum(jnp.stack(products))
+    product = jnp.vdot if namespace(tree, other) is jnp else _summed_product
+    return arrays.total(
+        arrays.stack(jax.tree.leaves(jax.tree.map(product, tree, other)))
+    )
 
 
 def number_of_bytes(tree: PyTree) -> int:
@@ -134,8 +173,5 @@ def number_of_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _like(factor: Scalar, leaf: Array) -> Scalar:
-    # A strongly typed factor would promote a leaf of lower precision.
-    if isinstance(factor, jax.Array | np.generic):
-        return factor.astype(leaf.dtype)
-    return factor
+def _summed_product(a: Array, b: Array) -> Array:
+    return (a * b).sum()

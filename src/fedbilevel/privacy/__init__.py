@@ -10,6 +10,7 @@ from fedbilevel.privacy.calibration import count_within, noise_for
 from fedbilevel.privacy.releases import (
     Everyone,
     GaussianRelease,
+    PoissonDraws,
     Sampling,
     UnknownSampling,
     WithoutReplacement,
@@ -23,6 +24,7 @@ __all__ = [
     "Everyone",
     "GaussianRelease",
     "Method",
+    "PoissonDraws",
     "Sampling",
     "UnknownSampling",
     "WithReplacement",

@@ -75,7 +75,7 @@ def smallest_noise(spend: Callable[[float], float], epsilon: float) -> float:
 
 
 def count_within(
-    budget: Budget, release: GaussianRelease, earlier: Releases = ()
+    budget: Budget, release: GaussianRelease | Releases, earlier: Releases = ()
 ) -> int:
     """Return the largest number of equal releases within a budget.
 
@@ -83,7 +83,7 @@ def count_within(
 
     Args:
         budget: limit of all releases together.
-        release: the release to repeat.
+        release: the release to repeat, or several releases to repeat together.
         earlier: releases that are already spent.
 
     Example:
@@ -92,14 +92,20 @@ def count_within(
         100
         >>> count_within(budget, GaussianRelease(20.0), {GaussianRelease(20.0): 30})
         70
+        >>> count_within(budget, {GaussianRelease(20.0): 4})
+        25
     """
-    before = dict(count(earlier))
+    single = isinstance(release, GaussianRelease)
+    each = count([release] if single else release)  # type: ignore[list-item, arg-type]
+    before = count(earlier)
 
     def within(number: int) -> bool:
-        total = before.get(release, 0) + number
-        return _within(budget, {**before, release: total})
+        total = dict(before)
+        for part, times in each.items():
+            total[part] = total.get(part, 0) + number * times
+        return _within(budget, total)
 
-    if release.noise_multiplier == 0 or not within(1):
+    if not all(part.noise_multiplier for part in each) or not within(1):
         return 0
     return _largest(within)
 

@@ -1,10 +1,11 @@
 """Privacy loss distributions of subsampled releases, in dp-accounting's classes.
 
 dp-accounting 0.6 has no privacy loss distribution for samples of a fixed size. These
-are made from the bounds of `profile`: an upper bound of all H_α is the profile of a
-pair of distributions that dominates the mechanism, and pairs that dominate each release
-dominate their adaptive composition (Zhu, Dong and Wang, "Optimal accounting of
-differential privacy via characteristic function", 2022, Theorem 10).
+are made from the bounds of `profile` and the exact `mixture_profile`: an upper bound of
+all H_α is the profile of a pair of distributions that dominates the mechanism, and
+pairs that dominate each release dominate their adaptive composition (Zhu, Dong and
+Wang, "Optimal accounting of differential privacy via characteristic function", 2022,
+Theorem 10).
 """
 
 import math
@@ -16,8 +17,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fedbilevel.privacy.library import dp_accounting
-from fedbilevel.privacy.profile import Curve, lower_hull, profile
-from fedbilevel.privacy.releases import GaussianRelease
+from fedbilevel.privacy.mixture import mixture_profile
+from fedbilevel.privacy.profile import Curve, Profile, lower_hull, profile
+from fedbilevel.privacy.releases import GaussianRelease, PoissonDraws
 
 LOST = 1e-20
 """δ beyond the largest privacy loss of a release, which is counted as infinite."""
@@ -64,11 +66,7 @@ def distribution(release: GaussianRelease, interval: float) -> Any:
     """
     library = dp_accounting()
     points = math.ceil(largest_loss(release) / interval)
-    bounds = profile(
-        np.arange(points + 1) * interval,
-        release.noise_multiplier,
-        release.sampling.occurrences(),
-    )
+    bounds = profile_of(release, np.arange(points + 1) * interval)
     build = library.pld.pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap
     with_device, without_device = (
         build(interval, -points, points, _both_signs(ahead, back, interval))
@@ -88,9 +86,7 @@ def largest_loss(release: GaussianRelease) -> float:
     """
 
     def lost(epsilon: float) -> float:
-        at = np.array([epsilon])
-        noise, occurrences = release.noise_multiplier, release.sampling.occurrences()
-        return float(profile(at, noise, occurrences).with_device[0])
+        return float(profile_of(release, np.array([epsilon])).with_device[0])
 
     low, high = 0.0, 1.0
     while lost(high) > LOST:
@@ -99,6 +95,19 @@ def largest_loss(release: GaussianRelease) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if lost(middle) > LOST else (low, middle)
     return high
+
+
+def profile_of(release: GaussianRelease, epsilon: Curve) -> Profile:
+    """Return upper bounds of δ of one release at several ε ≥ 0.
+
+    Example:
+        >>> release = GaussianRelease(1.0, PoissonDraws(1, population=10))
+        >>> bool(profile_of(release, np.ones(1)).with_device < 0.01)
+        True
+    """
+    is_mixture = isinstance(release.sampling, PoissonDraws)
+    function = mixture_profile if is_mixture else profile
+    return function(epsilon, release.noise_multiplier, release.sampling.occurrences())
 
 
 def _interval(counts: Mapping[GaussianRelease, int]) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 from fedbilevel.mathematics.settings import Count, Range, SettingError, check_ranges
+from fedbilevel.privacy.poisson import poisson_table
 
 SMALLEST_SHARE = 1e-30
 """Smallest probability of a number of occurrences that is listed on its own."""
@@ -139,7 +140,65 @@ class WithReplacement:
         return result
 
 
-Sampling: TypeAlias = Everyone | UnknownSampling | WithoutReplacement | WithReplacement
+@dataclass(frozen=True)
+class PoissonDraws:
+    """Independent uniform draws whose number is Poisson distributed.
+
+    `ExampleNoise` draws batches so: the numbers of occurrences of two examples are
+    independent, which a fixed number of draws (`WithReplacement`) does not have. ε is
+    then much smaller. Nobody who sees the release may know the draws.
+
+    Attributes:
+        draws: mean number of draws, the batch size.
+        population: number of examples of the device.
+
+    References:
+        Choquette-Choo, Ganesh, Steinke and Thakurta, Privacy Amplification for Matrix
+        Mechanisms, arXiv 2310.15526.
+
+    Example:
+        >>> shares = PoissonDraws(draws=2, population=10).occurrences()
+        >>> {number: round(shares[number], 6) for number in (1, 2, 3)}
+        {1: 0.163746, 2: 0.016375, 3: 0.001092}
+    """
+
+    draws: Count
+    population: Count
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @property
+    def largest(self) -> int:
+        """The largest number of terms of one example in the sum."""
+        return poisson_table(self.draws).capacity
+
+    @property
+    def lost(self) -> float:
+        """The δ of one release by which the draws differ from Poisson draws."""
+        return poisson_table(self.draws).lost
+
+    def occurrences(self) -> Mapping[int, float]:
+        """Return the probabilities of the numbers of terms of one example.
+
+        Numbers that are improbable are replaced by the largest number.
+        """
+        # SciPy is imported when noise is accounted for: every run imports this module.
+        from scipy.stats import poisson
+
+        mean, result = self.draws / self.population, {}
+        for number in range(1, self.largest + 1):
+            rest = float(poisson.sf(number - 1, mean))
+            if rest < SMALLEST_SHARE:
+                result[self.largest] = rest
+                break
+            result[number] = float(poisson.pmf(number, mean))
+        return result
+
+
+Sampling: TypeAlias = (
+    Everyone | UnknownSampling | WithoutReplacement | WithReplacement | PoissonDraws
+)
 """The selection of the devices or examples of a release."""
 
 
@@ -173,5 +232,6 @@ class GaussianRelease:
         if not isinstance(self.sampling, Sampling):
             raise TypeError(
                 f"sampling of GaussianRelease is {self.sampling!r}. Pass Everyone(), "
-                "WithoutReplacement(...), WithReplacement(...) or UnknownSampling()."
+                "WithoutReplacement(...), WithReplacement(...), PoissonDraws(...) or "
+                "UnknownSampling()."
             )

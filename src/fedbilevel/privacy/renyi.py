@@ -22,6 +22,7 @@ from fedbilevel.privacy.budget import Budget
 from fedbilevel.privacy.library import dp_accounting
 from fedbilevel.privacy.releases import (
     GaussianRelease,
+    PoissonDraws,
     WithoutReplacement,
     WithReplacement,
 )
@@ -63,7 +64,7 @@ def _curve(release: GaussianRelease) -> Any:
     library = dp_accounting()
     sampling, noise = release.sampling, release.noise_multiplier
     event: Any = library.GaussianDpEvent(noise)
-    if isinstance(sampling, WithReplacement):
+    if isinstance(sampling, WithReplacement | PoissonDraws):
         raise SettingError(
             "sampling",
             "use spent, since RdpAccountant has no draws with replacement.",

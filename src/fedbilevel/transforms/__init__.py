@@ -1,1 +1,1 @@
-"""Transforms of uploads: clipping, noise, compression and robust means."""
+"""Transforms of messages: clipping, noise, codes and robust means."""

@@ -98,7 +98,7 @@ class Chain:
         leaves, structure = jax.tree.flatten(form)
         numbers = iter(self.second.decode(code.numbers, _split(form)[0]))
         others = iter(code.others)
-        first_code = [next(numbers if _is_floating(a) else others) for a in leaves]
+        first_code = [next(numbers if is_floating(a) else others) for a in leaves]
         return self.first.decode(jax.tree.unflatten(structure, first_code), like)
 
 
@@ -132,7 +132,7 @@ def floating_leaves(owner: str, update: PyTree) -> tuple[list[Array], Any]:
     """
     leaves, structure = jax.tree.flatten(update)
     for leaf in leaves:
-        if not _is_floating(leaf):
+        if not is_floating(leaf):
             raise TypeError(
                 f"{owner}: an array has dtype {jnp.result_type(leaf)}, expected "
                 "floating point. Compress before any transform that returns integers, "
@@ -141,11 +141,17 @@ def floating_leaves(owner: str, update: PyTree) -> tuple[list[Array], Any]:
     return [jnp.asarray(leaf) for leaf in leaves], structure
 
 
-def _is_floating(leaf: Any) -> bool:
+def is_floating(leaf: Any) -> bool:
+    """Return whether an array has a floating-point dtype.
+
+    Example:
+        >>> is_floating(jnp.ones(2)), is_floating(jnp.arange(2))
+        (True, False)
+    """
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
 
 
 def _split(code: PyTree) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     leaves = jax.tree.leaves(code)
-    numbers = tuple(leaf for leaf in leaves if _is_floating(leaf))
-    return numbers, tuple(leaf for leaf in leaves if not _is_floating(leaf))
+    numbers = tuple(leaf for leaf in leaves if is_floating(leaf))
+    return numbers, tuple(leaf for leaf in leaves if not is_floating(leaf))

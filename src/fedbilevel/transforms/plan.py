@@ -1,19 +1,21 @@
 """The transforms of an algorithm in the order in which they are applied."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 from fedbilevel.transforms.compressor import Chain, Compressor
+from fedbilevel.transforms.download import Download
+from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.feedback import Feedback
+from fedbilevel.transforms.fixed_point import FixedPoint
 from fedbilevel.transforms.noise import DeviceNoise, GaussianNoise
-from fedbilevel.transforms.protocol import (
-    AnyTransform,
-    ClipRule,
-    RobustMean,
-)
+from fedbilevel.transforms.protocol import AnyTransform, ClipRule, RobustMean
 
-ORDER = "a clip, DeviceNoise, codes such as Quantise, a robust mean or GaussianNoise"
+ORDER = (
+    "Download, ExampleNoise, a clip, DeviceNoise, FixedPoint or codes such as "
+    "Quantise, a robust mean or GaussianNoise"
+)
 """The order of transforms, for messages."""
 
 
@@ -21,23 +23,39 @@ class Plan(NamedTuple):
     """Transforms by the place where they act.
 
     Attributes:
+        download: code of the arrays that devices receive.
+        example_noise: clip and noise by example, in the oracles of a device.
         clip: rule that clips updates on the device and again on the server.
         device_noise: noise that a device adds to its clipped update.
         code: code of an update; several codes are a chain.
+        fixed_point: rounding of an update to integers that can be summed.
         mean: robust mean in place of the weighted mean.
         server_noise: noise that the server adds to the mean.
     """
 
+    download: Download | None = None
+    example_noise: ExampleNoise | None = None
     clip: Any = None
     device_noise: DeviceNoise | None = None
     code: Any = None
+    fixed_point: FixedPoint | None = None
     mean: RobustMean | None = None
     server_noise: GaussianNoise | None = None
 
     @property
     def noise(self) -> DeviceNoise | GaussianNoise | None:
-        """The noise of differential privacy, on the devices or on the server."""
+        """The noise of privacy by device, on the devices or on the server."""
         return self.device_noise or self.server_noise
+
+    @property
+    def bounding(self) -> Any:
+        """The transform that needs bounds of all numbers in an upload, or None."""
+        return self.noise or self.fixed_point
+
+    @property
+    def changes_uploads(self) -> bool:
+        """True if there are transforms besides `ExampleNoise`."""
+        return any(part is not None for part in self._replace(example_noise=None))
 
 
 def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
@@ -55,19 +73,12 @@ def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
         >>> plan_of((GaussianNoise(1.0), Clip(1.0)))
         Traceback (most recent call last):
         ...
-        ValueError: with_transforms: Clip comes after GaussianNoise. Pass transforms in
-        the order: a clip, DeviceNoise, codes such as Quantise, a robust mean or
-        GaussianNoise.
+        ValueError: with_transforms: Clip comes after GaussianNoise. Devices clip first:
+        noise needs a bound, and the server clips again what it has decoded. Pass
+        transforms in the order: Download, ExampleNoise, a clip, DeviceNoise, FixedPoint
+        or codes such as Quantise, a robust mean or GaussianNoise.
     """
     fields = [_field(transform) for transform in transforms]
-    places = [Plan._fields.index(field) for field in fields]
-    for number in range(1, len(transforms)):
-        first, second = transforms[number - 1 : number + 1]
-        if places[number] < places[number - 1]:
-            raise ValueError(
-                f"with_transforms: {_name(second)} comes after {_name(first)}. Pass "
-                f"transforms in the order: {ORDER}."
-            )
     by_field = {
         field: tuple(
             transform
@@ -76,45 +87,111 @@ def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
         )
         for field in fields
     }
-    for field, same in by_field.items():
-        if field != "code" and len(same) > 1:
-            raise ValueError(
-                f"with_transforms: {_name(same[0])} and {_name(same[1])} exclude each "
-                f"other. Pass one of them."
-            )
+    _check_exclusions(by_field)
+    _check_order(transforms, fields)
     values: dict[str, Any] = {
         field: _chain(same) if field == "code" else same[0]
         for field, same in by_field.items()
     }
     plan = Plan(**values)
-    _check_together(plan)
+    if plan.noise is not None and plan.clip is None:
+        raise ValueError(
+            f"with_transforms: {_name(plan.noise)} needs a bound of each device's "
+            "update. Pass Clip, ClipEach or AdaptiveClip before it."
+        )
+    if plan.fixed_point is not None and plan.clip is None:
+        raise ValueError(
+            "with_transforms: FixedPoint needs a bound of each device's update, from "
+            "which its unit follows. Pass Clip, ClipEach or AdaptiveClip before it."
+        )
     return plan
 
 
-def _check_together(plan: Plan) -> None:
-    noise = plan.noise
-    if noise is not None and plan.clip is None:
+_ONCE = {
+    "download": "a downlink has one code",
+    "example_noise": "ε is computed for one noise",
+    "clip": "an update has one set of bounds",
+    "device_noise": "ε is computed for one noise",
+    "fixed_point": "a number is rounded once",
+    "mean": "an exchange has one mean",
+    "server_noise": "ε is computed for one noise",
+}
+"""The reason why transforms of a field exclude each other; codes are a chain."""
+
+_BEFORE = {
+    "download": "Devices decode what they receive before they work",
+    "example_noise": "Devices add the noise of examples before they have an update",
+    "clip": "Devices clip first: noise needs a bound, and the server clips again what "
+    "it has decoded",
+    "code": "Devices encode updates before the server averages them",
+    "device_noise": "Devices add noise before they round",
+}
+"""The reason why a transform comes before those of later fields."""
+
+
+_NOT_SUMMED = {
+    "code": "the sum of such codes is not the code of the sum. FixedPoint itself sends "
+    "32 bits for each number. Pass one of them",
+    "mean": "a robust mean compares single updates, but FixedPoint is for sums. Pass "
+    "one of them; the clip also limits each device",
+    "server_noise": "rounding makes a clipped update longer, and a server that sees "
+    "only the sum cannot clip again, so ε would be wrong. Pass DeviceNoise before "
+    "FixedPoint",
+}
+"""The reason why FixedPoint excludes transforms of a field, and the remedy."""
+
+
+def _check_exclusions(by_field: Mapping[str, tuple[AnyTransform, ...]]) -> None:
+    for field, same in by_field.items():
+        if field in _ONCE and len(same) > 1:
+            raise ValueError(
+                f"with_transforms: {_name(same[0])} and {_name(same[1])} exclude each "
+                f"other, since {_ONCE[field]}. Pass one of them."
+            )
+    for field, reason in _NOT_SUMMED.items():
+        if "fixed_point" in by_field and field in by_field:
+            raise ValueError(
+                f"with_transforms: FixedPoint and {_name(by_field[field][0])} exclude "
+                f"each other: {reason}."
+            )
+    if "device_noise" in by_field and "code" in by_field:
         raise ValueError(
-            f"with_transforms: {_name(noise)} needs a bound of each device's update. "
-            "Pass Clip, ClipEach or AdaptiveClip before it."
+            f"with_transforms: DeviceNoise and {_name(by_field['code'][0])} exclude "
+            "each other: ε is that of the sum of the noised updates, and a code of "
+            "each update shows more than the sum. Pass GaussianNoise, whose server "
+            "reads the codes."
         )
-    if plan.device_noise is not None and plan.code is not None:
-        raise ValueError(
-            f"with_transforms: DeviceNoise and {_name(plan.code)} exclude each other: "
-            "ε is that of the sum of the noised updates, and a code of each update "
-            "shows more than the sum. Pass GaussianNoise, whose server reads the codes."
-        )
-    if plan.device_noise is not None and plan.server_noise is not None:
+    if "device_noise" in by_field and "server_noise" in by_field:
         raise ValueError(
             "with_transforms: DeviceNoise and GaussianNoise exclude each other, since "
-            "ε is computed for one of them. Pass one."
+            f"{_ONCE['server_noise']}. Pass one of them."
         )
-    if noise is not None and plan.mean is not None:
+    for field in ("device_noise", "server_noise"):
+        if "example_noise" in by_field and field in by_field:
+            raise ValueError(
+                f"with_transforms: ExampleNoise and {_name(by_field[field][0])} "
+                "exclude each other, since a run reports one ε: by example or by "
+                "device. Pass one of them."
+            )
+    noises = *by_field.get("device_noise", ()), *by_field.get("server_noise", ())
+    if noises and "mean" in by_field:
         raise ValueError(
-            f"with_transforms: {_name(plan.mean)} and {_name(noise)} exclude each "
-            "other: the influence of one device on a robust mean is not known, so ε "
-            "would be wrong. Pass one of them; Clip also limits each device."
+            f"with_transforms: {_name(by_field['mean'][0])} and {_name(noises[0])} "
+            "exclude each other: the influence of one device on a robust mean is not "
+            "known, so ε would be wrong. Pass one of them; Clip also limits each "
+            "device."
         )
+
+
+def _check_order(transforms: Sequence[AnyTransform], fields: Sequence[str]) -> None:
+    places = [Plan._fields.index(field) for field in fields]
+    for number in range(1, len(transforms)):
+        first, second = transforms[number - 1 : number + 1]
+        if places[number] < places[number - 1]:
+            raise ValueError(
+                f"with_transforms: {_name(second)} comes after {_name(first)}. "
+                f"{_BEFORE[fields[number]]}. Pass transforms in the order: {ORDER}."
+            )
 
 
 def _chain(codes: tuple[Any, ...]) -> Any:
@@ -129,6 +206,10 @@ def _chain(codes: tuple[Any, ...]) -> Any:
 
 
 def _field(transform: AnyTransform) -> str:
+    if isinstance(transform, Download):
+        return "download"
+    if isinstance(transform, ExampleNoise):
+        return "example_noise"
     if isinstance(transform, DeviceNoise):
         return "device_noise"
     if isinstance(transform, GaussianNoise):
@@ -138,6 +219,8 @@ def _field(transform: AnyTransform) -> str:
             f"with_transforms: {transform.__name__} is a class. Pass an instance: call "
             "the class with its settings."
         )
+    if isinstance(transform, FixedPoint):
+        return "fixed_point"
     if isinstance(transform, ClipRule):
         return "clip"
     if isinstance(transform, Compressor | Feedback):

@@ -52,4 +52,5 @@ class RobustMean(Protocol):
 
 
 AnyTransform: TypeAlias = Any
-"""A `ClipRule`, `Compressor`, `Feedback`, `RobustMean` or noise."""
+"""A `Download`, `ClipRule`, `Compressor`, `Feedback`, `FixedPoint`, `RobustMean` or
+noise."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int8, PyTree, UInt8, UInt32
+from jaxtyping import Array, Float, Int8, Int16, PyTree, UInt8, UInt32
 
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics.settings import (
@@ -20,19 +20,21 @@ from fedbilevel.mathematics.settings import (
 from fedbilevel.transforms.compressor import floating_leaves
 from fedbilevel.transforms.random_words import random_seeds, random_shorts
 
-Bits: TypeAlias = Annotated[int, Range(at_least=2.0, at_most=8.0, whole=True), STATIC]
+Bits: TypeAlias = Annotated[int, Range(at_least=2.0, at_most=16.0, whole=True), STATIC]
 """A number of bits; a change compiles another program."""
+BITS = 16, 8, 4, 2
+"""Numbers of bits that `Quantise` supports."""
 
 
 class Quantised(NamedTuple):
     """An array as integers.
 
     Attributes:
-        levels: a level of 8 bits per entry, or 2 or 4 smaller levels per byte.
+        levels: a level of 16 or 8 bits per entry, or 2 or 4 smaller levels per byte.
         largest: largest magnitude of each block, in the array's dtype.
     """
 
-    levels: Int8[Array, "entries"] | UInt8[Array, "bytes"]
+    levels: Int16[Array, "entries"] | Int8[Array, "entries"] | UInt8[Array, "bytes"]
     largest: Float[Array, "blocks"]
 
 
@@ -42,21 +44,22 @@ class Quantise:
     """Quantise each number by unbiased stochastic rounding.
 
     An array is flattened and divided into blocks. The unit of a block is its largest
-    magnitude divided by the largest level: 127 with 8 bits, 7 with 4 bits, 1 with 2
-    bits. A number between two multiples of the unit becomes one of them, with
-    probabilities that keep its mean (QSGD: Alistarh et al., 2017, section 3.1, with the
-    largest magnitude in place of the norm). So an error is at most a unit and its
-    variance at most unit² / 4.
+    magnitude divided by the largest level: 32,767 with 16 bits, 127 with 8 bits, 7 with
+    4 bits, 1 with 2 bits. A number between two multiples of the unit becomes one of
+    them, with probabilities that keep its mean (QSGD: Alistarh et al., 2017, section
+    3.1, with the largest magnitude in place of the norm). So an error is at most a unit
+    and its variance at most unit² / 4.
 
-    Probabilities are multiples of 2⁻¹⁶, so a mean is exact up to 2⁻¹⁷ of a unit and
-    the rounding of the array's dtype. The scale that is sent is the largest magnitude
-    itself, which its dtype represents exactly, so that no level overflows. A block with
-    NaN or infinity has no finite entry after decoding. A block whose magnitudes are all
-    below 128 times the smallest normal number (1.5e-36 in single precision) decodes to
-    zeros, since processors may round its unit to 0.
+    Probabilities are multiples of 2⁻¹⁶, so a mean is exact up to 2⁻¹⁷ of a unit and the
+    rounding of a block's largest magnitude in the array's dtype. The scale that is sent
+    is the largest magnitude itself, which its dtype represents exactly, so that no
+    level overflows. A block with NaN or infinity has no finite entry after decoding. A
+    block whose magnitudes are all below 128 times the smallest normal number (1.5e-36
+    in single precision; 256 times that with 16 bits) decodes to zeros, since processors
+    may round its unit to 0.
 
     Attributes:
-        bits: bits per number: 8, 4 or 2.
+        bits: bits per number: 16, 8, 4 or 2.
         block: largest number of entries that share a scale.
 
     Example:
@@ -78,11 +81,11 @@ class Quantise:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.bits not in (8, 4, 2):
+        if self.bits not in BITS:
             raise SettingError(
                 "bits",
-                f"give 8, 4 or 2, not {self.bits}.",
-                f"Quantise: bits is {self.bits}, expected 8, 4 or 2.",
+                f"give 16, 8, 4 or 2, not {self.bits}.",
+                f"Quantise: bits is {self.bits}, expected 16, 8, 4 or 2.",
             )
 
     @property
@@ -111,8 +114,9 @@ class Quantise:
         rows = _rows(leaf.reshape(-1), self.block)
         largest = jnp.max(jnp.abs(rows), axis=1, initial=0)
         wide = np.promote_types(leaf.dtype, np.float32)
-        # 128 smallest normal numbers: below, the unit would not be normal.
-        is_normal = largest.astype(wide) > 128 * float(np.finfo(wide).tiny)
+        # Below so many smallest normal numbers, the unit would not be normal.
+        least = max(128, self.largest_level + 1) * float(np.finfo(wide).tiny)
+        is_normal = largest.astype(wide) > least
         divisor = jnp.where(is_normal, largest, jnp.ones_like(largest)).astype(wide)
         # 4 / divisor is a normal number even for the largest number of all.
         parts = rows.astype(wide) * (4 / divisor)[:, None] * (self.largest_level / 4)
@@ -120,7 +124,7 @@ class Quantise:
         dither = (shorts.astype(wide) + 0.5) * 2.0**-16
         end = self.largest_level
         # A part may exceed the largest level by its rounding.
-        levels = jnp.clip(jnp.floor(parts + dither), -end, end).astype(jnp.int8)
+        levels = jnp.clip(jnp.floor(parts + dither), -end, end).astype(self._dtype)
         return Quantised(self._pack(levels.reshape(-1)[: leaf.size]), largest)
 
     def _restore(self, like: Any, code: Quantised) -> Array:
@@ -131,11 +135,13 @@ class Quantise:
         flat: Array = rows.reshape(-1)[: like.size]
         return flat.reshape(like.shape).astype(like.dtype)
 
-    def _pack(
-        self, levels: Int8[Array, "entries"]
-    ) -> Int8[Array, "entries"] | UInt8[Array, "bytes"]:
-        """Return bytes whose parts are levels of as many sections of the array."""
-        if self.bits == 8:
+    @property
+    def _dtype(self) -> Any:
+        return jnp.int16 if self.bits == 16 else jnp.int8
+
+    def _pack(self, levels: Array) -> Array:
+        """Return levels, or bytes whose parts are levels of as many sections."""
+        if self.bits >= 8:
             return levels
         sections = 8 // self.bits
         length = -(-levels.size // sections)
@@ -147,10 +153,8 @@ class Quantise:
             packed = packed | part << jnp.uint8(number * self.bits)
         return packed
 
-    def _unpack(
-        self, packed: Int8[Array, "entries"] | UInt8[Array, "bytes"], size: int
-    ) -> Int8[Array, "entries"]:
-        if self.bits == 8:
+    def _unpack(self, packed: Array, size: int) -> Array:
+        if self.bits >= 8:
             return packed
         mask = jnp.uint8(2**self.bits - 1)
         shifts = range(0, 8, self.bits)

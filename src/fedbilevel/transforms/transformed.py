@@ -1,4 +1,4 @@
-"""An algorithm whose uploads are clipped, noised, encoded or averaged robustly."""
+"""An algorithm whose messages are clipped, noised, encoded or averaged robustly."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import (
     Carry,
     Downlink,
@@ -25,28 +25,44 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import register
 from fedbilevel.transforms.clip import clip_parts, clip_to, map_parts, norms_of
+from fedbilevel.transforms.download import FIRST_SEED, Seed
+from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.feedback import Feedback
+from fedbilevel.transforms.fixed_point import (
+    DEVIATIONS,
+    Counted,
+    FixedPoint,
+    mark_unless_finite,
+)
 from fedbilevel.transforms.noise import (
     BESIDE,
     VOTES,
     DeviceNoise,
     GaussianNoise,
     add_normals,
+    normal_numbers,
 )
 from fedbilevel.transforms.plan import Plan, plan_of
+from fedbilevel.transforms.private_phases import PhasesOf, private_phases
 from fedbilevel.transforms.protocol import AnyTransform, Bounds
+from fedbilevel.transforms.random_words import random_seeds
+
+NEXT_SEED = 0x5EED
+"""A number folded into the server's key for the seed of the next download."""
 
 
 class TransformedState(NamedTuple):
-    """The state of the inner algorithm and the bounds of an adaptive clip.
+    """The state of the inner algorithm and that of the transforms.
 
     Attributes:
         inner: state of the inner algorithm.
-        bounds: bounds of each phase, by its name.
+        bounds: bounds of an adaptive clip in each phase, by its name.
+        seed: seed of the next download's code; () if downloads are not coded.
     """
 
     inner: Server
     bounds: Mapping[str, Bounds]
+    seed: Seed | tuple[()] = ()
 
     @property
     def x(self) -> Upper:
@@ -87,9 +103,11 @@ class _Beside(NamedTuple):
 class Transformed:
     """An algorithm whose devices transform their updates.
 
-    The transforms apply to the difference between an update and that of an idle device
-    (`Phase.reference`). Values beside the update (`Upload.beside`) are changed only
-    under noise, where they are bounded and get noise as well.
+    `Download` applies to the messages to the devices, all other transforms to the
+    difference between an update and that of an idle device (`Phase.reference`). Values
+    beside the update (`Upload.beside`) are changed only under noise, where they are
+    bounded and get noise as well, and under `FixedPoint`, where they are bounded and
+    rounded as well.
 
     Attributes:
         algorithm: the inner algorithm.
@@ -105,7 +123,13 @@ class Transformed:
                 "with_transforms: the algorithm already has transforms. Pass all "
                 "transforms in one call."
             )
-        plan_of(self.transforms)
+        plan = plan_of(self.transforms)
+        if plan.example_noise is not None and isinstance(self.algorithm, AutoFedBiO):
+            raise ValueError(
+                "with_transforms: ExampleNoise does not protect AutoFedBiO, which "
+                "reads the upper loss of its examples, and whose measured curvature "
+                "would be that of the noise. Pass another algorithm, such as FedBiO."
+            )
 
     @property
     def plan(self) -> Plan:
@@ -125,28 +149,41 @@ class Transformed:
         }
         plan = self.plan
         if isinstance(plan.code, Feedback):
-            wide = _at_least_single if plan.noise is not None else tuple
+            wide = tree.at_least_single if plan.noise is not None else tuple
             memories = {
                 name: plan.code.first_memory(wide(like)) for name, like in idle.items()
             }
             private = _PrivateState(private, memories)
+        bounds: dict[str, Bounds] = {}
         if _is_adaptive(plan):
             bounds = {
                 name: plan.clip.first_bounds(len(like)) for name, like in idle.items()
             }
-            server = TransformedState(server, bounds)
+        if _has_state(plan):
+            coded = plan.download is not None
+            seed: Any = jnp.array(FIRST_SEED, jnp.uint32) if coded else ()
+            server = TransformedState(server, bounds, seed)
         return server, private
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round of the inner algorithm, with transformed updates."""
-        return self._transform(self.algorithm.opening(problem))
+        return self._transform(self.algorithm.opening, problem)
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of the inner algorithm, with transformed updates."""
-        return self._transform(self.algorithm.phases(problem))
+        return self._transform(self.algorithm.phases, problem)
 
-    def _transform(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    def _transform(
+        self, phases_of: PhasesOf, problem: BilevelProblem
+    ) -> tuple[Phase, ...]:
         plan = self.plan
+        noise = plan.example_noise
+        if noise is None:
+            phases = phases_of(problem)
+        else:
+            phases = private_phases(phases_of, problem, noise)
+        if not plan.changes_uploads:
+            return phases
         return tuple(_Wrapper(phase, plan).phase for phase in phases)
 
 
@@ -166,39 +203,52 @@ class _Wrapper:
     def __init__(self, inner: Phase, plan: Plan) -> None:
         self._inner, self._plan = inner, plan
         self._is_adaptive = _is_adaptive(plan)
+        self._has_state = _has_state(plan)
         self._has_memory = isinstance(plan.code, Feedback)
         self._is_private = plan.noise is not None
+        # Then the mean is of changes within bounds.
+        self._is_bounded = plan.bounding is not None
 
     @property
     def phase(self) -> Phase:
         inner = self._inner
         has_reference = inner.reference is not None
-        keeps_gauge = inner.gauge is not None and not self._is_private
+        keeps_gauge = inner.gauge is not None and not self._is_bounded
         return inner._replace(
             # Unchanged functions show the engine which phases differ.
-            broadcast=self.broadcast if self._is_adaptive else inner.broadcast,
-            start=self.start if self._is_adaptive or self._has_memory else inner.start,
+            broadcast=self.broadcast if self._has_state else inner.broadcast,
+            start=self.start if self._has_state or self._has_memory else inner.start,
             step=self.step if self._has_memory else inner.step,
             finish=self.finish,
             server=self.server,
             receive=self.receive,
-            # Under noise the mean is of changes, which have no reference.
+            # A mean of bounded changes has no reference.
             reference=self.reference
-            if has_reference and not self._is_private
+            if has_reference and not self._is_bounded
             else None,
             gauge=self.gauge if keeps_gauge else None,
             mean=self.mean if has_reference and self._plan.mean is not None else None,
             release=self.release if self._is_private else None,
+            is_summed=self._plan.fixed_point is not None,
         )
 
     def broadcast(self, server: Any) -> Downlink:
+        sent = self._exact_downlink(server)
+        if self._plan.download is not None:
+            sent = self._plan.download.encode(sent, server.seed)
         if not self._is_adaptive:
-            return self._inner.broadcast(server)
-        bounds = server.bounds.get(self._inner.name, ())
-        return self._inner.broadcast(server.inner), bounds
+            return sent
+        return sent, server.bounds.get(self._inner.name, ())
+
+    def _exact_downlink(self, server: Any) -> Downlink:
+        return self._inner.broadcast(server.inner if self._has_state else server)
 
     def _split_downlink(self, downlink: Downlink) -> tuple[Downlink, Any]:
-        return downlink if self._is_adaptive else (downlink, None)
+        """Return the downlink of the inner algorithm, decoded, and the bounds."""
+        received, bounds = downlink if self._is_adaptive else (downlink, None)
+        if self._plan.download is not None:
+            received = self._plan.download.decode(received)
+        return received, bounds
 
     def start(
         self, downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
@@ -231,12 +281,11 @@ class _Wrapper:
             if name in memories:
                 memories = {**memories, name: memory}
             private = _PrivateState(private, memories)
-        # Means of reported values have no noise.
-        return (
-            Upload(code, self._beside(beside, votes)),
-            private,
-            {} if self._is_private else info,
-        )
+        sent = Upload(code, self._beside(beside, votes))
+        if self._plan.fixed_point is not None:
+            sent = self._round(sent, downlink, transform_key)
+        # Means of reported values have no noise, and no bounds.
+        return sent, private, {} if self._is_bounded else info
 
     def _beside(self, inner: PyTree, votes: PyTree) -> PyTree:
         return _Beside(inner, votes) if self._is_adaptive else inner
@@ -253,19 +302,20 @@ class _Wrapper:
                 "of an idle device: zeros if devices send gradients."
             )
         inner = self._inner
+        transform = type(self._plan.bounding).__name__
         unbounded = inner.scale is None and jax.tree.leaves(upload.beside)
-        if self._is_private and unbounded:
-            noise = type(self._plan.noise).__name__
+        if self._is_bounded and unbounded:
+            verb = "protect" if self._is_private else "round"
             raise ValueError(
                 f"with_transforms: phase {name!r} sends values beside its update, "
-                f"which {noise} cannot protect because they have no bound. Pass "
+                f"which {transform} cannot {verb} because they have no bound. Pass "
                 "Phase(..., scale=...), or use an algorithm that sends updates only, "
                 "such as FedBiO."
             )
-        if self._is_private and inner.receive is not None and inner.scale is None:
+        if self._is_bounded and inner.receive is not None and inner.scale is None:
             raise ValueError(
                 f"with_transforms: phase {name!r} decodes uploads itself "
-                "(Phase.receive), so their norms are not known to the noise. Send "
+                f"(Phase.receive), so their norms are not known to {transform}. Send "
                 "updates, and pass codes to with_transforms."
             )
 
@@ -288,11 +338,11 @@ class _Wrapper:
         idle = self.reference(downlink)
         # A plain tuple, so that the code does not depend on the algorithm's types.
         change: Any = tuple(map(tree.subtract, update, idle))
-        if self._is_private:
-            change = _at_least_single(change)
+        if self._is_bounded:
+            change = tree.at_least_single(change)
             if plan.device_noise is not None:
                 # Whether an update is finite must not show either.
-                change = _zero_unless_finite(change)
+                change = tree.zero_unless_finite(change)
         votes: PyTree = ()
         if plan.clip is not None and jax.tree.leaves(change):
             bounds = self._bounds(downlink, idle)
@@ -315,7 +365,8 @@ class _Wrapper:
         if noise is None:
             return votes
         size = 0.5 * jnp.sqrt(votes.size) * noise.part_of_one / jnp.sqrt(VOTES)
-        shift = jax.random.normal(jax.random.fold_in(key, 1), votes.shape, votes.dtype)
+        vote_key = jax.random.fold_in(key, 1)
+        shift = normal_numbers(vote_key, votes.shape, votes.dtype)
         return votes + jnp.asarray(size, votes.dtype) * shift
 
     def _noised_parts(self, change: Any, bounds: Bounds, key: RandomKey) -> Any:
@@ -338,9 +389,9 @@ class _Wrapper:
         return BESIDE if self._inner.reference is not None else 1.0
 
     def _bound(self, beside: PyTree, received: Downlink, key: RandomKey) -> PyTree:
-        """Return values beside the update that privacy can protect: of norm 1."""
+        """Return values beside the update with a bound: of norm 1."""
         scale = self._inner.scale
-        if not self._is_private or scale is None:
+        if not self._is_bounded or scale is None:
             return beside
         bounded = clip_to(scale.narrow(beside, received), jnp.ones(()))
         noise = self._plan.device_noise
@@ -349,13 +400,86 @@ class _Wrapper:
         size = noise.part_of_one / jnp.sqrt(self._share_of_beside())
         return add_normals(bounded, size, jax.random.fold_in(key, 2))
 
+    def _reaches(
+        self, upload: Upload, downlink: Downlink
+    ) -> tuple[list[Any], tuple[Any, Any]]:
+        """Return the largest magnitudes that levels represent.
+
+        Args:
+            upload: numbers or levels of an upload, without the count.
+            downlink: downlink of the exchange.
+
+        Returns:
+            Magnitudes of each part of the update, and of both types of values beside.
+        """
+        noise = self._plan.device_noise
+
+        def reach(bound: Any, share: Any, vector: Any = None) -> Any:
+            if noise is None:
+                return bound
+            width = bound if vector is None else vector
+            return bound + DEVIATIONS * noise.part_of_one * width / jnp.sqrt(share)
+
+        parts: list[Any] = []
+        if self._inner.reference is not None:
+            bounds = self._bounds(downlink, self.reference(downlink))
+            share = self._share_of_part(len(bounds))
+            parts = [reach(bound, share) for bound in bounds]
+        _, votes = self._split_beside(upload.beside)
+        count = sum(jnp.size(leaf) for leaf in jax.tree.leaves(votes))
+        of_votes = reach(0.5, VOTES, 0.5 * max(1, count) ** 0.5)
+        return parts, (reach(1.0, self._share_of_beside()), of_votes)
+
+    def _round(self, upload: Upload, downlink: Downlink, key: RandomKey) -> Upload:
+        """Return the levels of an upload, and its count."""
+        fixed = self._plan.fixed_point
+        assert fixed is not None, "called with FixedPoint only"
+        parts, (of_beside, of_votes) = self._reaches(upload, downlink)
+        update = upload.update
+        keys = jax.random.split(jax.random.fold_in(key, 0), len(parts) + 2)
+        beside_key, vote_key, *part_keys = keys
+        if self._inner.reference is not None:
+            update = map_parts(self._plan.clip, fixed.levels, update, parts, part_keys)
+        beside, votes = self._split_beside(upload.beside)
+        beside = fixed.levels(beside, of_beside, beside_key)
+        votes = fixed.levels(votes, of_votes, vote_key)
+        levels = Upload(
+            tuple(update), Counted(self._beside(beside, votes), jnp.ones((), jnp.int32))
+        )
+        marked: Upload = mark_unless_finite(levels, upload)
+        return marked
+
+    def _unround(self, total: Upload, downlink: Downlink) -> Upload:
+        """Return the mean behind a sum of levels."""
+        fixed = self._plan.fixed_point
+        assert fixed is not None, "called with FixedPoint only"
+        upload, count = Upload(total.update, total.beside.beside), total.beside.ones
+        parts, (of_beside, of_votes) = self._reaches(upload, downlink)
+
+        def values(levels: PyTree, reach: Any) -> PyTree:
+            return fixed.values(levels, count, reach)
+
+        update = upload.update
+        if self._inner.reference is not None:
+            update = map_parts(self._plan.clip, values, update, parts)
+        beside, votes = self._split_beside(upload.beside)
+        return Upload(
+            tuple(update),
+            self._beside(values(beside, of_beside), values(votes, of_votes)),
+        )
+
     def receive(self, upload: Upload, downlink: Downlink) -> Upload:
+        if self._plan.fixed_point is not None:
+            # Devices limit their own levels; one that does not must not matter more.
+            limited = self._plan.fixed_point.limit(upload)
+            ones = jnp.minimum(upload.beside.ones, 1)
+            return Upload(limited.update, limited.beside._replace(ones=ones))
         received, _ = self._split_downlink(downlink)
         beside, votes = self._split_beside(upload.beside)
         update = upload.update
         if self._inner.reference is not None:
             update = self._decode(update, downlink)
-        if self._is_private and self._inner.scale is not None:
+        if self._is_bounded and self._inner.scale is not None:
             # Devices clip their own values; one that does not must not matter more.
             if self._plan.device_noise is None:
                 beside = clip_to(beside, jnp.ones(()))
@@ -369,15 +493,15 @@ class _Wrapper:
     def _decode(self, code: Any, downlink: Downlink) -> Any:
         plan, idle = self._plan, self.reference(downlink)
         change, form = code, tuple(idle)
-        if self._is_private:
-            form = _at_least_single(form)
+        if self._is_bounded:
+            form = tree.at_least_single(form)
         if plan.code is not None:
             change = plan.code.decode(code, _forms(form))
         # Noise makes honest updates longer than their bound.
         if plan.clip is not None and plan.device_noise is None:
             change = clip_parts(plan.clip, change, self._bounds(downlink, idle))
         # Under noise, the sum with a large point would round beyond the bound.
-        return change if self._is_private else _shifted(idle, change)
+        return change if self._is_bounded else _shifted(idle, change)
 
     def reference(self, downlink: Downlink) -> tuple[PyTree, ...]:
         received, _ = self._split_downlink(downlink)
@@ -409,6 +533,9 @@ class _Wrapper:
         a the part's share of the privacy of the exchange; these add up to 1.
         """
         downlink = self.broadcast(server)
+        if self._plan.fixed_point is not None:
+            mean = self._unround(mean, downlink)
+            normals = normals._replace(beside=normals.beside.beside)
         beside, votes = self._split_beside(mean.beside)
         beside_normals, vote_normals = self._split_beside(normals.beside)
         noise = self._plan.server_noise
@@ -423,7 +550,7 @@ class _Wrapper:
             return jax.tree.map(
                 lambda leaf, number: (
                     jnp.asarray(shares.counted, leaf.dtype) * leaf
-                    + jnp.asarray(width, leaf.dtype) * number
+                    + jnp.asarray(width, leaf.dtype) * number.astype(leaf.dtype)
                 ),
                 value,
                 numbers,
@@ -431,14 +558,16 @@ class _Wrapper:
 
         update = mean.update
         if self._inner.reference is not None:
-            idle, change = self.reference(downlink), tuple(mean.update)
+            # The change is added to the server's exact point, not to its code.
+            idle = self._inner.reference(self._exact_downlink(server))
+            change = tuple(mean.update)
             bounds = self._bounds(downlink, idle)
             numbers = self._plan.clip.split(tuple(normals.update))
             shares_of_parts = [self._share_of_part(len(bounds))] * len(bounds)
             change = map_parts(
                 self._plan.clip, noised, change, numbers, list(bounds), shares_of_parts
             )
-            update = _shifted(_at_least_single(idle), change)
+            update = _shifted(tree.at_least_single(idle), change)
         share = self._share_of_beside()
         beside = noised(beside, beside_normals, jnp.ones(()), share)
         if self._is_adaptive and jax.tree.leaves(votes):
@@ -447,23 +576,62 @@ class _Wrapper:
         return Upload(update, self._beside(beside, votes))
 
     def server(self, server: Any, mean: Upload, key: RandomKey) -> Any:
-        inner = server.inner if self._is_adaptive else server
+        inner = server.inner if self._has_state else server
+        downlink = self.broadcast(server)
+        if self._plan.fixed_point is not None and not self._is_private:
+            mean = self._unround(mean, downlink)
+            if self._inner.reference is not None:
+                idle = tree.at_least_single(self.reference(downlink))
+                mean = mean._replace(update=_shifted(idle, mean.update))
         beside, votes = self._split_beside(mean.beside)
-        if self._is_private and self._inner.scale is not None:
-            received, _ = self._split_downlink(self.broadcast(server))
+        if self._is_bounded and self._inner.scale is not None:
+            received, _ = self._split_downlink(downlink)
             beside = self._inner.scale.widen(beside, received)
-        following = self._inner.server(inner, Upload(mean.update, beside), key)
-        if not self._is_adaptive:
+        update = self._from_exact_point(server, mean.update)
+        following = self._inner.server(inner, Upload(update, beside), key)
+        if not self._has_state:
             return following
         bounds = dict(server.bounds)
         if self._inner.name in bounds and jax.tree.leaves(votes):
             name = self._inner.name
             below = jnp.asarray(votes + 0.5, bounds[name].dtype)
             bounds[name] = self._plan.clip.next_bounds(bounds[name], below)
-        return TransformedState(following, bounds)
+        seed = server.seed
+        if self._plan.download is not None:
+            (seed,) = random_seeds(jax.random.fold_in(key, NEXT_SEED), 1)
+        return TransformedState(following, bounds, seed)
+
+    def _from_exact_point(self, server: Any, update: Any) -> Any:
+        """Return a mean update from the server's point in place of the decoded one."""
+        reference = self._inner.reference
+        # Under noise, `release` has already added the change to the server's point.
+        if self._plan.download is None or reference is None or self._is_private:
+            return update
+        leaves, structure = jax.tree.flatten(update)
+        exact = jax.tree.leaves(reference(self._exact_downlink(server)))
+        decoded = jax.tree.leaves(self.reference(self.broadcast(server)))
+        # The difference comes first: of two numbers that are close, it is exact.
+        moved = [
+            (a - c.astype(a.dtype)) + b.astype(a.dtype)
+            for a, b, c in zip(leaves, exact, decoded, strict=True)
+        ]
+        return jax.tree.unflatten(structure, moved)
 
 
-def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | None:
+def fixed_point_of(algorithm: Any) -> FixedPoint | None:
+    """Return the fixed-point numbers of an algorithm, or of the one that it wraps.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO, FixedPoint
+        >>> fixed_point_of(with_transforms(FedBiO(0.1), Clip(1.0), FixedPoint(12)))
+        FixedPoint(bits=12)
+        >>> fixed_point_of(FedBiO(0.1)) is None
+        True
+    """
+    return _plan_of_algorithm(algorithm).fixed_point
+
+
+def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | ExampleNoise | None:
     """Return the noise of an algorithm, or of the algorithm that it wraps.
 
     Example:
@@ -473,11 +641,16 @@ def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | None:
         >>> noise_of(FedBiO(0.1)) is None
         True
     """
+    plan = _plan_of_algorithm(algorithm)
+    return plan.example_noise or plan.noise
+
+
+def _plan_of_algorithm(algorithm: Any) -> Plan:
     while algorithm is not None:
         if isinstance(algorithm, Transformed):
-            return algorithm.plan.noise
+            return algorithm.plan
         algorithm = getattr(algorithm, "algorithm", None)
-    return None
+    return Plan()
 
 
 def _shifted(idle: Any, change: Any) -> Any:
@@ -485,23 +658,6 @@ def _shifted(idle: Any, change: Any) -> Any:
     leaves, structure = jax.tree.flatten(idle)
     pairs = zip(leaves, jax.tree.leaves(change), strict=True)
     return jax.tree.unflatten(structure, [a + b.astype(a.dtype) for a, b in pairs])
-
-
-def _at_least_single(change: Any) -> Any:
-    """Return a tree in single precision or higher."""
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, np.promote_types(leaf.dtype, np.float32)),
-        change,
-    )
-
-
-def _zero_unless_finite(change: Any) -> Any:
-    """Return a tree, or zeros if it is not finite."""
-    leaves = jax.tree.leaves(change)
-    finite = jnp.stack(
-        [jnp.asarray(True), *(jnp.isfinite(leaf).all() for leaf in leaves)]
-    ).all()
-    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), change)
 
 
 def _idle_form(phase: Phase, server: Server) -> tuple[PyTree, ...]:
@@ -527,17 +683,21 @@ def _is_adaptive(plan: Plan) -> bool:
     return plan.clip is not None and plan.clip.is_adaptive
 
 
+def _has_state(plan: Plan) -> bool:
+    return _is_adaptive(plan) or plan.download is not None
+
+
 def with_transforms(
     algorithm: FederatedAlgorithm, *transforms: AnyTransform
 ) -> Transformed:
-    """Return an algorithm whose uploads are transformed.
+    """Return an algorithm whose messages are transformed.
 
     Args:
         algorithm: any algorithm.
-        transforms: in this order, any of: a clip (`Clip`, `ClipEach`, `AdaptiveClip`),
-            `DeviceNoise`, codes (`TopK`, `RandomK`, `Quantise`, `Feedback`), and a
-            robust mean (`TrimmedMean`, `GeometricMedian`, `CentredClipping`) or
-            `GaussianNoise`.
+        transforms: in this order, any of: `Download`; `ExampleNoise`; a clip (`Clip`,
+            `ClipEach`, `AdaptiveClip`); `DeviceNoise`; codes (`TopK`, `RandomK`,
+            `Quantise`, `Feedback`) or `FixedPoint`; a robust mean (`TrimmedMean`,
+            `GeometricMedian`, `CentredClipping`) or `GaussianNoise`.
 
     Example:
         >>> import numpy as np

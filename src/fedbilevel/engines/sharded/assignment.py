@@ -1,7 +1,7 @@
 """Assignment of a round's devices to their shards, in groups of chunks."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -130,7 +130,8 @@ def _load(
             jax.tree.map(write, arrays, stored.arrays)
         return StoredExamples(arrays, offset, size)
 
+    form: Any = job.form
     return StoredData(
-        fill(job.form.upper, cohort.upper if cohort else None),
-        fill(job.form.lower, cohort.lower if cohort else None),
+        fill(form.upper, cohort.upper if cohort else None),
+        fill(form.lower, cohort.lower if cohort else None),
     )

@@ -59,6 +59,13 @@ class Sharded:
     mesh: Mesh | None = None
     chunk_size: int | None = None
 
+    sample_is_public = False
+    """The seed, from which the sample follows, must be secret under noise."""
+    sees_uploads = False
+    """No server: one program has all data."""
+    noised_means = 0
+    """A repeated exchange has the same noise, which spends nothing."""
+
     def __post_init__(self) -> None:
         check_chunk_size("Sharded", self.chunk_size)
         if self.mesh is not None and not isinstance(self.mesh, Mesh):

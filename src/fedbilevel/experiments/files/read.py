@@ -17,7 +17,7 @@ from cattrs.errors import (
 
 from fedbilevel.experiments.files.convert import ListOfTablesError, converter
 from fedbilevel.experiments.files.paths import located
-from fedbilevel.experiments.files.renamed_keys import RENAMED
+from fedbilevel.experiments.files.renamed_keys import PYTHON_NAMES, RENAMED
 from fedbilevel.experiments.files.toml_lines import line_of
 from fedbilevel.experiments.run_directory.layout import EXPERIMENT
 from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
@@ -195,6 +195,10 @@ def _unknown_keys(
         if new := RENAMED.get(".".join(key)):
             message = f"{_dotted(key)} was renamed to {new}; write the new key."
             yield _Mistake(key, message, near_key=new.rpartition(".")[2])
+            continue
+        if right := PYTHON_NAMES.get(".".join(key)):
+            message = f"{text}the key is {right}."
+            yield _Mistake(key, message, near_key=right.rpartition(".")[2])
             continue
         # Keys of another algorithm remain if a user only replaces its name by "auto".
         if error.cl is Auto and extra in _algorithm_keys():

@@ -1,4 +1,4 @@
-"""Keys of experiment files that were renamed, for messages that report the new name."""
+"""Keys of experiment files by other names, for messages that report the right name."""
 
 RENAMED = {
     "folder": "directory",
@@ -14,6 +14,27 @@ RENAMED = {
     "federation.reviewed": "federation.local_code",
 }
 """New keys by old keys, each with its table. Old keys are refused."""
+
+PYTHON_NAMES = {
+    "transforms.adaptive_clip": "clip_quantile",
+    "transforms.budget": "epsilon",
+    "transforms.centred_clipping": "clipping_radius",
+    "transforms.device_noise": "noise_devices",
+    "transforms.example_multiplier": "example_noise",
+    "transforms.fixed_point": "integer_bits",
+    "transforms.gaussian_noise": "noise",
+    "transforms.multiplier": "noise",
+    "transforms.noise_multiplier": "noise",
+    "transforms.quantise": "bits",
+    "transforms.quantize": "bits",
+    "transforms.random_k": "random_share",
+    "transforms.secure_sums": "federation.secure_sums",
+    "transforms.top_k": "top_share",
+    "transforms.trimmed_mean": "trim_share",
+    "transforms.upload_bits": "bits",
+}
+"""Keys by names of Python that users may write instead: the nearest key by its letters
+would be another setting."""
 
 
 def new_option(option: str) -> str | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import with_server_optimiser
 from fedbilevel.engines.limits import Limits
@@ -49,7 +50,7 @@ class Experiment:
         server_optimiser: optax optimiser of the upper variable on the server, such as
             {name = "adam", learning_rate = 0.01}; None to set the upper variable to
             the mean of the uploads.
-        transforms: limits, privacy, compression and robust means of uploads.
+        transforms: limits, privacy, codes and robust means of messages.
         rounds: number of rounds.
         seed: seed of every random choice of the run.
         participants: number of devices sampled in each round; None for all devices.
@@ -58,10 +59,11 @@ class Experiment:
         size_limit: largest weight of a device with `weight_by_size`; None for no limit.
             A federation requires a limit, because sites report their own sizes.
         norm_limit: largest Euclidean norm of an accepted upload; None for no limit in a
-            simulation and 1e6 in a federation.
+            simulation and, without fixed-point numbers, 1e6 in a federation.
         distance_limit: largest distance of an accepted upload from the downloaded
             point, as a multiple (above 1) of the median over devices; None for no
-            limit in a simulation and, without noise, 10 in a federation.
+            limit in a simulation and, without noise and fixed-point numbers, 10 in a
+            federation.
         directory: run directory; None for runs/NAME beside the file NAME.toml.
         federation: federation across sites (`fedbilevel federate`).
         evaluation: metrics and their frequency.
@@ -102,6 +104,28 @@ class Experiment:
                 "distance_limit",
                 "remove it or transforms.noise: under noise, one device must not "
                 "decide whether others count, as it does by the median.",
+            )
+        fixed_point = self.transforms.integer_bits is not None
+        for name in ("norm_limit", "distance_limit"):
+            if fixed_point and getattr(self, name) is not None:
+                raise SettingError(
+                    name,
+                    "remove it or transforms.integer_bits: fixed-point numbers are "
+                    "for servers that see no single upload. transforms.clip limits "
+                    "each update.",
+                )
+        if self.federation.secure_sums and not fixed_point:
+            raise SettingError(
+                "federation.secure_sums",
+                "set transforms.integer_bits as well: secure sums are sums of "
+                "integers.",
+            )
+        automatic = isinstance(self.algorithm, Auto | AutoFedBiO)
+        if automatic and self.transforms.example_noise is not None:
+            raise SettingError(
+                "transforms.example_noise",
+                "select another algorithm, such as FedBiO, or remove example_noise: "
+                "automatic rates are measured on losses and curvatures of examples.",
             )
         if isinstance(self.algorithm, Auto) and self.rounds < 2:
             raise SettingError(

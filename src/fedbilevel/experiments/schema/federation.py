@@ -34,6 +34,8 @@ class FederationSettings:
             command gives up.
         local_code: whether server and sites run their own reviewed copies of a custom
             problem's file, so that the job contains no code.
+        secure_sums: whether the server learns only the sum of the sites' updates, and
+            no single one. Requires transforms.integer_bits.
     """
 
     sites: tuple[str, ...] | None = None
@@ -46,6 +48,7 @@ class FederationSettings:
     connection_timeout: Positive = 3600.0
     attempts: Count = 5
     local_code: bool = False
+    secure_sums: bool = False
 
     def __post_init__(self) -> None:
         check_ranges(self)

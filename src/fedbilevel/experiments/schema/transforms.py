@@ -1,4 +1,4 @@
-"""Settings of the transforms of uploads."""
+"""Settings of the transforms of uploads and downloads."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,9 +12,12 @@ from fedbilevel.mathematics.settings import (
 )
 from fedbilevel.transforms.clip import AdaptiveClip, Clip
 from fedbilevel.transforms.compressor import Chain
+from fedbilevel.transforms.download import Download
+from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.feedback import Feedback
+from fedbilevel.transforms.fixed_point import FixedPoint
 from fedbilevel.transforms.noise import DeviceNoise, GaussianNoise
-from fedbilevel.transforms.quantise import Quantise
+from fedbilevel.transforms.quantise import BITS, Quantise
 from fedbilevel.transforms.robust_means import (
     CentredClipping,
     GeometricMedian,
@@ -24,28 +27,39 @@ from fedbilevel.transforms.sparsify import RandomK, TopK
 
 Share = Annotated[float, Range(above=0.0, at_most=1.0)]
 """A share that is never traced."""
+Bits = Annotated[int, Range(at_least=2.0, at_most=16.0, whole=True)]
+"""A number of bits that is never traced."""
 
 
 @dataclass(frozen=True)
 class TransformSettings:
-    """Transforms of uploads: limits, privacy, compression and robust means.
+    """Transforms of messages: limits, privacy, codes and robust means.
 
     Attributes:
+        download_bits: 16, 8, 4 or 2 bits for each number of the large arrays that the
+            server sends; None for full precision.
         clip: largest norm of a device's update, all variables jointly; None for no
             limit.
         clip_quantile: quantile of the devices' norms that each variable's limit
             follows; None for a fixed limit. `clip` is then the limit of the first
             round.
+        example_clip: largest norm of a single example's gradient or product, for
+            privacy by example; None for no limit.
+        example_noise: noise multiplier of differential privacy by example; None for no
+            noise. `fedbilevel plan` computes it for an ε.
         noise: noise multiplier of differential privacy by device; None for no noise.
             `fedbilevel plan` computes it for an ε.
         noise_devices: number of devices that add the noise together, each a share;
             None for noise of the server.
         epsilon: budget; a run ends before its ε exceeds it. None for no budget.
-        delta: δ of (ε, δ); choose it below 1 / number of devices.
+        delta: δ of (ε, δ); choose it below 1 / number of devices, or of examples.
         top_share: share of the entries of each array that are sent, the largest ones;
             None to send all.
         random_share: share of the entries that are sent, random ones; None to send all.
-        bits: 8, 4 or 2 bits for each number that is sent; None for full precision.
+        bits: 16, 8, 4 or 2 bits for each number that a device sends; None for full
+            precision.
+        integer_bits: 2 to 16 bits for each number, as integers whose sum is exact,
+            which secure sums of a federation require; None for no rounding.
         feedback: whether a device stores the error of its last code and adds it to its
             next update.
         trim_share: share of the devices that a trimmed mean omits at each end of
@@ -55,15 +69,19 @@ class TransformSettings:
             weighted mean.
     """
 
+    download_bits: Bits | None = None
     clip: Positive | None = None
     clip_quantile: Annotated[float, Range(above=0.0, below=1.0)] | None = None
+    example_clip: Positive | None = None
+    example_noise: Positive | None = None
     noise: Positive | None = None
     noise_devices: Count | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Range(above=0.0, below=1.0)] = 1e-5
     top_share: Share | None = None
     random_share: Share | None = None
-    bits: Annotated[int, Range(at_least=2.0, at_most=8.0, whole=True)] | None = None
+    bits: Bits | None = None
+    integer_bits: Bits | None = None
     feedback: bool = False
     trim_share: Annotated[float, Range(above=0.0, below=0.5)] | None = None
     geometric_median: bool = False
@@ -71,20 +89,11 @@ class TransformSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.noise is not None and self.clip is None and self.clip_quantile is None:
-            raise SettingError(
-                "noise",
-                "set clip or clip_quantile as well: noise protects only updates of "
-                "limited norm.",
-            )
-        unused = {"epsilon": None, "noise_devices": None, "delta": 1e-5}
-        for name, default in unused.items():
-            if self.noise is None and getattr(self, name) != default:
-                raise SettingError(
-                    name, "set noise as well; fedbilevel plan --epsilon gives it."
-                )
-        if self.bits not in (None, 2, 4, 8):
-            raise SettingError("bits", f"give 8, 4 or 2, not {self.bits}.")
+        self._check_noise()
+        for name in ("download_bits", "bits"):
+            if getattr(self, name) not in (None, *BITS):
+                bits = getattr(self, name)
+                raise SettingError(name, f"give 16, 8, 4 or 2, not {bits}.")
         if self.top_share is not None and self.random_share is not None:
             raise SettingError("random_share", "set top_share or random_share only.")
         if self.noise_devices is not None and self.code is not None:
@@ -93,6 +102,8 @@ class TransformSettings:
                 "remove it, or top_share, random_share, bits and feedback: a code of "
                 "each noised update shows more than the sum that ε protects.",
             )
+        if self.integer_bits is not None:
+            self._check_fixed_point()
         if self.feedback and self.code is None:
             raise SettingError(
                 "feedback",
@@ -110,6 +121,63 @@ class TransformSettings:
                 "is not known, so ε would be wrong.",
             )
 
+    def _check_noise(self) -> None:
+        if self.noise is not None and self.clip is None and self.clip_quantile is None:
+            raise SettingError(
+                "noise",
+                "set clip or clip_quantile as well: noise protects only updates of "
+                "limited norm.",
+            )
+        if self.example_noise is not None and self.example_clip is None:
+            raise SettingError(
+                "example_noise",
+                "set example_clip as well: privacy by example needs both.",
+            )
+        if self.example_clip is not None and self.example_noise is None:
+            raise SettingError(
+                "example_clip",
+                "set example_noise as well, first to any number such as 1.0: "
+                "fedbilevel plan FILE --epsilon then computes the number for an ε.",
+            )
+        if self.example_noise is not None and self.noise is not None:
+            raise SettingError(
+                "noise",
+                "set noise or example_noise only: a run reports one ε, by device or by "
+                "example.",
+            )
+        unused = {"epsilon": None, "noise_devices": None, "delta": 1e-5}
+        for name, default in unused.items():
+            needs_devices = name == "noise_devices"
+            used = self.noise is not None if needs_devices else self.is_private
+            if not used and getattr(self, name) != default:
+                either = "noise" if needs_devices else "noise or example_noise"
+                raise SettingError(
+                    name, f"set {either} as well; fedbilevel plan --epsilon gives it."
+                )
+
+    def _check_fixed_point(self) -> None:
+        if self.clip is None and self.clip_quantile is None:
+            raise SettingError(
+                "integer_bits",
+                "set clip or clip_quantile as well: the unit of the integers follows "
+                "from the bound.",
+            )
+        others = "top_share", "random_share", "bits", "feedback"
+        means = "trim_share", "geometric_median", "clipping_radius"
+        for name in (*others, *means):
+            if getattr(self, name):
+                raise SettingError(
+                    "integer_bits",
+                    f"remove it or {name}: fixed-point numbers are for sums, and "
+                    f"{name} needs single updates.",
+                )
+        if self.noise is not None and self.noise_devices is None:
+            raise SettingError(
+                "integer_bits",
+                "set noise_devices as well: a server that sees only the sum cannot "
+                "clip again, which its own noise would need.",
+            )
+
     @property
     def all(self) -> tuple[Any, ...]:
         """The transforms in the order in which they apply.
@@ -118,8 +186,41 @@ class TransformSettings:
             >>> TransformSettings(clip=1.0, bits=8).all
             (Clip(norm=1.0), Quantise(bits=8, block=256))
         """
-        parts = self._clip, self._device_noise, self.code, self._mean, self._noise
+        parts = (
+            self._download,
+            self._example_noise,
+            self._clip,
+            self._device_noise,
+            self.code,
+            self._fixed_point,
+            self._mean,
+            self._noise,
+        )
         return tuple(part for part in parts if part is not None)
+
+    @property
+    def is_private(self) -> bool:
+        """True if there is noise of differential privacy."""
+        return self.noise is not None or self.example_noise is not None
+
+    @property
+    def _download(self) -> Download | None:
+        if self.download_bits is None:
+            return None
+        return Download(Quantise(self.download_bits))
+
+    @property
+    def _fixed_point(self) -> FixedPoint | None:
+        bits = self.integer_bits
+        return None if bits is None else FixedPoint(bits)
+
+    @property
+    def _example_noise(self) -> ExampleNoise | None:
+        if self.example_noise is None or self.example_clip is None:
+            return None
+        return ExampleNoise(
+            self.example_clip, self.example_noise, self.delta, self.epsilon
+        )
 
     @property
     def _clip(self) -> Any:

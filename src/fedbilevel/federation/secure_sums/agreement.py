@@ -10,8 +10,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedbilevel.federation.secure_sums.context import joined
-from fedbilevel.federation.secure_sums.secret import SIZE, Secret, random_secret
+from fedbilevel.federation.secure_sums.secret import (
+    SEED,
+    SIZE,
+    Secret,
+    random_secret,
+)
 from fedbilevel.federation.transport import RefusedError
+
+MASK_KEY = b"fedbilevel secure sum: private mask key"
 
 
 class PublicKeys(NamedTuple):
@@ -31,25 +38,40 @@ class KeyPairs(NamedTuple):
 
     Attributes:
         encryption: key for shares.
-        mask: key for masks.
+        mask_seed: seed of the key for masks, which is shared.
 
     Example:
         >>> KeyPairs.new()
-        KeyPairs(encryption=Secret(32 bytes), mask=Secret(32 bytes))
+        KeyPairs(encryption=Secret(32 bytes), mask_seed=Secret(16 bytes))
     """
 
     encryption: Secret
-    mask: Secret
+    mask_seed: Secret
 
     @classmethod
     def new(cls) -> "KeyPairs":
         """Return new private keys."""
-        return cls(random_secret(), random_secret())
+        return cls(random_secret(), random_secret(SEED))
+
+    @property
+    def mask(self) -> Secret:
+        """The private key for masks."""
+        return mask_key(self.mask_seed)
 
     @property
     def public(self) -> PublicKeys:
         """The public keys."""
-        return PublicKeys(*map(public_key, self))
+        return PublicKeys(public_key(self.encryption), public_key(self.mask))
+
+
+def mask_key(seed: Secret) -> Secret:
+    """Return the private key for masks of a seed.
+
+    Example:
+        >>> mask_key(Secret(bytes(16)))
+        Secret(32 bytes)
+    """
+    return derive(seed, b"", MASK_KEY)
 
 
 def public_key(private: Secret) -> bytes:

@@ -22,6 +22,8 @@ class Context:
         round_number: number of the round.
         exchange: number of the exchange in its round.
         roster: names of all sites that may participate; their order has no meaning.
+        binding: digest of all else that the sites must see alike: the task, the
+            weights, the attempt. Sites with another one refuse each other's messages.
 
     Raises:
         ValueError: if a name or a number is not valid.
@@ -38,6 +40,7 @@ class Context:
     round_number: int
     exchange: int
     roster: tuple[str, ...]
+    binding: bytes = b""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.run) <= LONGEST_NAME:
@@ -86,6 +89,7 @@ class Context:
                 "round": self.round_number,
                 "exchange": self.exchange,
                 "roster": roster.hexdigest(),
+                "binding": self.binding.hex(),
             }
         ).encode()
 

@@ -195,6 +195,25 @@ def load_kit(directory: Path) -> Identity:
     return Identity(certificate, root, key)
 
 
+def load_root(directory: Path) -> x509.Certificate:
+    """Return the certificate of the root authority of a kit.
+
+    Args:
+        directory: directory with rootCA.pem.
+
+    Raises:
+        ValueError: if the file is missing or not valid.
+
+    Example:
+        >>> load_root(Path("no-such-kit"))
+        Traceback (most recent call last):
+        ...
+        ValueError: Cannot read no-such-kit/rootCA.pem (No such file or directory). Use
+        the startup directory of the site's kit.
+    """
+    return _certificate(directory / "rootCA.pem")
+
+
 def self_signed(name: str) -> Identity:
     """Return an identity for examples, whose certificate is its own root for an hour.
 

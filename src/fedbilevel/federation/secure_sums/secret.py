@@ -5,7 +5,10 @@ import secrets
 from typing import NoReturn
 
 SIZE = 32
-"""Bytes of a key and of a seed."""
+"""Bytes of a key."""
+SEED = 16
+"""Bytes of a seed, from which keys are derived: one element of GF(2^128), so that one
+call shares it. 128 bits are the security of X25519 as well."""
 
 
 class Secret:
@@ -43,11 +46,11 @@ class Secret:
         )
 
 
-def random_secret() -> Secret:
-    """Return 32 random bytes of the operating system.
+def random_secret(size: int = SIZE) -> Secret:
+    """Return random bytes of the operating system.
 
     Example:
         >>> random_secret()
         Secret(32 bytes)
     """
-    return Secret(secrets.token_bytes(SIZE))
+    return Secret(secrets.token_bytes(size))

@@ -14,10 +14,10 @@ from fedbilevel.federation.secure_sums.advertisement import (
     read_advertisement,
     transcript,
 )
-from fedbilevel.federation.secure_sums.agreement import public_key
+from fedbilevel.federation.secure_sums.agreement import mask_key, public_key
 from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.packet import PacketType, field, seal, unseal
-from fedbilevel.federation.secure_sums.secret import SIZE, Secret
+from fedbilevel.federation.secure_sums.secret import SEED, SIZE, Secret
 from fedbilevel.federation.secure_sums.shares import ENCRYPTED, combine
 from fedbilevel.federation.secure_sums.site import COMMITMENT, Request
 from fedbilevel.federation.secure_sums.survivors import (
@@ -38,6 +38,23 @@ class SecureSumError(RuntimeError):
         >>> issubclass(SecureSumError, RuntimeError)
         True
     """
+
+
+class TooFewSitesError(SecureSumError):
+    """Fewer sites answered a request than the sum needs.
+
+    Attributes:
+        count: number of sites that answered.
+        request: name of the request.
+
+    Example:
+        >>> TooFewSitesError("1 site answered", 1, "share").request
+        'share'
+    """
+
+    def __init__(self, reason: str, count: int, request: str) -> None:
+        super().__init__(reason)
+        self.count, self.request = count, request
 
 
 class SecureSum(NamedTuple):
@@ -83,9 +100,9 @@ class SecureServer:
         >>> server.collect_keys({"north": b"anything"})
         Traceback (most recent call last):
         ...
-        fedbilevel.federation.secure_sums.server.SecureSumError: Secure sum of run 'a1',
-        round 3, exchange 0: 0 of 2 required sites answered the request advertise. Site
-        "north": the keys of site 'north': the message was damaged in transit. Site
+        fedbilevel.federation.secure_sums.server.TooFewSitesError: Secure sum of run
+        'a1', round 3, exchange 0: 0 of 2 required sites answered the request advertise.
+        Site "north": the keys of site 'north': the message was damaged in transit. Site
         "south": no reply. Correct these sites, or wait for them, and start a new
         exchange.
     """
@@ -208,7 +225,7 @@ class SecureServer:
             for name in self._survivors.names
         }
         keys = {
-            name: self._reconstruct(name, revealed, self._is_mask_key)
+            name: mask_key(self._reconstruct(name, revealed, self._is_mask_seed))
             for name in self._survivors.dropped
         }
         for name, seed in seeds.items():
@@ -249,10 +266,12 @@ class SecureServer:
             reasons = " ".join(
                 f'Site "{name}": {reason}.' for name, reason in self._failures.items()
             )
-            raise SecureSumError(
+            raise TooFewSitesError(
                 f"{self._label}: {len(contents)} of {self._context.threshold} required "
                 f"sites answered the request {request.name.lower()}. {reasons} Correct "
-                "these sites, or wait for them, and start a new exchange."
+                "these sites, or wait for them, and start a new exchange.",
+                len(contents),
+                request.name.lower(),
             )
         if request < Request.UNMASK:
             self._next = Request(request + 1)
@@ -297,7 +316,7 @@ class SecureServer:
     def _read_revealed(self, name: str, reply: bytes) -> dict[str, Secret]:
         entries = unseal(reply, PacketType.REVEALED, self._context)
         sizes = {entry.size for entry in entries.values()}
-        if set(entries) != set(self._survivors.sharers) or sizes != {SIZE}:
+        if set(entries) != set(self._survivors.sharers) or sizes != {SEED}:
             raise RefusedError(
                 "the revealed shares are not one for each site that shared; check that "
                 "all use the same version of fedbilevel"
@@ -335,5 +354,7 @@ class SecureServer:
         commitment = self._secrets[name].commitment
         return masks.commitment(secret, digest, name) == commitment
 
-    def _is_mask_key(self, name: str, secret: Secret) -> bool:
-        return public_key(secret) == self._advertisements.by_name[name].keys.mask
+    def _is_mask_seed(self, name: str, secret: Secret) -> bool:
+        return (
+            public_key(mask_key(secret)) == self._advertisements.by_name[name].keys.mask
+        )

@@ -10,13 +10,11 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from fedbilevel.federation.secure_sums.agreement import agree
 from fedbilevel.federation.secure_sums.context import joined
-from fedbilevel.federation.secure_sums.secret import SIZE, Secret
+from fedbilevel.federation.secure_sums.secret import SEED, Secret
 from fedbilevel.federation.transport import RefusedError, readable
 
-BLOCK = 16
-"""Bytes of an element of the field: a secret of 32 bytes is two elements."""
 NONCE, TAG = 12, 16
-ENCRYPTED = NONCE + 2 * SIZE + TAG
+ENCRYPTED = NONCE + 2 * SEED + TAG
 """Bytes of the encrypted shares that one site sends to another."""
 LABEL = b"fedbilevel secure sum: shares"
 
@@ -25,11 +23,11 @@ class Shares(NamedTuple):
     """A site's shares of the two secrets of another site.
 
     Attributes:
-        mask_key: share of the private mask key.
+        mask_seed: share of the seed of the private mask key.
         seed: share of the seed of the self-mask.
     """
 
-    mask_key: Secret
+    mask_seed: Secret
     seed: Secret
 
 
@@ -37,20 +35,17 @@ def split(secret: Secret, threshold: int, count: int) -> list[Secret]:
     """Return shares of a secret, for the positions 1 to `count`.
 
     Args:
-        secret: 32 bytes.
+        secret: 16 bytes.
         threshold: number of shares that give the secret; fewer give nothing.
         count: number of shares.
 
     Example:
-        >>> shares = split(Secret(bytes(32)), threshold=2, count=3)
-        >>> combine({3: shares[2], 1: shares[0]}) == Secret(bytes(32))
+        >>> shares = split(Secret(bytes(16)), threshold=2, count=3)
+        >>> combine({3: shares[2], 1: shares[0]}) == Secret(bytes(16))
         True
     """
-    halves = (secret.content[:BLOCK], secret.content[BLOCK:])
-    first, second = (
-        [share for _, share in Shamir.split(threshold, count, half)] for half in halves
-    )
-    return [Secret(head + tail) for head, tail in zip(first, second, strict=True)]
+    shares = Shamir.split(threshold, count, secret.content)
+    return [Secret(share) for _, share in shares]
 
 
 def combine(shares: Mapping[int, Secret]) -> Secret:
@@ -59,18 +54,11 @@ def combine(shares: Mapping[int, Secret]) -> Secret:
     Wrong shares give a wrong secret; the caller checks it.
 
     Example:
-        >>> combine({1: Secret(bytes(32)), 2: Secret(bytes(32))}) == Secret(bytes(32))
+        >>> combine({1: Secret(bytes(16)), 2: Secret(bytes(16))}) == Secret(bytes(16))
         True
     """
-    halves = slice(0, BLOCK), slice(BLOCK, SIZE)
-    return Secret(
-        b"".join(
-            Shamir.combine(
-                [(position, share.content[half]) for position, share in shares.items()]
-            )
-            for half in halves
-        )
-    )
+    points = [(position, share.content) for position, share in shares.items()]
+    return Secret(Shamir.combine(points))
 
 
 class Channel(NamedTuple):
@@ -86,7 +74,7 @@ class Channel(NamedTuple):
     Example:
         >>> from fedbilevel.federation.secure_sums.agreement import KeyPairs
         >>> a, b = KeyPairs.new(), KeyPairs.new()
-        >>> shares = Shares(Secret(bytes(32)), Secret(bytes(32)))
+        >>> shares = Shares(Secret(bytes(16)), Secret(bytes(16)))
         >>> there = Channel(a.encryption, b.public.encryption, b"", "a", "b")
         >>> here = Channel(b.encryption, a.public.encryption, b"", "a", "b")
         >>> here.decrypt(there.encrypt(shares)) == shares
@@ -102,7 +90,7 @@ class Channel(NamedTuple):
     def encrypt(self, shares: Shares) -> bytes:
         """Return encrypted shares."""
         nonce = secrets.token_bytes(NONCE)
-        text = shares.mask_key.content + shares.seed.content
+        text = shares.mask_seed.content + shares.seed.content
         return nonce + self._cipher.encrypt(nonce, text, self._bound)
 
     def decrypt(self, content: bytes) -> Shares:
@@ -115,14 +103,14 @@ class Channel(NamedTuple):
             text = self._cipher.decrypt(content[:NONCE], content[NONCE:], self._bound)
         except (InvalidTag, ValueError):
             text = b""
-        if len(text) != 2 * SIZE:
+        if len(text) != 2 * SEED:
             raise RefusedError(
                 f'the shares of site "{readable(self.sender)}" cannot be decrypted: '
                 "they were changed on the way, or the server showed the sites "
                 "different keys; check who operates the server, and start a new "
                 "exchange"
             )
-        return Shares(Secret(text[:SIZE]), Secret(text[SIZE:]))
+        return Shares(Secret(text[:SEED]), Secret(text[SEED:]))
 
     @property
     def _cipher(self) -> ChaCha20Poly1305:

@@ -18,7 +18,7 @@ from fedbilevel.federation.secure_sums.agreement import KeyPairs
 from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.identity import Identity
 from fedbilevel.federation.secure_sums.packet import PacketType, field, seal, unseal
-from fedbilevel.federation.secure_sums.secret import Secret, random_secret
+from fedbilevel.federation.secure_sums.secret import SEED, Secret, random_secret
 from fedbilevel.federation.secure_sums.shares import Channel, Shares, split
 from fedbilevel.federation.secure_sums.survivors import (
     Survivors,
@@ -86,7 +86,7 @@ class SecureSite:
         self._lock = Lock()
         self._answers: list[tuple[bytes, bytes]] = []
         self._keys: KeyPairs | None = KeyPairs.new()
-        self._seed: Secret | None = random_secret()
+        self._seed: Secret | None = random_secret(SEED)
         self._own: bytes = b""
         self._public = self._keys.public
         self._advertisements = Advertisements({}, b"")
@@ -102,6 +102,11 @@ class SecureSite:
             f"{context.round_number}, exchange {context.exchange}, "
             f"{len(self._answers)} requests answered)"
         )
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """The sites of the sum, once this site has signed them; () before."""
+        return self._survivors.names
 
     def advertise(self) -> bytes:
         """Return this site's signed public keys."""
@@ -215,7 +220,7 @@ class SecureSite:
         keys, seed = self._secrets
         count = len(context.roster)
         pairs = zip(
-            split(keys.mask, context.threshold, count),
+            split(keys.mask_seed, context.threshold, count),
             split(seed, context.threshold, count),
             strict=True,
         )
@@ -256,11 +261,11 @@ class SecureSite:
             channel = Channel(keys.encryption, public, digest, peer, name)
             shares[peer] = channel.decrypt(content.tobytes())
         # Always a copy: the caller's vector must not become the upload.
-        total = vector.astype(masks.WORD)
+        total, private = vector.astype(masks.WORD), keys.mask
         masks.add_mask(total, masks.self_key(seed, digest, name))
         for peer in encrypted:
             public = by_name[peer].keys.mask
-            key = masks.pair_key(keys.mask, public, digest, name, peer)
+            key = masks.pair_key(private, public, digest, name, peer)
             masks.add_mask(total, key, subtract=masks.is_subtracted(name, peer))
         message = seal(PacketType.MASKED, context, {"vector": total.view(np.uint8)})
         sharers = tuple(each for each in context.roster if each in shares)
@@ -285,7 +290,7 @@ class SecureSite:
             name: field(
                 shares.seed.content
                 if name in survivors.names
-                else shares.mask_key.content
+                else shares.mask_seed.content
             )
             for name, shares in self._shares.items()
         }

@@ -1,0 +1,217 @@
+"""The array library of a tree's leaves: JAX, NumPy or PyTorch.
+
+Algorithms are written once. They call functions of the array API standard on the
+library that `namespace` returns, and `array-api-compat` gives PyTorch that interface.
+PyTorch is never imported here: a tree of tensors exists only if it has been.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+if TYPE_CHECKING:
+    from jax import Array as Array
+else:
+    Array = Any
+"""An array of any library, for type checkers one of JAX: it has the same operators."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of PyTorch.
+
+    Example:
+        >>> is_tensor(np.ones(2))
+        False
+    """
+    torch = sys.modules.get("torch")
+    return isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def has_tensors(values: PyTree) -> bool:
+    """Return whether a tree has a tensor of PyTorch.
+
+    Example:
+        >>> has_tensors({"a": 1.0})
+        False
+    """
+    return "torch" in sys.modules and any(map(is_tensor, jax.tree.leaves(values)))
+
+
+def namespace(*trees: PyTree) -> Any:
+    """Return the array library of the leaves; JAX's without tensors.
+
+    Example:
+        >>> namespace({"a": np.ones(2)}, 1.0).__name__
+        'jax.numpy'
+    """
+    if has_tensors(trees):
+        import array_api_compat.torch
+
+        return array_api_compat.torch
+    return jnp
+
+
+def _dispatched(name: str) -> Callable[..., Array]:
+    def function(*arguments: Any, **settings: Any) -> Any:
+        return getattr(namespace(arguments), name)(*arguments, **settings)
+
+    function.__name__ = name
+    return function
+
+
+absolute = _dispatched("abs")
+clip = _dispatched("clip")
+cos = _dispatched("cos")
+exp = _dispatched("exp")
+expm1 = _dispatched("expm1")
+isfinite = _dispatched("isfinite")
+log = _dispatched("log")
+log1p = _dispatched("log1p")
+maximum = _dispatched("maximum")
+mean = _dispatched("mean")
+minimum = _dispatched("minimum")
+sqrt = _dispatched("sqrt")
+stack = _dispatched("stack")
+total = _dispatched("sum")
+where = _dispatched("where")
+
+
+def sign(value: Any) -> Array:
+    """Return the signs of numbers; NaN stays.
+
+    Example:
+        >>> float(sign(jnp.array(-2.0)))
+        -1.0
+    """
+    if is_tensor(value):  # `array-api-compat` writes in place, which `vmap` refuses.
+        return where(value == value, value.sign(), value)
+    return jnp.sign(value)
+
+
+def select(condition: Any, first: PyTree, second: PyTree) -> PyTree:
+    """Return the first tree where a condition holds, in the dtypes of the second.
+
+    Example:
+        >>> select(jnp.array(True), (np.float32(1.0),), (jnp.ones((), jnp.float16),))
+        (Array(1., dtype=float16),)
+    """
+
+    def choose(a: Any, b: Any) -> Any:
+        if is_tensor(b):
+            return where(condition, cast(a, b), b)
+        return jnp.where(condition, jnp.asarray(a, jnp.result_type(b)), b)
+
+    return jax.tree.map(choose, first, second)
+
+
+def all_finite(values: PyTree) -> Array:
+    """Return whether all floating-point numbers of a tree with an array are finite.
+
+    Example:
+        >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array(jnp.nan)}))
+        False
+    """
+    leaves = jax.tree.leaves(values)
+    if any(map(is_tensor, leaves)):
+        checks = [leaf.isfinite().all() for leaf in leaves if leaf.is_floating_point()]
+        return stack(checks).all() if checks else constant(True, like=leaves)
+    floating = [
+        leaf
+        for leaf in map(jnp.asarray, leaves)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    finite = [jnp.isfinite(leaf).all() for leaf in floating]
+    return jnp.stack([jnp.asarray(True), *finite]).all()
+
+
+def constant(value: bool | int, like: PyTree) -> Array:
+    """Return a boolean or an integer as an array of the same library.
+
+    Example:
+        >>> constant(True, like=jnp.ones(3)).dtype
+        dtype('bool')
+    """
+    tensors = [leaf for leaf in jax.tree.leaves(like) if is_tensor(leaf)]
+    if not tensors:
+        return jnp.asarray(value)
+    tensor: Array = namespace(tensors).asarray(value, device=tensors[0].device)
+    return tensor
+
+
+def cast(value: Any, like: Any) -> Any:
+    """Return a number or an array in the dtype of another array.
+
+    Python numbers adapt to every dtype, and stay as they are.
+
+    Example:
+        >>> cast(np.float64(0.5), like=jnp.ones(1, jnp.float16)).dtype
+        dtype('float16')
+    """
+    if is_tensor(value):
+        return value.to(like.dtype)
+    if isinstance(value, np.generic | jax.Array) and is_tensor(like):
+        return value.item()  # A schedule of optax returns an array of JAX.
+    if isinstance(value, jax.Array | np.generic):
+        return value.astype(like.dtype)
+    return value
+
+
+def from_numpy(values: np.ndarray, like: Any) -> Any:
+    """Return numbers of NumPy as a tensor with the dtype and device of another.
+
+    Example:
+        >>> import torch
+        >>> from_numpy(np.ones(2), like=torch.zeros(3, dtype=torch.float16)).dtype
+        torch.float16
+    """
+    torch = sys.modules["torch"]
+    return torch.from_numpy(values).to(like.device, like.dtype)
+
+
+def number(value: Any, like: PyTree) -> Array:
+    """Return a scalar of JAX's default precision, or a tensor on the device of others.
+
+    Example:
+        >>> number(2, like=jnp.ones(3)).dtype
+        dtype('float32')
+    """
+    xp = namespace(value, like)
+    if xp is jnp:
+        return jnp.asarray(value, float)
+    leaf = next(leaf for leaf in jax.tree.leaves((like, value)) if is_tensor(leaf))
+    tensor: Array = xp.asarray(value, dtype=_wide(leaf.dtype), device=leaf.device)
+    return tensor
+
+
+def wide(leaf: Any) -> Any:
+    """Return an array in JAX's default precision, or a tensor in single at least.
+
+    Example:
+        >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return at_least_single(leaf) if is_tensor(leaf) else leaf.astype(float)
+
+
+def at_least_single(leaf: Any) -> Any:
+    """Return an array in single precision or higher.
+
+    Example:
+        >>> at_least_single(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    if is_tensor(leaf):
+        return leaf.to(_wide(leaf.dtype))
+    return jnp.asarray(leaf, np.promote_types(jnp.result_type(leaf), np.float32))
+
+
+def _wide(dtype: Any) -> Any:
+    torch = sys.modules["torch"]
+    if not dtype.is_floating_point:
+        return torch.get_default_dtype()
+    return torch.promote_types(dtype, torch.float32)
