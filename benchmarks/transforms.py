@@ -77,7 +77,7 @@ def main() -> None:
     inner, devices = algorithm(1, settings), softmax.devices(settings.devices)
     named = {"plain": (), **TRANSFORMS}
     calls = {name: rounds_of(inner, each, devices) for name, each in named.items()}
-    seconds = interleave({name: call for name, (call, _) in calls.items()}, 7)
+    seconds = interleave({name: call for name, (call, _) in calls.items()})
     ratios = {name: ratio(seconds[name], seconds["plain"]) for name in named}
     plain = calls["plain"][1]
     print_table(
