@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import torch
 
-from fedbilevel import BilevelProblem, LocalExamples
+from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.torch import TensorDevices, bilevel_problem
 from tests import quadratic
 from tests.engines import federation
@@ -40,3 +40,7 @@ def devices() -> TensorDevices:
 def start() -> tuple[torch.Tensor, torch.Tensor]:
     x, y = (torch.as_tensor(np.array(value)) for value in federation.START)
     return x, y
+
+
+def arrays() -> InMemoryDevices:
+    return InMemoryDevices(federation.held())

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import fedbilevel
-from fedbilevel import NoUploadsError, Simulation, UniformSample
+from fedbilevel import NoUploadsError, Simulation, UniformSample, run
 from fedbilevel.mathematics import keys
 from fedbilevel.mathematics.keys import HostKey
-from fedbilevel.torch import TensorDevices, TensorSimulation, run
+from fedbilevel.torch import TensorDevices, TensorSimulation
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines import federation
@@ -84,7 +83,7 @@ def test_keys_of_many_devices_are_those_of_each():
 
 @pytest.mark.parametrize("name", KINDS[:1])
 def test_costs_are_those_of_jax(name):
-    (first,) = fedbilevel.run(
+    (first,) = run(
         quadratic.problem(),
         ALGORITHMS[name](),
         federation.in_memory(),
@@ -99,6 +98,7 @@ def test_costs_are_those_of_jax(name):
         *tensors.start(),
         rounds=1,
         weights=federation.WEIGHTS,
+        engine=TensorSimulation(),
     )
     assert other.costs[:3] == first.costs[:3]
 
@@ -115,6 +115,7 @@ def test_a_device_whose_numbers_are_not_finite_is_excluded():
         TensorDevices([tensors.tensors(each) for each in devices]),
         *tensors.start(),
         rounds=1,
+        engine=TensorSimulation(),
     )
     (result,) = broken
     assert result.reports[0].excluded.tolist() == [2]
@@ -131,6 +132,7 @@ def test_a_run_without_any_upload_ends_with_the_reason():
         TensorDevices([tensors.tensors(each) for each in devices]),
         *tensors.start(),
         rounds=1,
+        engine=TensorSimulation(),
     )
     with pytest.raises(NoUploadsError, match="0 of 5 uploads were accepted"):
         list(broken)

@@ -11,8 +11,10 @@ pytestmark = pytest.mark.process
 RUN = """
 import torch
 
-from fedbilevel import AutoFedBiO, FedBiOAcc, LocalBSGVRM, LocalExamples, NeumannSeries
-from fedbilevel.torch import TensorDevices, TensorSimulation, bilevel_problem, run
+from fedbilevel import (
+    AutoFedBiO, FedBiOAcc, LocalBSGVRM, LocalExamples, NeumannSeries, run
+)
+from fedbilevel.torch import TensorDevices, TensorSimulation, bilevel_problem
 
 problem = bilevel_problem(
     upper_loss=lambda x, y, batch: torch.mean((y - batch) ** 2),

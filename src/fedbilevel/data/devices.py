@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import Batch
 
 
@@ -62,6 +63,7 @@ class InMemoryDevices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
         for number, device in enumerate(devices):
             _require_local(number, device)
+        devices = [jax.tree.map(on_host, device) for device in devices]
         self._upper = _concatenate("upper", [device.upper for device in devices])
         self._lower = _concatenate("lower", [device.lower for device in devices])
 

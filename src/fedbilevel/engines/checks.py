@@ -14,7 +14,7 @@ from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.error_text import first_line, place_in
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
 from fedbilevel.plurals import there_are
 
 ROWS = 7
@@ -70,11 +70,8 @@ def check_problem(
         try:
             value = jax.eval_shape(loss, x, y, batch)
         except Exception as error:
-            arguments = {"x": x, "y": y, "batch": batch}
             raise ValueError(
-                f"{name}(x, y, batch) failed on a batch {tree.forms(batch)} with x "
-                f"{tree.forms(x)} and y {tree.forms(y)}{place_in(error, loss)}: "
-                f"{_describe(error, loss, arguments)}"
+                describe_failure(name, loss, (x, y, batch), error)
             ) from error
         if value is None:
             raise ValueError(f"{name} returned None. Return the mean over the batch.")
@@ -89,6 +86,35 @@ def check_problem(
                 f"{name} returned an array of shape {shape} for a batch of {ROWS} "
                 "examples. Return the mean over the batch, a scalar."
             )
+
+
+def describe_failure(
+    name: str,
+    loss: Callable[..., object],
+    arguments: tuple[Upper, Lower, Batch],
+    error: Exception,
+) -> str:
+    """Return a message about a loss that failed: its inputs, the error, a remedy.
+
+    Args:
+        name: name of the loss.
+        loss: the loss.
+        arguments: x, y and the batch.
+        error: error that the loss raised.
+
+    Example:
+        >>> rows = np.ones(2, np.float32)
+        >>> describe_failure("upper_loss", len, (rows, rows, rows), KeyError("a"))
+        "upper_loss(x, y, batch) failed on a batch float32[2] with x float32[2] and y
+        float32[2]: KeyError: 'a'. Define the loss with three arguments: x, y, batch."
+    """
+    x, y, batch = arguments
+    named = {"x": x, "y": y, "batch": batch}
+    return (
+        f"{name}(x, y, batch) failed on a batch {tree.forms(batch)} with x "
+        f"{tree.forms(x)} and y {tree.forms(y)}{place_in(error, loss)}: "
+        f"{_describe(error, loss, named)}"
+    )
 
 
 def _takes_three(loss: Callable[..., object]) -> bool:

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fedbilevel.mathematics.arrays import is_tensor, on_host
+
 
 def describe(value: Any) -> Any:
     """Return a description of plain text and numbers, the same in every process.
@@ -113,7 +115,7 @@ def _short(description: Any) -> str:
 def _describe(value: Any, inside: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    if isinstance(value, np.ndarray | np.generic | jax.Array) or is_tensor(value):
         return _array(value)
     if id(value) in inside:
         return "itself"
@@ -198,7 +200,7 @@ def _array(array: Any) -> str:
         array.dtype, jax.dtypes.prng_key
     ):
         array = jax.random.key_data(array)
-    array = np.asarray(array)
+    array = np.asarray(on_host(array))
     shape = "×".join(map(str, array.shape)) or "scalar"
     if array.size == 1:
         return f"{array.dtype} {array.item()}"

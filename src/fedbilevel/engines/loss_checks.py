@@ -5,8 +5,10 @@ single examples. If a loss is a variance or a maximum over its batch, algorithms
 another problem than the intended one.
 """
 
+from collections.abc import Callable
 from functools import partial
 from math import sqrt
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +66,14 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
         require_mean(name, loss, x, y, _rows(examples))
 
 
-def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None:
+def require_mean(
+    name: str,
+    loss: Loss,
+    x: Upper,
+    y: Lower,
+    rows: Batch,
+    values: Callable[..., Any] | None = None,
+) -> None:
     """Raise ValueError unless a loss is finite and a mean over its batch.
 
     Examples and points that are not finite are skipped: screening excludes the uploads
@@ -77,6 +86,8 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
             the loss may be infinite.
         y: lower variable.
         rows: examples to evaluate, along a leading axis.
+        values: function of the loss, x, y and rows that returns the loss of all rows
+            and the losses of single rows; by default compiled by JAX.
 
     Raises:
         ValueError: if the loss is not finite at x and y, or is not a mean.
@@ -94,7 +105,7 @@ def require_mean(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None
     start = (x, y)
     for point in (start, _near(start)):
         try:
-            whole, single = _values(loss, *point, rows)
+            whole, single = (values or _values)(loss, *point, rows)
         except Exception:
             return  # The loss accepts no single example, so there is no mean.
         if isinstance(whole, jax.core.Tracer):
@@ -135,9 +146,9 @@ def _not_finite(name: str, together: float, apart: Float[np.ndarray, "rows"]) ->
 
 def _column(y: Lower, rows: Batch, count: int) -> str:
     """Return a hint if an array is a column, as labels often are by mistake."""
-    shapes = [list(jnp.shape(leaf)) for leaf in jax.tree.leaves(rows)]
+    shapes = [list(np.shape(leaf)) for leaf in jax.tree.leaves(rows)]
     if [count, 1] not in shapes:
-        columns = [jnp.shape(leaf) for leaf in jax.tree.leaves(y)]
+        columns = [np.shape(leaf) for leaf in jax.tree.leaves(y)]
         columns = [shape for shape in columns if len(shape) == 2 and shape[1] == 1]
         if not columns:
             return ""
@@ -153,9 +164,9 @@ def _column(y: Lower, rows: Batch, count: int) -> str:
 
 def _all_finite(arrays: PyTree) -> bool:
     return all(
-        bool(jnp.isfinite(leaf).all())
-        for leaf in jax.tree.leaves(arrays)
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+        bool(np.isfinite(leaf).all())
+        for leaf in map(np.asarray, jax.tree.leaves(arrays))
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
     )
 
 
@@ -175,22 +186,23 @@ def _rows(examples: StoredExamples) -> Batch:
     indices = np.linspace(0, size - 1, min(size, MOST_ROWS)).astype(int)
     # A single example is repeated, because a batch of one cannot reveal a sum.
     rows = int(examples.offset) + (indices if size > 1 else np.zeros(2, int))
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], examples.arrays)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], examples.arrays)
 
 
 def _near(variables: PyTree) -> PyTree:
     generator = np.random.default_rng(0)
 
-    def add_noise(leaf: ArrayLike) -> Array:
-        noise = DISTANCE * generator.normal(size=jnp.shape(leaf))
-        return jnp.asarray(leaf) + jnp.asarray(noise, jnp.result_type(leaf))
+    def add_noise(leaf: ArrayLike) -> np.ndarray:
+        array = np.asarray(leaf)
+        noise = DISTANCE * generator.normal(size=array.shape)
+        return np.asarray(array + noise, array.dtype)
 
     return jax.tree.map(add_noise, variables)
 
 
 def _tolerance(arrays: PyTree) -> float:
     """Return the square root of the coarsest precision: terms may cancel in a loss."""
-    dtypes = {jnp.result_type(leaf) for leaf in jax.tree.leaves(arrays)}
+    dtypes = {jax.dtypes.result_type(leaf) for leaf in jax.tree.leaves(arrays)}
     return max(
         sqrt(float(jnp.finfo(dtype).eps))  # type: ignore[no-untyped-call]
         for dtype in dtypes

@@ -1,11 +1,11 @@
 """Preparation of a run: checks, dtypes, costs and the first state."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
@@ -40,6 +40,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.engines.spending import Spending, spending_of
 from fedbilevel.engines.whole_shares import check_sums
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import has_tensors, on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
 
@@ -91,6 +92,14 @@ class Prepared(NamedTuple):
     spending: Spending | None = None
 
 
+@runtime_checkable
+class PreparingEngine(Protocol):
+    """An engine that prepares its runs: one whose arrays are not those of JAX."""
+
+    def prepare(self, spec: RunSpec) -> Prepared:
+        """Check the arguments of a run, and return its job and first state."""
+
+
 def prepare(spec: RunSpec) -> Prepared:
     """Check the arguments of a run, and return its job and first state.
 
@@ -110,6 +119,8 @@ def prepare(spec: RunSpec) -> Prepared:
         >>> prepare(spec).job.cohort_size
         4
     """
+    if isinstance(spec.engine, PreparingEngine):
+        return spec.engine.prepare(spec)
     problem, algorithm, devices = spec.problem, spec.algorithm, spec.devices
     check_algorithm(algorithm)
     if isinstance(devices, type) or not isinstance(devices, Devices):
@@ -126,7 +137,16 @@ def prepare(spec: RunSpec) -> Prepared:
     count = devices.device_count
     enrolled = check_weights(spec.weights, count)
     sample = np.array([spec.engine.example_device(count)])
-    data = one_device(devices.cohort(sample))
+    stored = devices.cohort(sample)
+    if has_tensors(stored):
+        raise TypeError(
+            f"devices has tensors, which {type(spec.engine).__name__} does not read. "
+            "Pass engine=fedbilevel.torch.TensorSimulation(), or the examples as "
+            "arrays of NumPy in InMemoryDevices."
+        )
+    data = one_device(stored)
+    if isinstance(problem, BilevelProblem):
+        problem = problem.for_jax
     check_problem(problem, x, y, data)
     check_means(problem, x, y, data)
     first = algorithm.init(problem, x, y)
@@ -290,5 +310,10 @@ def canonical(state: PyTree) -> PyTree:
         >>> canonical(1.0).weak_type
         False
     """
+
     # A weakly typed leaf becomes strongly typed after one call, which recompiles.
-    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), state)
+    def strong(leaf: Any) -> Array:
+        leaf = on_host(leaf)
+        return jnp.array(leaf, jnp.result_type(leaf))
+
+    return jax.tree.map(strong, state)

@@ -53,7 +53,7 @@ def acceptable(
         >>> acceptable(uploads, {}, jnp.array([True] * 3), Limits(norm=1e6))
         Array([ True, False, False], dtype=bool)
     """
-    allowed: Bool[Array, "devices"] = _acceptable(
+    allowed: Bool[Array, "devices"] = acceptable_in(
         jnp, uploads, infos, present, limits.norm
     )
     return allowed
@@ -76,10 +76,10 @@ def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(info)):
         return False
     norm_limit = limits.norm
-    # This test takes one pass over the numbers; `_acceptable` takes several. A sum of
+    # This test takes one pass over the numbers; `acceptable_in` takes several. A sum of
     # squares is finite only if all numbers are, and underflow removes less than the
     # smallest normal number from each square. Uploads near the limit, or with squares
-    # beyond the floating-point range, go through `_acceptable`.
+    # beyond the floating-point range, go through `acceptable_in`.
     with np.errstate(all="ignore"):
         squares = 0.0
         if any(_lacks_finite(leaf) for leaf in jax.tree.leaves(upload)):
@@ -92,7 +92,7 @@ def is_acceptable(upload: PyTree, info: Info, limits: Limits) -> bool:
         if np.sqrt(squares) < clear:
             return True
         stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], upload)
-        return bool(_acceptable(np, stacked, {}, np.array([True]), norm_limit)[0])
+        return bool(acceptable_in(np, stacked, {}, np.array([True]), norm_limit)[0])
 
 
 def distances(
@@ -124,14 +124,27 @@ def distances(
     return library.stack([row.astype(widest) for row in lengths])
 
 
-def _acceptable(
+def acceptable_in(
     library: Any,
     uploads: PyTree,
     infos: Info,
     present: Bool[Array | np.ndarray, "devices"],
     norm_limit: tree.Scalar | None,
 ) -> Any:
-    """Return a mask of the uploads that may enter the mean, in JAX or NumPy."""
+    """Return a mask of the uploads that may enter the mean, in JAX or NumPy.
+
+    Args:
+        library: `numpy` or `jax.numpy`.
+        uploads: uploads as the server averages them, along a leading axis.
+        infos: values that the devices report, along a leading axis.
+        present: mask of the devices that are not absent.
+        norm_limit: largest accepted Euclidean norm of an upload; None for no limit.
+
+    Example:
+        >>> present = np.array([True, False])
+        >>> acceptable_in(np, np.ones((2, 3)), {}, present, norm_limit=2.0)
+        array([ True, False])
+    """
     rows, info_rows = (
         [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(stacked)]
         for stacked in (uploads, infos)

@@ -11,6 +11,7 @@ from jaxtyping import Int, PyTree
 from fedbilevel.data.devices import LocalExamples
 from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.federation.transport import RefusedError, readable
+from fedbilevel.mathematics.arrays import on_host
 
 LONGEST = 2**16
 """Maximum bytes of an enrolment, which has some 50 for each array of an example."""
@@ -40,6 +41,7 @@ class Enrolment(NamedTuple):
     @classmethod
     def of(cls, examples: LocalExamples) -> "Enrolment":
         """Return the enrolment of a device with these examples."""
+        examples = jax.tree.map(on_host, examples)
         sizes = [len(jax.tree.leaves(level)[0]) for level in examples]
         return cls(_form(examples.upper), _form(examples.lower), *sizes)
 
@@ -100,7 +102,7 @@ class EnrolledDevices:
             raise ValueError("No device is enrolled; enrol at least one.")
         self.names = tuple(enrolled)
         self._enrolled = list(enrolled.values())
-        self._form = form
+        self._form = jax.tree.map(on_host, form)
         expected = Enrolment.of(form)
         for name, enrolment in enrolled.items():
             for level in LocalExamples._fields:

@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import PyTree, UInt32
 
 from fedbilevel.algorithms.protocol import (
     Downlink,
@@ -44,15 +44,19 @@ from fedbilevel.federation.site_rules import (
 from fedbilevel.federation.task_record import SUMMED, TaskRecord
 from fedbilevel.federation.transport import RefusedError
 from fedbilevel.federation.wire_format import unpack
+from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.transforms.noise import DeviceNoise
-from fedbilevel.transforms.transformed import noise_of
+from fedbilevel.transforms.transformed import has_transforms, noise_of
 
 if TYPE_CHECKING:
     from fedbilevel.federation.secure_site import SecureAnswers
     from fedbilevel.federation.secure_sums.identity import Identity
+    from fedbilevel.torch.device_work import TensorWork
 
 SALT_BYTES = 32
+KEY_WORDS = 2
+"""Number of 32-bit words of a random key."""
 LITTLE_NOISE = (
     "the server would see this site's upload, whose noise is only a part of that of "
     "DeviceNoise; set secure_sums = true in [federation]"
@@ -139,9 +143,13 @@ class Site:
             self._secure = self._secure_answers(identity, roster, algorithm)
         require_secure(rules, identity is not None, algorithm)
         require_noise(rules, algorithm)
-        self._number, self._problem, self._algorithm = number, problem, algorithm
+        self._number, self._algorithm = number, algorithm
         self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
+        # All checks read the losses as functions of JAX; only the work of a task
+        # calls PyTorch directly.
+        self._tensors = _tensor_work(problem, algorithm, examples)
+        problem = self._problem = problem.for_jax
         check_means(problem, x, y, self._data)
         # A job chooses these settings. Two answers to the same message with the same
         # samples but other settings could reveal a single example.
@@ -166,7 +174,7 @@ class Site:
                 self._form_of(reference),
             )
             private = self._states.get("", None)
-            self._work(reference, downlink, private, jax.random.key(0))
+            self._work(reference, downlink, private, HostKey.of(0).words)
 
     def require_exchanges(self, rounds: int) -> None:
         """Raise if `most_exchanges` forbids to answer all rounds of the run.
@@ -247,27 +255,23 @@ class Site:
         self._states.put(work.task.run, work.task.moment, state)
         return upload, info
 
-    def _key(self, task: Task, digest: bytes) -> RandomKey:
-        """Return the random key of the device's computation.
+    def _key(self, task: Task, digest: bytes) -> UInt32[np.ndarray, "words"]:
+        """Return the data of the random key of the device's computation.
 
         The key follows from the salt, the task, the settings and the data. The same
         task gets the same answer, any other task draws other samples, and the server
         knows neither.
         """
-        form = jax.random.key_data(jax.random.key(0))
         if self._rules.simulated_draws:
-            if task.key.shape != form.shape:
+            if task.key.shape != (KEY_WORDS,):
                 raise RefusedError(
                     "the task's key has another shape than JAX's keys at the site"
                 )
-            key = jax.random.wrap_key_data(jnp.asarray(task.key))
-            return device_key(key, task.moment, self._number)
+            key: Any = device_key(_host_key(task.key), task.moment, self._number)
+            words: UInt32[np.ndarray, "words"] = key.words
+            return words
         code = hmac.new(self._salt, digest, hashlib.sha256)
-        data = np.frombuffer(code.digest(), np.uint32)[: form.size]
-        secret: RandomKey = jax.random.wrap_key_data(
-            jnp.asarray(data).reshape(form.shape)
-        )
-        return secret
+        return np.frombuffer(code.digest(), np.uint32)[:KEY_WORDS]
 
     def _record_of(self, run: str) -> TaskRecord:
         if run not in self._records:
@@ -293,14 +297,17 @@ class Site:
         reference: PhaseReference,
         downlink: Downlink,
         private: Private,
-        key: RandomKey,
+        key: UInt32[np.ndarray, "words"],
     ) -> DeviceResult:
+        """Return upload, state and metrics of the device; `key` is a key's data."""
+        if self._tensors is not None:
+            return self._tensors.compute(reference, downlink, private, key)
         result: DeviceResult = compute_on_device(
             self._algorithm,
             downlink,
             private,
             self._data,
-            key,
+            jax.random.wrap_key_data(jnp.asarray(key)),
             problem=self._problem,
             reference=reference,
         )
@@ -323,6 +330,25 @@ class Site:
                 ) from None
             self._forms[reference] = jax.eval_shape(phase.broadcast, self._server)
         return self._forms[reference]
+
+
+def _host_key(words: UInt32[np.ndarray, "words"]) -> Any:
+    return HostKey(words)
+
+
+def _tensor_work(
+    problem: BilevelProblem, algorithm: FederatedAlgorithm, examples: LocalExamples
+) -> "TensorWork | None":
+    """Return the work of a device whose problem is one of PyTorch; None for JAX.
+
+    Transforms are functions of JAX: their algorithms call PyTorch from there.
+    """
+    if problem.view is None or has_transforms(algorithm):
+        return None
+    # Imported here: other sites do not need PyTorch.
+    from fedbilevel.torch.device_work import TensorWork
+
+    return TensorWork(problem, algorithm, examples)
 
 
 def _devices_of_noise(algorithm: FederatedAlgorithm) -> int:

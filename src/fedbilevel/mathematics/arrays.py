@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jaxtyping import PyTree
 
@@ -139,7 +140,9 @@ def constant(value: bool | int, like: PyTree) -> Array:
     tensors = [leaf for leaf in jax.tree.leaves(like) if is_tensor(leaf)]
     if not tensors:
         return jnp.asarray(value)
-    tensor: Array = namespace(tensors).asarray(value, device=tensors[0].device)
+    dtype = None if isinstance(value, bool) else _integers()
+    xp, device = namespace(tensors), tensors[0].device
+    tensor: Array = xp.asarray(value, dtype=dtype, device=device)
     return tensor
 
 
@@ -208,6 +211,65 @@ def at_least_single(leaf: Any) -> Any:
     if is_tensor(leaf):
         return leaf.to(_wide(leaf.dtype))
     return jnp.asarray(leaf, np.promote_types(jnp.result_type(leaf), np.float32))
+
+
+def on_host(value: Any) -> Any:
+    """Return a tensor as an array of NumPy; other values unchanged.
+
+    Example:
+        >>> import torch
+        >>> on_host(torch.ones(2, dtype=torch.bfloat16)).dtype
+        dtype(bfloat16)
+    """
+    if not is_tensor(value):
+        return value
+    torch = sys.modules["torch"]
+    value = value.detach().cpu()
+    if value.dtype == torch.bfloat16:
+        return value.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()
+
+
+def restore(values: np.ndarray, like: Any) -> Any:
+    """Return an array of NumPy as one of JAX, or as a tensor if `like` is one.
+
+    Example:
+        >>> import torch
+        >>> restore(np.ones(2), like=torch.zeros(2, dtype=torch.float64))
+        tensor([1., 1.], dtype=torch.float64)
+    """
+    if not is_tensor(like):
+        return jnp.asarray(values)
+    torch = sys.modules["torch"]
+    if values.dtype == ml_dtypes.bfloat16:
+        bits = torch.from_numpy(values.view(np.uint16).copy())
+        return bits.view(torch.bfloat16).to(like.device)
+    # PyTorch warns of memory that it may not change.
+    return torch.from_numpy(values.copy()).to(like.device)
+
+
+def canonical(values: PyTree) -> PyTree:
+    """Return a tree of tensors and numbers as tensors, without gradients.
+
+    Numbers get the widths that JAX gives them.
+
+    Example:
+        >>> import torch
+        >>> canonical((torch.ones(1, requires_grad=True), 3))
+        (tensor([1.]), tensor(3, dtype=torch.int32))
+    """
+    torch = sys.modules["torch"]
+
+    def tensor(leaf: Any) -> Any:
+        whole = isinstance(leaf, int) and not isinstance(leaf, bool)
+        return torch.as_tensor(leaf, dtype=_integers() if whole else None).detach()
+
+    return jax.tree.map(tensor, values)
+
+
+def _integers() -> Any:
+    """Return PyTorch's integers with the width of JAX's."""
+    return getattr(sys.modules["torch"], jax.dtypes.canonicalize_dtype(np.int64).name)
 
 
 def _wide(dtype: Any) -> Any:

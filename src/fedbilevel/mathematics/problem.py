@@ -80,6 +80,8 @@ class BilevelProblem:
             methods.
         hessian_product: ∇²yy g · vector.
         cross_product: ∇²xy g · vector.
+        view: the same problem as functions of JAX's arrays, if losses and oracles are
+            functions of PyTorch's tensors (`fedbilevel.torch.bilevel_problem`).
 
     Example:
         >>> import jax.numpy as jnp
@@ -102,6 +104,7 @@ class BilevelProblem:
     lower_gradient_x: LowerGradientX
     hessian_product: HessianProduct
     cross_product: CrossProduct
+    view: "BilevelProblem | None"
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class BilevelProblem:
         lower_gradient_x: LowerGradientX | None = None,
         hessian_product: HessianProduct | None = None,
         cross_product: CrossProduct | None = None,
+        view: "BilevelProblem | None" = None,
     ) -> None:
         gradient = lower_gradient or _Gradient(lower_loss, argument=1)
         fields = {
@@ -127,6 +131,12 @@ class BilevelProblem:
         for name, function in fields.items():
             _require_callable(name, function)
             object.__setattr__(self, name, function)
+        object.__setattr__(self, "view", view)
+
+    @property
+    def for_jax(self) -> "BilevelProblem":
+        """The problem as functions of JAX's arrays: the view, or the problem itself."""
+        return self.view or self
 
 
 # The derived oracles are frozen dataclasses instead of closures, so that two problems

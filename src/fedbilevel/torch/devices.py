@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Int, PyTree
 from torch import Tensor
 
-from fedbilevel.data.devices import LocalExamples
+from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch
+from fedbilevel.torch.conversion import to_tensors
 
 
 class TensorExamples(NamedTuple):
@@ -117,6 +118,12 @@ class TensorDevices:
         ]
         self.drawn: Counter[str] = Counter()
 
+    @classmethod
+    def of(cls, devices: InMemoryDevices) -> "TensorDevices":
+        """Return the devices whose examples are arrays as devices with tensors."""
+        local = map(devices.local, range(devices.device_count))
+        return cls([to_tensors(examples) for examples in local])
+
     @property
     def device_count(self) -> int:
         """The number of devices."""
@@ -132,8 +139,8 @@ class TensorDevices:
         """The number of lower examples of each device."""
         return self._levels[1][2]
 
-    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> TensorData:
-        """Return the data of a device, or of several."""
+    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
+        """Return the `TensorData` of a device, or of several."""
         return TensorData(
             *(
                 TensorExamples(

@@ -1,6 +1,6 @@
 """The five derivative oracles of losses of PyTorch, by `torch.func`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedbilevel.mathematics.problem import (
     LowerGradient,
     Upper,
 )
+from fedbilevel.torch.jax_view import view_for_jax
 
 
 def bilevel_problem(
@@ -48,7 +49,8 @@ def bilevel_problem(
         "hessian_product": _HessianProduct(gradient),
         "cross_product": _CrossProduct(lower_loss),
     }
-    return BilevelProblem(upper_loss, lower_loss, **{**derived, **oracles})
+    problem = BilevelProblem(upper_loss, lower_loss, **{**derived, **oracles})
+    return replace(problem, view=view_for_jax(problem))
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ import torch
 from jaxtyping import PyTree
 from torch import Tensor
 
-from fedbilevel.algorithms.protocol import Downlink, Phase, Private
+from fedbilevel.algorithms.protocol import Downlink, Phase, Private, Upload
 from fedbilevel.engines.costs import DeviceCosts
 from fedbilevel.engines.device_work import DeviceResult, loop_steps, run_device
+from fedbilevel.engines.limits import Limits, reach_of
+from fedbilevel.engines.preparation import Prepared, RunSpec
 from fedbilevel.engines.protocol import (
     Job,
     Moment,
@@ -23,6 +25,9 @@ from fedbilevel.engines.protocol import (
     device_key,
     server_key,
 )
+from fedbilevel.engines.screening import acceptable_in, distances
+from fedbilevel.torch.conversion import to_arrays
+from fedbilevel.torch.preparation import prepare_tensors
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,10 @@ class TensorSimulation:
             ),
             jax.tree.map(torch.as_tensor, private),
         )
+
+    def prepare(self, spec: RunSpec) -> Prepared:
+        """Check the arguments of a run, and return its job and first state."""
+        return prepare_tensors(spec)
 
     def begin(self, job: Job, state: RunState) -> tuple[Job, RunState]:
         """Return job and state unchanged."""
@@ -91,6 +100,7 @@ class TensorSimulation:
         if phase.receive is not None:
             received = torch.func.vmap(phase.receive, (0, None))(received, downlink)
         counted = _finite(received) & _finite(result.info)
+        counted &= _within_limits(phase, received, downlink, counted, job.limits)
         counted_here = np.isin(devices, present[counted.numpy()])
         shares = torch.as_tensor(participants.weights[participants.weights > 0])
         shares = torch.where(counted.cpu(), shares, 0.0)
@@ -173,6 +183,26 @@ def _finite(stacked: PyTree) -> Tensor:
         for leaf in jax.tree.leaves(stacked)
     ]
     return torch.stack(masks).all(0).cpu() if masks else torch.tensor(True)
+
+
+def _within_limits(
+    phase: Phase,
+    received: Upload,
+    downlink: Downlink,
+    finite: Tensor,
+    limits: Limits,
+) -> Tensor:
+    """Return a mask of the uploads within the limits, by the rule of all engines."""
+    allowed = finite.numpy()
+    if limits.norm is not None:
+        within = acceptable_in(np, to_arrays(received), {}, allowed, limits.norm)
+        allowed = np.asarray(within)
+    if limits.distance is not None and phase.is_compared:
+        ways = torch.func.vmap(phase.deviations, (0, None))(received, downlink)
+        lengths = distances(np, to_arrays(ways), allowed)
+        reach = reach_of(np, lengths, allowed, limits.distance)
+        allowed = allowed & np.all(lengths <= reach[:, None], axis=0)
+    return torch.from_numpy(np.array(allowed))
 
 
 def _mean(stacked: PyTree, shares: Tensor) -> tuple[Any, Any]:

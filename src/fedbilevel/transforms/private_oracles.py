@@ -60,7 +60,8 @@ def private_problem(
         )
         for name in ("upper_loss", "lower_loss")
     )
-    return BilevelProblem(*losses, **{name: oracle(name) for name in ORACLES})
+    oracles: dict[str, Any] = {name: oracle(name) for name in ORACLES}
+    return BilevelProblem(*losses, **oracles)
 
 
 class _Refusal:

@@ -645,12 +645,30 @@ def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | ExampleNoise | Non
     return plan.example_noise or plan.noise
 
 
+def has_transforms(algorithm: Any) -> bool:
+    """Return whether an algorithm, or the one that it wraps, has transforms.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO
+        >>> has_transforms(with_transforms(FedBiO(0.1), Clip(1.0)))
+        True
+        >>> has_transforms(FedBiO(0.1))
+        False
+    """
+    return _transformed_in(algorithm) is not None
+
+
 def _plan_of_algorithm(algorithm: Any) -> Plan:
+    transformed = _transformed_in(algorithm)
+    return Plan() if transformed is None else transformed.plan
+
+
+def _transformed_in(algorithm: Any) -> Transformed | None:
     while algorithm is not None:
         if isinstance(algorithm, Transformed):
-            return algorithm.plan
+            return algorithm
         algorithm = getattr(algorithm, "algorithm", None)
-    return Plan()
+    return None
 
 
 def _shifted(idle: Any, change: Any) -> Any:

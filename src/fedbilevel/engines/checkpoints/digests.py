@@ -8,10 +8,10 @@ from typing import Any
 from zipfile import BadZipFile
 
 import jax
-import jax.numpy as jnp
 
 from fedbilevel.engines.checkpoints.arrays import read_arrays
 from fedbilevel.engines.protocol import RunState
+from fedbilevel.mathematics.arrays import on_host, restore
 
 DIGESTS = "digests.json"
 """The file with the digests of all other files of a checkpoint."""
@@ -80,9 +80,9 @@ def read_state(directory: Path, like: RunState) -> RunState | None:
     for index, (array, leaf) in enumerate(zip(stored, leaves, strict=True)):
         # A mesh pads private state to a multiple of its shards.
         array = array if index < server_count else array[: len(leaf)]
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+        if array.shape != leaf.shape or array.dtype != on_host(leaf).dtype:
             return None
-        arrays.append(jnp.asarray(array))
+        arrays.append(restore(array, leaf))
     state: RunState = jax.tree.unflatten(structure, arrays)
     return state
 

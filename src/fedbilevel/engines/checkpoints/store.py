@@ -29,6 +29,7 @@ from fedbilevel.engines.checkpoints.options import (
 from fedbilevel.engines.costs import Costs
 from fedbilevel.engines.fingerprint import differences
 from fedbilevel.engines.protocol import RunState
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.plurals import count_noun
 
 if TYPE_CHECKING:
@@ -92,11 +93,12 @@ class Store:
             "history": [dict(metrics) for metrics in progress.history],
             "exclusions": progress.exclusions,
         }
+        leaves = list(map(on_host, jax.tree.leaves(progress.state)))
         with self._writing():
             success = manager.save(
                 progress.rounds,
                 args=ocp.args.Composite(
-                    state=SaveArrays(jax.tree.leaves(progress.state)),
+                    state=SaveArrays(leaves),
                     notes=ocp.args.JsonSave(notes),
                 ),
             )

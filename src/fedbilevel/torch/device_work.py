@@ -1,0 +1,80 @@
+"""The work of one device of a federation whose problem is one of PyTorch."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree, UInt32
+
+from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
+from fedbilevel.data.devices import LocalExamples
+from fedbilevel.engines.device_work import DeviceResult, loop_steps, run_device
+from fedbilevel.engines.protocol import PhaseReference
+from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.keys import HostKey
+from fedbilevel.mathematics.problem import BilevelProblem
+from fedbilevel.torch.conversion import to_arrays, to_tensors
+from fedbilevel.torch.devices import TensorDevices
+
+
+class TensorWork:
+    """The device's part of an exchange: arrays of NumPy in and out, tensors between.
+
+    Args:
+        problem: problem of `bilevel_problem`.
+        algorithm: federated algorithm without transforms.
+        examples: examples of the device.
+
+    Example:
+        >>> import torch
+        >>> from fedbilevel import FedBiO
+        >>> from fedbilevel.torch import bilevel_problem
+        >>> loss = lambda x, y, batch: torch.mean((y - x * batch) ** 2)
+        >>> held = LocalExamples(np.ones(4, np.float32), np.ones(6, np.float32))
+        >>> algorithm = FedBiO(0.1)
+        >>> work = TensorWork(bilevel_problem(loss, loss), algorithm, held)
+        >>> one = np.float32(1.0)
+        >>> server, private = algorithm.init(work.problem, one, one)
+        >>> reference, key = PhaseReference(False, 0), np.zeros(2, np.uint32)
+        >>> downlink = reference.of(algorithm, work.problem).broadcast(server)
+        >>> type(work.compute(reference, downlink, private, key).upload.update[1])
+        <class 'numpy.ndarray'>
+    """
+
+    def __init__(
+        self,
+        problem: BilevelProblem,
+        algorithm: FederatedAlgorithm,
+        examples: LocalExamples,
+    ) -> None:
+        self.problem, self._algorithm = problem, algorithm
+        self._devices = TensorDevices([to_tensors(examples)])
+
+    def compute(
+        self,
+        reference: PhaseReference,
+        downlink: Downlink,
+        private: Private,
+        key: UInt32[np.ndarray, "words"],
+    ) -> DeviceResult:
+        """Return upload, state and metrics of the device after an exchange."""
+        host_key: Any = HostKey(key)
+        result = run_device(
+            reference.of(self._algorithm, self.problem),
+            _tensors(downlink),
+            _tensors(private),
+            self._devices.cohort(np.array(0)),
+            host_key,
+            repeat=loop_steps,
+        )
+        return DeviceResult(*map(to_arrays, result))
+
+
+def _tensors(values: PyTree) -> PyTree:
+    """Return messages as tensors, whose integers keep their width."""
+    return arrays.canonical(jax.tree.map(_own, values))
+
+
+def _own(leaf: Any) -> Any:
+    # PyTorch warns of memory that it may not change, such as that of a message.
+    return np.array(leaf)

@@ -1,0 +1,196 @@
+"""Preparation of a run with tensors: checks, devices and the first state."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jaxtyping import PyTree
+from torch import Tensor
+
+from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.engines.checks import (
+    check_participation,
+    check_rounds,
+    check_run,
+    check_variable,
+    check_weights,
+    describe_failure,
+)
+from fedbilevel.engines.loss_checks import MOST_ROWS, require_mean
+from fedbilevel.engines.phase_checks import (
+    check_algorithm,
+    check_first_state,
+    check_phases,
+)
+from fedbilevel.engines.preparation import Prepared, RunSpec, references
+from fedbilevel.engines.protocol import Job, RunState
+from fedbilevel.mathematics import arrays
+from fedbilevel.mathematics.keys import HostKey
+from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
+from fedbilevel.torch.conversion import to_arrays, to_tensors
+from fedbilevel.torch.devices import TensorDevices, TensorExamples
+from fedbilevel.transforms.transformed import has_transforms
+
+
+def prepare_tensors(spec: RunSpec) -> Prepared:
+    """Check the arguments of a run, and return its job and first state.
+
+    Raises:
+        ValueError: if an argument is invalid, or arguments do not fit together.
+    """
+    problem, algorithm = spec.problem, spec.algorithm
+    check_algorithm(algorithm)
+    if has_transforms(algorithm):
+        raise TypeError(
+            "TensorSimulation does not run transforms. Pass engine=Simulation() and "
+            "the examples as arrays of NumPy in InMemoryDevices: it calls PyTorch for "
+            "one device after another."
+        )
+    check_rounds(spec.rounds)
+    check_run(spec.seed, spec.engine, spec.limits)
+    check_participation(spec.participation)
+    check_variable("x", jax.tree.map(arrays.on_host, spec.x))
+    check_variable("y", jax.tree.map(arrays.on_host, spec.y))
+    if not isinstance(problem, BilevelProblem) or problem.view is None:
+        raise TypeError(
+            "TensorSimulation needs losses of tensors. Pass "
+            "fedbilevel.torch.bilevel_problem(upper_loss, lower_loss), or another "
+            "engine."
+        )
+    devices = _tensor_devices(spec.devices)
+    x, y = arrays.canonical((to_tensors(spec.x), to_tensors(spec.y)))
+    check_losses(problem, x, y, devices)
+    first = algorithm.init(problem, x, y)
+    check_first_state(algorithm, first)
+    server, private = arrays.canonical(first)
+    every, opens = algorithm.phases(problem), algorithm.opening(problem)
+    check_phases(algorithm, "phases", every)
+    check_phases(algorithm, "opening", opens)
+    phases = references(False, every)
+    key: Any = HostKey.of(spec.seed)
+    count = devices.device_count
+    job = Job(
+        problem=problem,
+        algorithm=algorithm,
+        devices=devices,
+        form=devices.cohort(np.array(0)),
+        key=key,
+        opening=references(True, opens) or phases,
+        phases=phases,
+        cohort_size=len(spec.participation(spec.seed, 0, count)),
+        loaded_bytes=0,
+        limits=spec.limits,
+        # The engine counts the costs of a phase in its first exchange.
+        costs={},
+    )
+    state = RunState(server, spec.engine.private_states(private, count))
+    return Prepared(spec, job, state, check_weights(spec.weights, count))
+
+
+def check_losses(
+    problem: BilevelProblem, x: Upper, y: Lower, devices: TensorDevices
+) -> None:
+    """Raise an error unless x and y are differentiable and both losses are means.
+
+    Raises:
+        ValueError: if they are not.
+
+    Example:
+        >>> from fedbilevel import LocalExamples
+        >>> from fedbilevel.torch import bilevel_problem
+        >>> problem = bilevel_problem(
+        ...     lambda x, y, batch: torch.sum(y * batch),
+        ...     lambda x, y, batch: torch.mean(y * batch),
+        ... )
+        >>> devices = TensorDevices([LocalExamples(torch.ones(3), torch.ones(3))])
+        >>> check_losses(problem, torch.tensor(1.0), torch.tensor(1.0), devices)
+        ... # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: upper_loss is not a mean over its batch: on 3 examples it is 3, but
+        the mean of its values on each single example is 1. Return the mean ...
+    """
+    for name, variable in (("x", x), ("y", y)):
+        _check_start(name, variable)
+    data = devices.cohort(np.array(0))
+    for name, loss, examples in (
+        ("upper_loss", problem.upper_loss, data.upper),
+        ("lower_loss", problem.lower_loss, data.lower),
+    ):
+        rows = _rows(examples)
+        _check_scalar(name, loss, x, y, rows)
+        start = to_arrays({"x": x, "y": y, "rows": rows})
+        require_mean(name, loss, **start, values=_values(x, y, rows))
+
+
+def _tensor_devices(devices: Any) -> TensorDevices:
+    if isinstance(devices, TensorDevices):
+        return devices
+    if isinstance(devices, InMemoryDevices):
+        return TensorDevices.of(devices)
+    raise TypeError(
+        f"devices is of type {type(devices).__name__}. Pass "
+        "fedbilevel.torch.TensorDevices, or InMemoryDevices."
+    )
+
+
+def _check_start(name: str, variable: PyTree) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(variable)
+    if not leaves:
+        raise ValueError(f"{name} has no tensors. Pass at least one tensor.")
+    for path, leaf in leaves:
+        where = f"{name}{jax.tree_util.keystr(path)}"
+        if not leaf.is_floating_point():
+            raise ValueError(
+                f"{where} has dtype {leaf.dtype}, which is not differentiable. Convert "
+                "it to floating point."
+            )
+        if not leaf.isfinite().all():
+            raise ValueError(
+                f"{where} is not finite at the start of the run. Pass finite initial "
+                "values."
+            )
+
+
+def _check_scalar(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> None:
+    try:
+        value: Any = loss(x, y, rows)
+    except Exception as error:
+        raise ValueError(
+            describe_failure(name, loss, to_arrays((x, y, rows)), error)
+        ) from error
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{name} returned a {type(value).__name__}. Return a tensor: the mean over "
+            "the batch."
+        )
+    if value.shape or not value.is_floating_point():
+        raise ValueError(
+            f"{name} returned a tensor of shape {tuple(value.shape)} and dtype "
+            f"{value.dtype}. Return the mean over the batch, a floating-point scalar."
+        )
+
+
+def _rows(examples: TensorExamples) -> Batch:
+    """Return a few examples of a device, at equal distances."""
+    first, size = int(examples.offsets), int(examples.sizes)
+    indices = np.linspace(0, size - 1, min(size, MOST_ROWS)).astype(int)
+    # A single example is repeated, because a batch of one cannot reveal a sum.
+    rows = torch.as_tensor(first + (indices if size > 1 else np.zeros(2, int)))
+    return jax.tree.map(lambda leaf: leaf[rows.to(leaf.device)], examples.arrays)
+
+
+def _values(x: Upper, y: Lower, rows: Batch) -> Any:
+    """Return a function that evaluates a loss on tensors like these."""
+
+    def values(loss: Loss, near_x: Upper, near_y: Lower, _: Batch) -> Any:
+        x_, y_ = jax.tree.map(arrays.restore, (near_x, near_y), (x, y))
+        count = len(jax.tree.leaves(rows)[0])
+        single: list[Any] = [
+            loss(x_, y_, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], rows))
+            for k in range(count)
+        ]
+        return to_arrays((loss(x_, y_, rows), torch.stack(single)))
+
+    return values

@@ -1,0 +1,98 @@
+"""Sites whose problem is one of PyTorch, beside sites with the same one in JAX."""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+from fedbilevel import Clip, FedBiO, Simulation, run, with_transforms
+from fedbilevel.federation import REHEARSAL, Site
+from tests import quadratic
+from tests.algorithms.table import ALGORITHMS, in_tiers
+from tests.engines.federation import START, WEIGHTS, held, trajectory
+from tests.federation.sites import enrolled, federation
+from tests.torch import tensors
+
+pytestmark = pytest.mark.slow
+BY_DAY = ("two exchanges, private state",)
+
+
+def mixed_sites(algorithm):
+    """Return sites, every second of which has the problem of PyTorch."""
+    problems = quadratic.problem(), tensors.problem()
+    return {
+        f"site-{number}": Site(
+            number,
+            problems[number % 2],
+            algorithm,
+            examples,
+            *START,
+            rules=REHEARSAL,
+        )
+        for number, examples in enumerate(held())
+    }
+
+
+def states(rounds):
+    for step in rounds:
+        server = [np.ravel(leaf) for leaf in jax.tree.leaves(step.server)]
+        yield np.concatenate(server)
+
+
+@pytest.fixture
+def double_precision_everywhere() -> Iterator[None]:
+    """JAX calls back on threads of its own, which have the global setting."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@in_tiers(quick=(), check=BY_DAY)
+def test_sites_of_both_libraries_follow_the_simulation(name):
+    sites = mixed_sites(ALGORITHMS[name]())
+    rounds = run(
+        quadratic.problem(),
+        ALGORITHMS[name](),
+        enrolled(sites),
+        *START,
+        rounds=5,
+        weights=WEIGHTS,
+        engine=federation(sites),
+    )
+    expected = trajectory(name, Simulation(), rounds=5)
+    for ours, other in zip(states(rounds), expected, strict=True):
+        np.testing.assert_allclose(ours, other, rtol=0, atol=1e-9)
+    assert np.abs(expected[-1] - expected[0]).max() > 1e-3
+
+
+def test_a_server_with_a_problem_of_pytorch_has_the_same_numbers():
+    algorithm = FedBiO(0.05, batch_size=2)
+    sites = mixed_sites(algorithm)
+    of_jax, of_torch = (
+        list(
+            states(
+                run(
+                    problem,
+                    algorithm,
+                    enrolled(sites),
+                    *START,
+                    rounds=3,
+                    engine=federation(sites),
+                )
+            )
+        )
+        for problem in (quadratic.problem(), tensors.problem())
+    )
+    np.testing.assert_array_equal(of_jax, of_torch)
+
+
+def test_transforms_call_pytorch_from_jax(double_precision_everywhere):
+    algorithm = with_transforms(FedBiO(0.05, batch_size=2), Clip(1e-3))
+    sites = mixed_sites(algorithm)
+    arguments = algorithm, enrolled(sites), *START
+    *_, last = run(tensors.problem(), *arguments, rounds=3, engine=federation(sites))
+    *_, simulated = run(
+        quadratic.problem(), algorithm, tensors.arrays(), *START, rounds=3
+    )
+    np.testing.assert_allclose(last.x, simulated.x, rtol=0, atol=1e-9)
