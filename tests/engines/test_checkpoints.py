@@ -213,7 +213,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
         ),
         ({"participation": UniformSample(3)}, "participation.devices was 4 and is 3"),
         ({"weights": np.ones(5)}, "weights"),
-        ({"x": np.zeros(quadratic.X_SIZE)}, "x.array has other values"),
+        ({"x": np.zeros(quadratic.X_SIZE)}, "x has other values"),
         ({"limits": Limits(norm=10.0)}, r"norm_limit was None and is 10\.0"),
         (
             {

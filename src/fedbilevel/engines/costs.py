@@ -181,13 +181,25 @@ def smallest_batch(
     return min(upper.sizes | lower.sizes, default=None)
 
 
-class _CountingData(NamedTuple):
-    upper: "_CountingExamples"
-    lower: "_CountingExamples"
+class CountingData(NamedTuple):
+    """The data of one device that count drawn examples.
+
+    Attributes:
+        upper: examples of the upper loss.
+        lower: examples of the lower loss.
+    """
+
+    upper: "CountingExamples"
+    lower: "CountingExamples"
+
+    @classmethod
+    def of(cls, data: DeviceData) -> "CountingData":
+        """Return the same data, with counters at 0."""
+        return cls(CountingExamples(data.upper), CountingExamples(data.lower))
 
 
 class _Trace(NamedTuple):
-    data: _CountingData
+    data: CountingData
     upload: Upload
     working_bytes: int
 
@@ -196,9 +208,7 @@ def _trace(
     phase: Phase, downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
 ) -> _Trace:
     """Run a device through a phase, with shapes in place of numbers."""
-    counting = _CountingData(
-        _CountingExamples(data.upper), _CountingExamples(data.lower)
-    )
+    counting = CountingData.of(data)
     working_bytes = 0
 
     def repeat(step: Step, carry: Carry, steps: int) -> Carry:
@@ -219,8 +229,15 @@ def _trace(
 
 
 @dataclass
-class _CountingExamples:
-    """Examples that count the drawn examples and record the sizes of batches."""
+class CountingExamples:
+    """Examples that count the drawn examples and record the sizes of batches.
+
+    Attributes:
+        examples: examples to draw from.
+        drawn: number of examples drawn so far.
+        batch_bytes: size of the largest batch.
+        sizes: sizes of all batches, in examples.
+    """
 
     examples: Examples
     drawn: int = 0
@@ -229,9 +246,11 @@ class _CountingExamples:
 
     @property
     def size(self) -> Int[Array | np.ndarray, "*devices"]:
+        """The number of examples of the device."""
         return self.examples.size
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
+        """Return `draws` independent batches, and count them."""
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
         self.sizes.add(batch_size)
@@ -240,6 +259,8 @@ class _CountingExamples:
         return batches
 
     def mean(self, function: Callable[[Batch], PyTree], batch_size: int) -> PyTree:
+        """Return the mean of a function over all examples, and count them."""
+
         def measured(batch: Batch) -> PyTree:
             self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batch))
             return function(batch)

@@ -34,12 +34,14 @@ def describe(value: Any) -> Any:
 def describe_arrays(arrays: PyTree) -> dict[str, str]:
     """Return the dtype and a digest of each array, by its path in the tree.
 
+    The path of an array that is no tree is empty.
+
     Example:
         >>> list(describe_arrays({"a": np.zeros(2)}))
         ["['a']"]
     """
     return {
-        jax.tree_util.keystr(path) or "array": _array(leaf)
+        jax.tree_util.keystr(path): _array(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
     }
 
@@ -76,8 +78,8 @@ def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
             return [(name, old, new)]
         result = []
         for key in dict.fromkeys([*old, *new]):
-            # Paths of arrays begin with a dot.
-            path = f"{name}.{str(key).lstrip('.')}" if name else str(key)
+            # Paths of arrays begin with a dot, or are empty.
+            path = ".".join(filter(None, [name, str(key).lstrip(".")]))
             result += _differences(old.get(key), new.get(key), path)
         return result
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

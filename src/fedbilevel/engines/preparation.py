@@ -131,8 +131,8 @@ def prepare(spec: RunSpec) -> Prepared:
     check_rounds(spec.rounds)
     check_run(spec.seed, spec.engine, spec.limits)
     check_participation(spec.participation)
-    check_variable("x", spec.x)
-    check_variable("y", spec.y)
+    check_variable("x", jax.tree.map(on_host, spec.x))
+    check_variable("y", jax.tree.map(on_host, spec.y))
     x, y = canonical(spec.x), canonical(spec.y)
     count = devices.device_count
     enrolled = check_weights(spec.weights, count)

@@ -4,6 +4,7 @@ Operators work with every type of leaf that `jax.tree.map` supports, whatever it
 library. All other functions are those of the leaves' library (`arrays.namespace`).
 """
 
+import math
 from typing import Any, TypeAlias
 
 import jax
@@ -170,7 +171,8 @@ def number_of_bytes(tree: PyTree) -> int:
         >>> number_of_bytes({"a": jnp.ones(3), "b": jnp.ones((2, 2))})
         28
     """
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _summed_product(a: Array, b: Array) -> Array:

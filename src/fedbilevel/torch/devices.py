@@ -1,6 +1,5 @@
 """The data of devices as tensors."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,16 +24,12 @@ class TensorExamples(NamedTuple):
         sizes: number of rows of the device, or an array with that of each device.
         position: that of the device among several, in a function that `vmap`
             vectorises; None for a single device.
-        drawn: number of examples drawn so far, by level.
-        level: key of `drawn`.
     """
 
     arrays: Batch
     offsets: Any
     sizes: Any
-    position: Tensor | None
-    drawn: Counter[str]
-    level: str
+    position: Tensor | None = None
 
     @property
     def size(self) -> Tensor:
@@ -44,7 +39,6 @@ class TensorExamples(NamedTuple):
 
     def draw(self, key: HostKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
         """Return `draws` independent batches, uniform with replacement."""
-        self.drawn[self.level] += draws * batch_size
         numbers = key.integers((draws, batch_size), self.sizes)
         rows = torch.from_numpy(numbers + self.offsets[..., None, None])
         if self.position is not None:
@@ -116,7 +110,6 @@ class TensorDevices:
         self._levels = [
             _concatenate([device[level] for device in devices]) for level in (0, 1)
         ]
-        self.drawn: Counter[str] = Counter()
 
     @classmethod
     def of(cls, devices: InMemoryDevices) -> "TensorDevices":
@@ -143,12 +136,8 @@ class TensorDevices:
         """Return the `TensorData` of a device, or of several."""
         return TensorData(
             *(
-                TensorExamples(
-                    arrays, offsets[devices], sizes[devices], None, self.drawn, level
-                )
-                for (arrays, offsets, sizes), level in zip(
-                    self._levels, ("upper", "lower"), strict=True
-                )
+                TensorExamples(arrays, offsets[devices], sizes[devices])
+                for arrays, offsets, sizes in self._levels
             )
         )
 

@@ -1,6 +1,5 @@
 """The engine of problems of PyTorch: all devices in one process."""
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from jaxtyping import PyTree
 from torch import Tensor
 
 from fedbilevel.algorithms.protocol import Downlink, Phase, Private, Upload
-from fedbilevel.engines.costs import DeviceCosts
+from fedbilevel.engines.costs import CountingData, DeviceCosts
 from fedbilevel.engines.device_work import DeviceResult, loop_steps, run_device
 from fedbilevel.engines.limits import Limits, reach_of
 from fedbilevel.engines.preparation import Prepared, RunSpec
@@ -79,19 +78,15 @@ class TensorSimulation:
         server, private = state
         downlink = phase.broadcast(server)
         devices, present = participants.devices, participants.present
-        devices_data: Any = job.devices
-        drawn: Counter[str] = devices_data.drawn
-        drawn.clear()
+        counters: list[CountingData] = []
         states = jax.tree.map(lambda leaf: leaf[present], private)
         work = _all_at_once if self.vectorised else _in_turn
-        result = work(phase, downlink, states, job, moment, present)
-        # In turn, each device counts its own examples.
-        times = 1 if self.vectorised else len(present)
+        result = work(phase, downlink, states, job, moment, present, counters)
         if reference not in job.costs:
             costs: Any = job.costs
             costs[reference] = DeviceCosts(
-                drawn["upper"] // times,
-                drawn["lower"] // times,
+                counters[0].upper.drawn,
+                counters[0].lower.drawn,
                 _bytes(downlink),
                 _bytes(result.upload) // len(present),
                 0,
@@ -133,13 +128,14 @@ def _all_at_once(
     job: Job,
     moment: Moment,
     devices: np.ndarray,
+    counters: list[CountingData],
 ) -> DeviceResult:
     """Return the results of all devices along a leading axis, by `vmap`."""
     data: Any = job.devices.cohort(devices)
     key: Any = device_key(job.key, moment, devices)
 
     def work(private: Private, index: Tensor) -> DeviceResult:
-        return _work(phase, downlink, private, data.at(index), key)
+        return _work(phase, downlink, private, data.at(index), key, counters)
 
     result: DeviceResult = torch.func.vmap(work)(private, torch.arange(len(devices)))
     return result
@@ -152,6 +148,7 @@ def _in_turn(
     job: Job,
     moment: Moment,
     devices: np.ndarray,
+    counters: list[CountingData],
 ) -> DeviceResult:
     """Return the results of all devices along a leading axis, one after another."""
     results = []
@@ -159,7 +156,7 @@ def _in_turn(
         data: Any = job.devices.cohort(np.array(device))
         key: Any = device_key(job.key, moment, device)
         own = jax.tree.map(lambda leaf, k=row: leaf[k], private)
-        results.append(_work(phase, downlink, own, data, key))
+        results.append(_work(phase, downlink, own, data, key, counters))
     stacked: DeviceResult = jax.tree.map(lambda *leaves: torch.stack(leaves), *results)
     return stacked
 
@@ -170,8 +167,11 @@ def _work(
     private: Private,
     data: Any,
     key: Any,
+    counters: list[CountingData],
 ) -> DeviceResult:
-    result = run_device(phase, downlink, private, data, key, repeat=loop_steps)
+    """Return the result of a device; append the counters of its examples."""
+    counters.append(CountingData.of(data))
+    result = run_device(phase, downlink, private, counters[-1], key, repeat=loop_steps)
     numbers: DeviceResult = jax.tree.map(torch.as_tensor, result)
     return numbers
 
