@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
@@ -20,6 +19,8 @@ START = np.linspace(-1.0, 1.0, X_SIZE), np.linspace(1.0, 2.0, Y_SIZE)
 # This variable names a file with the seconds of each measurement: tests that need a
 # running job make it slow.
 PACE = "FEDBILEVEL_TEST_PACE"
+# "torch" in this variable makes the losses those of tensors.
+LIBRARY = "FEDBILEVEL_TEST_LIBRARY"
 
 
 class Rows(NamedTuple):
@@ -28,14 +29,23 @@ class Rows(NamedTuple):
     label: np.ndarray
 
 
+# The losses use methods that arrays of JAX and tensors of PyTorch share.
 def upper_loss(x, y, target):
-    pulled = 0.5 * jnp.mean(jnp.sum((y[None] - target) ** 2, axis=1))
-    return pulled + 0.15 * jnp.sum(x**2)
+    pulled = 0.5 * ((y[None] - target) ** 2).sum(1).mean()
+    return pulled + 0.15 * (x**2).sum()
 
 
 def lower_loss(x, y, rows):
     errors = rows.features @ y - rows.mixed @ x - rows.label
-    return 0.5 * jnp.mean(errors**2) + 0.5 * jnp.sum(y**2)
+    return 0.5 * (errors**2).mean() + 0.5 * (y**2).sum()
+
+
+def problem():
+    if os.environ.get(LIBRARY) == "torch":
+        from fedbilevel.torch import bilevel_problem
+
+        return bilevel_problem(upper_loss, lower_loss)
+    return BilevelProblem(upper_loss, lower_loss)
 
 
 def examples(site):
@@ -65,9 +75,9 @@ def model():
         np.zeros((1, Y_SIZE)),
         Rows(np.zeros((1, Y_SIZE)), np.zeros((1, X_SIZE)), np.zeros(1)),
     )
-    return Model(BilevelProblem(upper_loss, lower_loss), *START, metrics, form)
+    return Model(problem(), *START, metrics, form)
 
 
 def task():
-    problem, x, y, metrics, _ = model()
-    return Task(problem, InMemoryDevices(list(map(examples, SIZES))), x, y, metrics)
+    stated, x, y, metrics, _ = model()
+    return Task(stated, InMemoryDevices(list(map(examples, SIZES))), x, y, metrics)

@@ -1,4 +1,7 @@
-"""Sites whose problem is one of PyTorch, beside sites with the same one in JAX."""
+"""Sites whose problem is one of PyTorch, beside sites with the same one in JAX.
+
+`test_flare_torch` is a rehearsal on NVIDIA FLARE, left to the night.
+"""
 
 from collections.abc import Iterator
 
@@ -42,7 +45,7 @@ def states(rounds):
 
 @pytest.fixture
 def double_precision_everywhere() -> Iterator[None]:
-    """JAX calls back on threads of its own, which have the global setting."""
+    """JAX calls back on other threads, which have the global setting."""
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)

@@ -33,7 +33,7 @@ ALGORITHM = FedBiO(0.05, batch_size=2)
 @pytest.fixture(autouse=True)
 def double_precision() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
-    # JAX calls back on threads of its own, which have the global setting.
+    # JAX calls back on other threads, which have the global setting.
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)

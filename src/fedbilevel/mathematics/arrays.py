@@ -164,6 +164,18 @@ def cast(value: Any, like: Any) -> Any:
     return value
 
 
+def plus(array: Any, factor: float, other: Any) -> Any:
+    """Return `array + factor * other`, for tensors in one operation.
+
+    Example:
+        >>> float(plus(jnp.ones(()), 2.0, jnp.ones(())))
+        3.0
+    """
+    if is_tensor(array):
+        return array.add(other, alpha=factor)
+    return array + factor * other
+
+
 def from_numpy(values: np.ndarray, like: Any) -> Any:
     """Return numbers of NumPy as a tensor with the dtype and device of another.
 

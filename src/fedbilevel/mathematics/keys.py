@@ -17,6 +17,8 @@ from fedbilevel.mathematics import arrays
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
+WORD = 0xFFFFFFFF
+"""The bits of a word of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,23 @@ class HostKey:
     @classmethod
     def of(cls, seed: int) -> "HostKey":
         """Return the key of a seed."""
-        return cls(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32))
+        return cls(np.array([seed >> 32, seed & WORD], np.uint32))
 
     def fold_in(
         self, numbers: Int[np.ndarray, "*devices"] | np.integer | int
     ) -> "HostKey":
         """Return the key derived with a number, or with a number for each device."""
-        low = np.asarray(numbers).astype(np.uint32)
-        return HostKey(np.stack(_hash(self.words, np.zeros_like(low), low), -1))
+        if self.words.ndim == 1 and np.ndim(numbers) == 0:
+            low, high = self.words.tolist()
+            words = _hash_once(low, high, 0, int(numbers) & WORD)
+            return HostKey(np.array(words, np.uint32))
+        second = np.asarray(numbers).astype(np.uint32)
+        first = np.zeros_like(second)
+        return HostKey(np.stack(_hash(self.words, first, second), -1))
 
     def split(self, count: int = 2) -> tuple["HostKey", ...]:
         """Return several keys."""
-        return tuple(
-            HostKey(np.stack(_hash(self.words, np.uint32(0), np.uint32(number)), -1))
-            for number in range(count)
-        )
+        return tuple(map(self.fold_in, range(count)))
 
     def integers(
         self,
@@ -69,7 +73,8 @@ class HostKey:
             below: bound, or a bound for each device.
         """
         count = int(np.prod(shape))
-        high, low = (key._bits(count) for key in self.split())
+        pair = HostKey(np.stack([key.words for key in self.split()]))
+        high, low = pair._bits(count)
         span = np.asarray(below).astype(np.uint32)[..., None]
         # 2^32 modulo the span, in the arithmetic of 32 bits.
         unit = np.uint32(2**16) % span
@@ -171,6 +176,19 @@ def key_of(seed: int, like: Any = None) -> RandomKey:
     on_host = isinstance(like, HostKey)
     key: RandomKey = HostKey.of(seed) if on_host else jax.random.key(seed)  # type: ignore[assignment]
     return key
+
+
+def _hash_once(low: int, high: int, first: int, second: int) -> tuple[int, int]:
+    """Return `_hash` of single numbers, in a tenth of the time of NumPy."""
+    schedule = low, high, low ^ high ^ PARITY
+    a, b = first + low & WORD, second + high & WORD
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            a = a + b & WORD
+            b = a ^ (b << rotation & WORD | b >> 32 - rotation)
+        a = a + schedule[(group + 1) % 3] & WORD
+        b = b + schedule[(group + 2) % 3] + group + 1 & WORD
+    return a, b
 
 
 def _hash(

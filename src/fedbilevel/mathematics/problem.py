@@ -1,7 +1,8 @@
 """A bilevel problem: two losses and the five derivative oracles they imply."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 from jaxtyping import Array, Float, PyTree
@@ -62,6 +63,18 @@ class CrossProduct(Protocol):
         """Return the product with the mixed second derivative of the lower loss."""
 
 
+class LowerProducts(NamedTuple):
+    """Products with second derivatives of the lower loss at one point, on one batch.
+
+    Attributes:
+        hessian: function from v to ∇²yy g · v.
+        cross: function from v to ∇²xy g · v.
+    """
+
+    hessian: Callable[[Lower], Lower]
+    cross: Callable[[Lower], Upper]
+
+
 @dataclass(frozen=True, init=False)
 class BilevelProblem:
     """min_x f(x, y*(x)) with y*(x) = argmin_y g(x, y): the paper's equation (1.1).
@@ -80,6 +93,8 @@ class BilevelProblem:
             methods.
         hessian_product: ∇²yy g · vector.
         cross_product: ∇²xy g · vector.
+        products: function of (x, y, batch) that reads the lower loss once for any
+            number of products with one batch; None if each product reads it.
         view: the same problem as functions of JAX's arrays, if losses and oracles are
             functions of PyTorch's tensors (`fedbilevel.torch.bilevel_problem`).
 
@@ -104,6 +119,7 @@ class BilevelProblem:
     lower_gradient_x: LowerGradientX
     hessian_product: HessianProduct
     cross_product: CrossProduct
+    products: Callable[[Upper, Lower, Batch], LowerProducts] | None
     view: "BilevelProblem | None"
 
     def __init__(
@@ -116,6 +132,7 @@ class BilevelProblem:
         lower_gradient_x: LowerGradientX | None = None,
         hessian_product: HessianProduct | None = None,
         cross_product: CrossProduct | None = None,
+        products: Callable[[Upper, Lower, Batch], LowerProducts] | None = None,
         view: "BilevelProblem | None" = None,
     ) -> None:
         gradient = lower_gradient or _Gradient(lower_loss, argument=1)
@@ -131,6 +148,7 @@ class BilevelProblem:
         for name, function in fields.items():
             _require_callable(name, function)
             object.__setattr__(self, name, function)
+        object.__setattr__(self, "products", products)
         object.__setattr__(self, "view", view)
 
     @property

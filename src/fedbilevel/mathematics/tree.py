@@ -27,6 +27,8 @@ def add_scaled(tree: PyTree, factor: Scalar, other: PyTree) -> PyTree:
         >>> add_scaled({"a": jnp.ones(2)}, -0.5, {"a": jnp.full(2, 4.0)})
         {'a': Array([-1., -1.], dtype=float32)}
     """
+    if isinstance(factor, float | int):
+        return jax.tree.map(lambda a, b: arrays.plus(a, factor, b), tree, other)
     return jax.tree.map(lambda a, b: a + cast(factor, b) * b, tree, other)
 
 

@@ -1,6 +1,7 @@
 """The data of devices as tensors."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -8,11 +9,15 @@ import numpy as np
 import torch
 from jaxtyping import Int, PyTree
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch
 from fedbilevel.torch.conversion import to_tensors
+
+ROWS = 1024
+"""Rows that are read at once from a `Dataset`."""
 
 
 class TensorExamples(NamedTuple):
@@ -92,8 +97,11 @@ class TensorData(NamedTuple):
 class TensorDevices:
     """All devices' examples, concatenated in shared tensors.
 
+    The tensors stay where they are: on the CPU or another device of PyTorch.
+
     Args:
-        devices: examples of each device; trees of tensors or of NumPy arrays.
+        devices: examples of each device. Each level is a tree of tensors or of NumPy
+            arrays, a `Dataset`, or a `DataLoader`, whose batches are read once.
 
     Example:
         >>> device = LocalExamples(upper=torch.ones(3, 2), lower=torch.ones(8, 2))
@@ -107,9 +115,7 @@ class TensorDevices:
     def __init__(self, devices: Sequence[LocalExamples]) -> None:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
-        self._levels = [
-            _concatenate([device[level] for device in devices]) for level in (0, 1)
-        ]
+        self._levels = _levels_of(devices)
 
     @classmethod
     def of(cls, devices: InMemoryDevices) -> "TensorDevices":
@@ -134,22 +140,80 @@ class TensorDevices:
 
     def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
         """Return the `TensorData` of a device, or of several."""
-        return TensorData(
-            *(
-                TensorExamples(arrays, offsets[devices], sizes[devices])
-                for arrays, offsets, sizes in self._levels
-            )
-        )
+        return _data(self._levels, devices)
 
 
-def _concatenate(parts: Sequence[Batch]) -> tuple[Any, np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class OnDemandTensors:
+    """Devices whose examples are loaded for each exchange they participate in.
+
+    Attributes:
+        device_count: number of enrolled devices, K.
+        load: function from a device number to its examples, in the forms that
+            `TensorDevices` takes, such as two `DataLoader`s.
+
+    Example:
+        >>> def load(device):
+        ...     rows = torch.full((4, 2), float(device))
+        ...     return LocalExamples(upper=DataLoader(rows, batch_size=3), lower=rows)
+        >>> devices = OnDemandTensors(1_000_000, load)
+        >>> devices.cohort(np.array([7, 999_999])).upper.arrays.shape
+        torch.Size([8, 2])
+    """
+
+    device_count: int
+    load: Callable[[int], LocalExamples]
+
+    @property
+    def in_memory(self) -> bool:
+        """False: every call of `cohort` loads the examples."""
+        return False
+
+    def cohort(self, devices: Int[np.ndarray, "*cohort"]) -> Any:
+        """Load the `TensorData` of a device, or of several."""
+        numbers = np.atleast_1d(devices)
+        levels = _levels_of([self.load(int(number)) for number in numbers], numbers)
+        return _data(levels, np.arange(len(numbers)).reshape(np.shape(devices)))
+
+
+class _Level(NamedTuple):
+    arrays: Batch
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+
+def _levels_of(
+    devices: Sequence[LocalExamples], numbers: Sequence[int] | np.ndarray | None = None
+) -> list[_Level]:
+    """Return the upper and lower examples of all devices."""
+    numbers = range(len(devices)) if numbers is None else numbers
+    return [_concatenate(numbers, level) for level in zip(*devices, strict=True)]
+
+
+def _data(levels: Sequence[_Level], devices: Int[np.ndarray, "*cohort"]) -> TensorData:
+    upper, lower = (
+        TensorExamples(arrays, offsets[devices], sizes[devices])
+        for arrays, offsets, sizes in levels
+    )
+    return TensorData(upper, lower)
+
+
+def _concatenate(numbers: Sequence[int] | np.ndarray, sources: Sequence[Any]) -> _Level:
+    parts = list(map(_read, sources))
     sizes = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
     if not sizes.all():
         raise ValueError(
-            f"Device {int(np.argmin(sizes))} has no example. Give every device at "
-            "least one example for each loss."
+            f"Device {int(numbers[int(np.argmin(sizes))])} has no example. Give every "
+            "device at least one example for each loss."
         )
-    arrays = jax.tree.map(
-        lambda *leaves: torch.cat([torch.as_tensor(leaf) for leaf in leaves]), *parts
-    )
-    return arrays, np.cumsum(sizes) - sizes, sizes
+    arrays = jax.tree.map(lambda *leaves: torch.cat(leaves), *parts)
+    return _Level(arrays, np.cumsum(sizes) - sizes, sizes)
+
+
+def _read(source: Any) -> Batch:
+    """Return examples as a tree of tensors with a row for each."""
+    if isinstance(source, Dataset):
+        source = DataLoader(source, batch_size=ROWS)
+    if isinstance(source, DataLoader):
+        return jax.tree.map(lambda *leaves: torch.cat(leaves), *source)
+    return jax.tree.map(torch.as_tensor, source)

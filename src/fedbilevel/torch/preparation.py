@@ -8,7 +8,7 @@ import torch
 from jaxtyping import PyTree
 from torch import Tensor
 
-from fedbilevel.data.devices import InMemoryDevices
+from fedbilevel.data.devices import InMemoryDevices, OnDemandDevices
 from fedbilevel.engines.checks import (
     check_participation,
     check_rounds,
@@ -29,7 +29,11 @@ from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 from fedbilevel.torch.conversion import to_arrays, to_tensors
-from fedbilevel.torch.devices import TensorDevices, TensorExamples
+from fedbilevel.torch.devices import (
+    OnDemandTensors,
+    TensorDevices,
+    TensorExamples,
+)
 from fedbilevel.transforms.transformed import has_transforms
 
 
@@ -89,7 +93,10 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
 
 
 def check_losses(
-    problem: BilevelProblem, x: Upper, y: Lower, devices: TensorDevices
+    problem: BilevelProblem,
+    x: Upper,
+    y: Lower,
+    devices: TensorDevices | OnDemandTensors,
 ) -> None:
     """Raise an error unless x and y are differentiable and both losses are means.
 
@@ -124,14 +131,17 @@ def check_losses(
         require_mean(name, loss, **start, values=_values(x, y, rows))
 
 
-def _tensor_devices(devices: Any) -> TensorDevices:
-    if isinstance(devices, TensorDevices):
+def _tensor_devices(devices: Any) -> TensorDevices | OnDemandTensors:
+    if isinstance(devices, TensorDevices | OnDemandTensors):
         return devices
     if isinstance(devices, InMemoryDevices):
         return TensorDevices.of(devices)
+    if isinstance(devices, OnDemandDevices):
+        load = devices.load
+        return OnDemandTensors(devices.device_count, lambda k: to_tensors(load(k)))
     raise TypeError(
         f"devices is of type {type(devices).__name__}. Pass "
-        "fedbilevel.torch.TensorDevices, or InMemoryDevices."
+        "fedbilevel.torch.TensorDevices or OnDemandTensors, or InMemoryDevices."
     )
 
 
