@@ -136,14 +136,12 @@ class _Products:
         # A new object in each series: `ExampleNoise` must see two series on one batch,
         # whose noise differs, and JAX would trace one of them only.
         self._oracle = partial(problem.hessian_product)
-        uses = Counter(map(id, batches))
         self._read: dict[int, LowerProducts] = {}
         if problem.products is not None:
-            self._read = {
-                id(batch): problem.products(x, y, batch)
-                for batch in batches
-                if uses[id(batch)] > 1
-            }
+            uses = Counter(map(id, batches))
+            repeated = {id(batch): batch for batch in batches if uses[id(batch)] > 1}
+            for name, batch in repeated.items():
+                self._read[name] = problem.products(x, y, batch)
 
     def hessian(self, batch: Batch, vector: Lower) -> Lower:
         """Return ∇²yy g · vector."""
