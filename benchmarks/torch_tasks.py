@@ -1,6 +1,6 @@
 """Tuning of two modules of PyTorch by `auto`, against the same runs without tuning.
 
-    python -m benchmarks.torch_tasks           # about half an hour on 2 cores
+    python -m benchmarks.torch_tasks           # several processes share the work
     python -m benchmarks.torch_tasks --fast    # small versions, as in CI
 
 The tasks are those of `benchmarks.torch_models`. "Without tuning" is the same run with
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
     steps: int
 
 
-FULL = Setting(4, 150, (0, 1, 2), 500, 16, 2_000, 500)
+FULL = Setting(4, 100, (0, 1, 2), 500, 16, 2_000, 500)
 FAST = Setting(2, 4, (0,), 20, 4, 16, 2)
 
 
@@ -49,7 +49,7 @@ def case_of(name: str, setting: Setting, seed: int) -> Case:
 
 def measure(name: str, method: str, setting: Setting, seed: int) -> dict[str, float]:
     """Return the metrics of the last x and y on test examples."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # these tensors are too small for more
     case = case_of(name, setting, seed)
     algorithm = AutoFedBiO(setting.rounds, upper_rate=case.upper_rate)
     if method != "auto":
