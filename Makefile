@@ -77,6 +77,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.transforms
 	$(BIN)/python -m benchmarks.research_loop
+	$(BIN)/python -m benchmarks.torch_costs
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.sharded
 	$(BIN)/python -m benchmarks.checkpointing
@@ -93,6 +94,7 @@ experiments: data
 	$(BIN)/python -m benchmarks.complexity
 	$(BIN)/python -m benchmarks.tasks
 	$(BIN)/python -m benchmarks.traffic
+	$(BIN)/python -m benchmarks.torch_tasks
 
 # Files of an older version in dist/ would be published as well.
 build: setup

@@ -5,6 +5,7 @@ Python loop over devices with PyTorch autograd (`benchmarks/torch_loop.py`).
 """
 
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +26,9 @@ CASES = ((8, 1, 30.0), (8, 32, 8.0), (64, 32, 7.0))
 """Devices, batch size, and the smallest accepted speed-up."""
 
 
-def torch_loop_of(
-    number: int, settings: bare.Settings, devices: InMemoryDevices
-) -> torch_loop.Loop:
-    """Return the research loop on the same data."""
-    cohort = devices.cohort(np.arange(settings.devices))
+def tensors_of(devices: InMemoryDevices, count: int) -> list[Any]:
+    """Return the upper and lower examples of each device as tensors."""
+    cohort = devices.cohort(np.arange(count))
 
     def tensors(device: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         levels = []
@@ -41,8 +40,16 @@ def torch_loop_of(
             levels.append((torch.tensor(features), torch.tensor(labels).long()))
         return levels
 
-    data = [tensors(device) for device in range(settings.devices)]
-    return torch_loop.Loop(settings, number, data)
+    return [tensors(device) for device in range(count)]
+
+
+def torch_loop_of(
+    number: int, settings: bare.Settings, devices: InMemoryDevices
+) -> torch_loop.Loop:
+    """Return the research loop on the same data."""
+    data = tensors_of(devices, settings.devices)
+    problem = torch_loop.softmax(data[0][0][0].shape[1])
+    return torch_loop.Loop(problem, settings, number, data)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ A Python loop over devices and steps, PyTorch autograd, Hessian products by a se
 backward pass, averages with `torch.stack`, without deliberate slowdown.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,18 +12,32 @@ from torch.nn.functional import cross_entropy
 from benchmarks.bare import Settings
 
 
-def f(x: Any, y: Any, batch: Any) -> Any:
-    features, labels = batch
-    return cross_entropy(features @ y.T, labels)
+class Problem(NamedTuple):
+    """Upper and lower loss, of (x, y, batch), and the start of x and y."""
+
+    f: Any
+    g: Any
+    x: torch.Tensor
+    y: torch.Tensor
 
 
-def g(x: Any, y: Any, batch: Any) -> Any:
-    return f(x, y, batch) + 0.5 * (torch.exp(x)[None, :] * y**2).sum()
+def softmax(features: int) -> Problem:
+    """Return the problem of `benchmarks.softmax`."""
+
+    def f(x: Any, y: Any, batch: Any) -> Any:
+        rows, labels = batch
+        return cross_entropy(rows @ y.T, labels)
+
+    def g(x: Any, y: Any, batch: Any) -> Any:
+        return f(x, y, batch) + 0.5 * (torch.exp(x)[None, :] * y**2).sum()
+
+    return Problem(f, g, torch.full((features,), -4.0), torch.zeros((10, features)))
 
 
 def hypergradient(
-    x: Any, y: Any, upper: Any, cross: Any, curvature: Any, theta: float
+    problem: Problem, x: Any, y: Any, upper: Any, cross: Any, curvature: Any, theta: Any
 ) -> Any:
+    f, g, *_ = problem
     x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
     loss = f(x, y, upper)
     gx, gy = torch.autograd.grad(loss, (x, y), allow_unused=True)
@@ -39,19 +53,21 @@ def hypergradient(
     return gx - mixed
 
 
-def lower_gradient(x: Any, y: Any, batch: Any) -> Any:
+def lower_gradient(problem: Problem, x: Any, y: Any, batch: Any) -> Any:
     y = y.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(g(x, y, batch), y)
+    (gradient,) = torch.autograd.grad(problem.g(x, y, batch), y)
     return gradient
 
 
 class Loop:
     """A federation in PyTorch, one round per call."""
 
-    def __init__(self, settings: Settings, algorithm: int, data: list[Any]) -> None:
-        self.settings, self.algorithm, self.data = settings, algorithm, data
-        features = data[0][0][0].shape[1]
-        x, y = torch.full((features,), -4.0), torch.zeros((10, features))
+    def __init__(
+        self, problem: Problem, settings: Settings, algorithm: int, data: list[Any]
+    ) -> None:
+        self.problem, self.data = problem, data
+        self.settings, self.algorithm = settings, algorithm
+        x, y = problem.x, problem.y
         self.state = (x, y, torch.zeros_like(x), torch.zeros_like(y))
 
     def draw(self, device: int) -> Any:
@@ -72,15 +88,17 @@ class Loop:
         x, y, u, v = state
         x_new, y_new = x - rho1 * eta * u, y - rho2 * eta * v
         upper, lower, cross, curvature = self.draw(device)
-        h = hypergradient(x_new, y_new, upper, cross, curvature, theta)
-        fresh = lower_gradient(x_new, y_new, lower)
+        h = hypergradient(self.problem, x_new, y_new, upper, cross, curvature, theta)
+        fresh = lower_gradient(self.problem, x_new, y_new, lower)
         if self.algorithm == 1:
             u = (1 - alpha * eta) * u + alpha * eta * h
             v = (1 - beta * eta) * v + beta * eta * fresh
         else:
-            h_old = hypergradient(x, y, upper, cross, curvature, theta)
+            h_old = hypergradient(self.problem, x, y, upper, cross, curvature, theta)
             u = (1 - alpha * eta**2) * (u - h_old) + h
-            v = (1 - beta * eta**2) * (v - lower_gradient(x, y, lower)) + fresh
+            v = (1 - beta * eta**2) * (
+                v - lower_gradient(self.problem, x, y, lower)
+            ) + fresh
         return x_new, y_new, u, v
 
     def round(self) -> None:

@@ -24,6 +24,8 @@ os.environ.setdefault("XLA_FLAGS", for_devices(4))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tracing and lowering take 5 % less time if programs do not note their source lines.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# Threads of PyTorch in two workers on two cores would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 # The files that tests execute must not count as allowed by the user.

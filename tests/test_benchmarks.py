@@ -80,7 +80,13 @@ def test_the_research_loop_computes_the_same_estimates():
         for batch in batches
     ]
     result = torch_loop.hypergradient(
-        torch.tensor(x), torch.tensor(y), tensors[0], tensors[1], tensors[2:], 0.01
+        torch_loop.softmax(softmax.FEATURES),
+        torch.tensor(x),
+        torch.tensor(y),
+        tensors[0],
+        tensors[1],
+        tensors[2:],
+        0.01,
     )
     expected = bare.hypergradient(x, y, batches[0], batches[1], batches[2:], 0.01)
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-3, atol=1e-4)
@@ -152,8 +158,10 @@ def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["sharded", "checkpointing", "progress"])
-def test_the_benchmarks_of_cores_checkpoints_and_progress_run(name):
+@pytest.mark.parametrize(
+    "name", ["sharded", "checkpointing", "progress", "torch_costs"]
+)
+def test_a_benchmark_runs_in_its_fast_setting(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--fast"]
     process = subprocess.run(
         command,

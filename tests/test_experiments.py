@@ -42,6 +42,13 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
             ),
         ),
         pytest.param(
+            "torch_tasks",
+            ("torch-tasks.md",),
+            marks=pytest.mark.skipif(
+                not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
+            ),
+        ),
+        pytest.param(
             "traffic",
             ("traffic.csv", "traffic-cleaning-mnist.md"),
             marks=pytest.mark.skipif(

@@ -20,7 +20,7 @@ def test_the_planned_noise_spends_at_most_epsilon(tmp_path):
     assert 1.99 < spent({release: 12}, 1e-6) <= 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_planned_noise_by_example_spends_at_most_epsilon(tmp_path):
     table = "[transforms]\nexample_clip = 1.0\nexample_noise = 1.0\n"
     (tmp_path / "mine.toml").write_text(QUICK + table)

@@ -18,6 +18,7 @@ from fedbilevel import (
 )
 from fedbilevel.privacy import GaussianRelease, PoissonDraws, spent
 
+pytestmark = pytest.mark.nightly
 NOISE, ROUNDS, DELTA = 2.0, 3, 1e-5
 SEEDS = 3000
 CONFIDENCE = 0.999
@@ -69,7 +70,6 @@ def bound_of(absent: np.ndarray, present: np.ndarray, seeds: int) -> float:
     return best
 
 
-@pytest.mark.nightly
 def test_a_canary_never_shows_more_than_the_accountant():
     spent_epsilon = spent({GaussianRelease(NOISE): ROUNDS}, DELTA)
     shown = lower_bound(NOISE)
@@ -119,7 +119,6 @@ def example_epsilon(noise: float) -> float:
     return spent({release: 3 * ROUNDS}, DELTA)
 
 
-@pytest.mark.nightly
 def test_a_canary_among_examples_never_shows_more_than_the_accountant():
     shown = example_bound(4.0, SEEDS)
     assert 0.1 < shown <= example_epsilon(4.0)
@@ -127,7 +126,6 @@ def test_a_canary_among_examples_never_shows_more_than_the_accountant():
     assert example_bound(0.25, SEEDS) > example_epsilon(4.0)
 
 
-@pytest.mark.slow
 def test_a_canary_among_examples_is_seen_without_noise_and_hidden_with_it():
     loud, quiet = example_bound(4.0, 400), example_bound(0.25, 400)
     assert loud <= example_epsilon(4.0)

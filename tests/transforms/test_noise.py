@@ -1,4 +1,7 @@
-"""The noise of differential privacy: its size, its seed, and what it protects."""
+"""The noise of differential privacy: its size, its seed, and what it protects.
+
+`test_canary` bounds ε from below by experiments, left to the night.
+"""
 
 import logging
 from typing import Any
