@@ -218,7 +218,7 @@ def language(devices: int, rows: int, steps: int, seed: int) -> Case:
 
     problem = bilevel_problem(upper_loss, lower_loss)
     start = torch.zeros(len(SOURCES))
-    return Case(problem, TensorDevices(held), start, model.y, metric, 0.03)
+    return Case(problem, TensorDevices(held), start, model.y, metric, 0.1)
 
 
 def transformer() -> nn.Module:

@@ -21,14 +21,15 @@ from benchmarks.torch_models import Case, language, representation
 from fedbilevel import AutoFedBiO, run
 from fedbilevel.torch import TensorSimulation
 
-METHODS = ("auto", "without tuning")
+TASKS = "representation", "language"
+METHODS = "auto", "without tuning"
 
 
 class Setting(NamedTuple):
     """The size of the benchmark."""
 
     devices: int
-    rounds: int
+    rounds: dict[str, int]
     seeds: tuple[int, ...]
     images: int
     channels: int
@@ -36,8 +37,10 @@ class Setting(NamedTuple):
     steps: int
 
 
-FULL = Setting(4, 100, (0, 1, 2), 500, 16, 2_000, 500)
-FAST = Setting(2, 4, (0,), 20, 4, 16, 2)
+FULL = Setting(
+    4, {"representation": 100, "language": 40}, (0, 1, 2), 500, 16, 2_000, 500
+)
+FAST = Setting(2, dict.fromkeys(TASKS, 4), (0,), 20, 4, 16, 2)
 
 
 def case_of(name: str, setting: Setting, seed: int) -> Case:
@@ -51,7 +54,8 @@ def measure(name: str, method: str, setting: Setting, seed: int) -> dict[str, fl
     """Return the metrics of the last x and y on test examples."""
     torch.set_num_threads(1)  # these tensors are too small for more
     case = case_of(name, setting, seed)
-    algorithm = AutoFedBiO(setting.rounds, upper_rate=case.upper_rate)
+    rounds = setting.rounds[name]
+    algorithm = AutoFedBiO(rounds, upper_rate=case.upper_rate)
     if method != "auto":
         algorithm = replace(algorithm, upper_rate=0.0)
     *_, last = run(
@@ -60,7 +64,7 @@ def measure(name: str, method: str, setting: Setting, seed: int) -> dict[str, fl
         case.devices,
         case.x,
         case.y,
-        rounds=setting.rounds,
+        rounds=rounds,
         seed=seed,
         engine=TensorSimulation(vectorised=False),
     )
@@ -74,7 +78,7 @@ def main() -> None:
     setting = FAST if options.fast else FULL
     cells: dict[str, Callable[[], Any]] = {
         f"{name}.{method}.{seed}": partial(measure, name, method, setting, seed)
-        for name in ("representation", "language")
+        for name in TASKS
         for method in METHODS
         for seed in setting.seeds
     }
@@ -82,7 +86,7 @@ def main() -> None:
     versions = setting, torch.__version__
     results = experiment.run_cells("torch-tasks", versions, cells, published)
     rows = []
-    for name in ("representation", "language"):
+    for name in TASKS:
         for metric in results[f"{name}.auto.{setting.seeds[0]}"]:
             texts = []
             for method in METHODS:
