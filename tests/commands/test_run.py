@@ -76,7 +76,7 @@ def test_a_terminal_shows_rounds_costs_metrics_and_time_left(tmp_path):
 
 def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
     (tmp_path / "long.toml").write_text(
-        QUICK.replace("12", "120").replace("every = 4", "every = 1")
+        QUICK.replace("12", "70").replace("every = 4", "every = 1")
     )
     # A narrow pipe: the run waits for this process, so it cannot finish first.
     with subprocess.Popen(
@@ -105,7 +105,7 @@ def test_an_interrupted_run_prints_how_to_resume_and_ends_alike(tmp_path):
             results.append(
                 ([row["metrics"] for row in rows], solution["x"], solution["y"])
             )
-    assert len(results[0][0]) == 121
+    assert len(results[0][0]) == 71
     for resumed, whole in zip(*results, strict=True):
         np.testing.assert_array_equal(resumed, whole)
 

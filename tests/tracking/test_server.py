@@ -62,11 +62,13 @@ def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Left:
     return Left(directory, status, before, list(read_records(directory)))
 
 
+@pytest.mark.nightly
 def test_the_run_was_left_and_went_on(left):
     assert len(left.before) >= 8
     assert [one.rounds for one in left.after] == list(range(len(left.before) + 3))
 
 
+@pytest.mark.nightly
 def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
     client = server.client()
     experiment = client.get_experiment_by_name("fedbilevel")
@@ -98,6 +100,7 @@ def test_mlflow_has_one_run_with_the_settings_and_every_round(left, server):
             assert content == wanted
 
 
+@pytest.mark.nightly
 def test_tensorboard_shows_every_round_once(left):
     from tensorboard.backend.event_processing import (
         event_accumulator,
@@ -119,6 +122,7 @@ def test_tensorboard_shows_every_round_once(left):
     assert b"algorithm.name = FedBiO" in text.tensor_proto.string_val[0]
 
 
+@pytest.mark.nightly
 def test_wandb_has_both_parts_under_one_id(left):
     files = sorted((left.directory / "wandb").glob("offline-run-*/run-*.wandb"))
     name = (left.directory / "wandb_run").read_text()

@@ -37,8 +37,13 @@ class TensorBoard:
         if self._writer is None:
             from tensorboardX import SummaryWriter
 
-            # TensorBoard then ignores this and later rounds in earlier files.
-            self._writer = SummaryWriter(str(self.directory), purge_step=record.rounds)
+            # TensorBoard then ignores this and later rounds in earlier files. Files are
+            # named by the second, so a quick resumption would overwrite its file.
+            self._writer = SummaryWriter(
+                str(self.directory),
+                purge_step=record.rounds,
+                filename_suffix=f".{record.rounds:09d}",
+            )
             self._writer.add_text("settings", self._settings, record.rounds)
         for name, value in numbers(record).items():
             self._writer.add_scalar(name, value, record.rounds)
