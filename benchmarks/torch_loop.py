@@ -44,7 +44,9 @@ def hypergradient(
     gx = torch.zeros_like(x) if gx is None else gx
     power = total = gy
     for batch in reversed(curvature):
-        (gradient,) = torch.autograd.grad(g(x, y, batch), y, create_graph=True)
+        # Without the graph of x, which a product with the Hessian does not need.
+        loss = g(x.detach(), y, batch)
+        (gradient,) = torch.autograd.grad(loss, y, create_graph=True)
         (product,) = torch.autograd.grad(gradient, y, grad_outputs=power)
         power = power - theta * product
         total = total + power

@@ -283,7 +283,9 @@ def read_sources() -> dict[str, np.ndarray]:
         "licences": sorted(Path("/usr/share/common-licenses").glob("*")),
     }
     topics: dict[str, str] = pydoc_data.topics.topics
-    texts = {"documentation": "\n".join(topics.values())}
+    # Topics repeat each other's lines, which would be in training and test text.
+    lines = dict.fromkeys("\n".join(topics.values()).splitlines())
+    texts = {"documentation": "\n".join(lines)}
     for name, found in files.items():
         texts[name] = "\n".join(file.read_text(errors="ignore") for file in found)
     numbers = {name: _numbers(text) for name, text in texts.items()}

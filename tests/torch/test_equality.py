@@ -1,7 +1,5 @@
 """A problem of PyTorch has the trajectory of the same problem in JAX."""
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
 import pytest
@@ -19,13 +17,6 @@ from tests.torch import tensors
 pytestmark = pytest.mark.slow
 BY_DAY = "LocalBSGVRM", "AutoFedBiO", "FedBiO, private lower level"
 SETTINGS = {"participation": UniformSample(3), "rounds": 5}
-
-
-@pytest.fixture(autouse=True)
-def double_precision() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def trajectory(name, engine, **settings):

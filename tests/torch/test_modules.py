@@ -162,7 +162,14 @@ def test_devices_of_arrays_are_read_as_tensors():
 @pytest.mark.parametrize(
     ("module", "names", "message"),
     [
-        (nn.BatchNorm1d(3), {}, "changes its running statistics in every call"),
+        (nn.BatchNorm1d(3), {}, "normalises by statistics of the batch"),
+        (
+            nn.BatchNorm1d(3, track_running_stats=False).eval(),
+            {},
+            "normalises by statistics of the batch",
+        ),
+        (nn.MultiheadAttention(4, 1, dropout=0.5), {}, "is random"),
+        (nn.LSTM(2, 2, num_layers=2, dropout=0.5), {}, "is random"),
         (nn.Sequential(nn.Linear(1, 1), nn.Dropout()), {}, r"1 \(Dropout\) is random"),
         (network(), {"upper": ["head"], "lower": ["head"]}, "is in both upper and low"),
         (network(), {"upper": ["backbon"]}, "no parameter and no submodule"),
@@ -195,5 +202,5 @@ def test_conversion_keeps_numbers_and_widens_integers():
 
 def test_a_device_without_examples_is_named_by_its_number():
     devices = OnDemandTensors(9, lambda number: LocalExamples(torch.ones(0), data()))
-    with pytest.raises(ValueError, match="Device 7 has no example"):
+    with pytest.raises(ValueError, match="Device 7: upper examples are empty"):
         devices.cohort(np.array([7]))

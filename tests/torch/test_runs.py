@@ -18,7 +18,14 @@ from fedbilevel import (
     Simulation,
     resume,
     run,
+    sweep,
     with_transforms,
+)
+from fedbilevel.metrics import (
+    diagnose,
+    find_instabilities,
+    largest_curvature,
+    newton_reference,
 )
 from fedbilevel.torch import TensorDevices, TensorSimulation, bilevel_problem
 from tests import quadratic
@@ -32,12 +39,10 @@ ALGORITHM = FedBiO(0.05, batch_size=2)
 
 @pytest.fixture(autouse=True)
 def double_precision() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
     # JAX calls back on other threads, which have the global setting.
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
-    torch.set_default_dtype(torch.float32)
 
 
 def inputs(algorithm=ALGORITHM):
@@ -169,10 +174,56 @@ def test_mistakes_are_named_with_their_cure(changes, message):
 
 
 def test_devices_need_an_example_for_each_loss():
-    with pytest.raises(ValueError, match="Device 1 has no example"):
+    with pytest.raises(ValueError, match="Device 1: upper examples are empty"):
         TensorDevices(
             [
                 LocalExamples(torch.ones(2), torch.ones(2)),
                 LocalExamples(torch.ones(0), torch.ones(2)),
             ]
         )
+
+
+COMPUTED_BY_JAX: dict[str, Any] = {
+    "largest_curvature": largest_curvature,
+    "newton_reference": lambda problem, devices, x, y: newton_reference(
+        problem, devices
+    ).hypergradient(x, y),
+    "diagnose": lambda *inputs: diagnose(*inputs)[:4],
+    "sweep": lambda *inputs: (
+        sweep(
+            inputs[0],
+            [ALGORITHM],
+            *inputs[1:],
+            rounds=2,
+            seeds=[0],
+            measure=lambda s: s.x,
+        ).measurements
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name == "diagnose" else [])
+        for name in COMPUTED_BY_JAX
+    ],
+)
+def test_what_jax_computes_takes_problems_of_pytorch(name):
+    inputs = tensors.arrays(), *federation.START
+    values = [
+        COMPUTED_BY_JAX[name](problem, *inputs)
+        for problem in (tensors.problem(), quadratic.problem())
+    ]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-8)
+
+
+def test_instabilities_of_problems_of_pytorch_are_found():
+    algorithm = FedBiO(2.0, batch_size=2)
+    (found, *_), (expected, *_) = (
+        find_instabilities(
+            problem, algorithm, tensors.arrays(), *federation.START, rounds=5
+        )
+        for problem in (tensors.problem(), quadratic.problem())
+    )
+    assert found.setting == expected.setting

@@ -7,6 +7,7 @@ import pytest
 
 from fedbilevel import Costs
 from fedbilevel.tracking import Record, TensorBoard, WeightsAndBiases, track
+from fedbilevel.tracking.protocol import Tracker
 from tests.tracking.wandb_files import wandb_history, wandb_records
 
 pytestmark = pytest.mark.process
@@ -24,7 +25,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory):
         environment.setenv("WANDB_MODE", "offline")
         environment.setenv("WANDB_SILENT", "true")
         for resume, rounds in ((False, range(3)), (True, range(1, 4))):
-            trackers = [TensorBoard(directory), WeightsAndBiases("mine", directory)]
+            trackers: list[Tracker] = [
+                TensorBoard(directory),
+                WeightsAndBiases("mine", directory),
+            ]
             with track(trackers, "tracked", {"rate": 0.1}, resume=resume) as record:
                 for number in rounds:
                     record(record_of(number))

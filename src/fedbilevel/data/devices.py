@@ -62,7 +62,7 @@ class InMemoryDevices:
         if not devices:
             raise ValueError("devices is empty. Pass at least one LocalExamples.")
         for number, device in enumerate(devices):
-            _require_local(number, device)
+            require_local(number, device)
         devices = [jax.tree.map(on_host, device) for device in devices]
         self._upper = _concatenate("upper", [device.upper for device in devices])
         self._lower = _concatenate("lower", [device.lower for device in devices])
@@ -213,7 +213,7 @@ class OnDemandDevices:
         except Exception as error:
             error.add_note(f"This error was raised by load({device}).")
             raise
-        _require_local(device, loaded)
+        require_local(device, loaded)
         return loaded
 
 
@@ -224,7 +224,8 @@ def _check_count(device_count: int) -> None:
         )
 
 
-def _require_local(number: int, examples: Any) -> None:
+def require_local(number: int, examples: Any) -> None:
+    """Raise TypeError unless the examples of a device are `LocalExamples`."""
     if not isinstance(examples, LocalExamples):
         raise TypeError(
             f"Device {number}: the examples are a {type(examples).__name__}, expected "

@@ -265,6 +265,8 @@ class CountingExamples:
             self.batch_bytes = max(self.batch_bytes, tree.number_of_bytes(batch))
             return function(batch)
 
+        # Examples that cannot be averaged raise an error before their size is read.
+        mean = self.examples.mean(measured, batch_size)
         self.drawn += int(self.size)
         self.sizes.add(int(self.size))
-        return self.examples.mean(measured, batch_size)
+        return mean

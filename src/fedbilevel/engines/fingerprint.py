@@ -4,10 +4,11 @@ import functools
 import hashlib
 import json
 import re
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +131,11 @@ def _describe(value: Any, inside: tuple[int, ...]) -> Any:
     if isinstance(value, types.MethodType):
         parts = {"method": value.__func__, "of": value.__self__}
         return _describe(parts, inside)
+    if _is_module(value):
+        values = {"architecture": repr(value), **value.state_dict()}
+        return {"class": type(value).__name__, **_describe(values, inside)}
+    if isinstance(value, Described):
+        return _describe(value.fingerprint_parts(), inside)
     wrapped = getattr(value, "__wrapped__", None)
     if callable(wrapped) and _is_library_wrapper(value):
         return _describe(wrapped, inside)
@@ -140,6 +146,20 @@ def _describe(value: Any, inside: tuple[int, ...]) -> Any:
     if isinstance(value, type | types.ModuleType):
         return {"name": value.__name__}
     return {"class": type(value).__name__, **_attributes(value, inside)}
+
+
+@runtime_checkable
+class Described(Protocol):
+    """An object that names what a run depends on."""
+
+    def fingerprint_parts(self) -> Mapping[str, Any]:
+        """Return numbers, texts and arrays by name."""
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether a value is a module of PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _is_library_wrapper(wrapper: Any) -> bool:
@@ -191,6 +211,8 @@ def _is_user_code(target: Any, value: types.FunctionType) -> bool:
     """Return whether a global belongs to the user's code and not to a library."""
     if target is None or isinstance(target, type | types.ModuleType):
         return False
+    if _is_module(target) or isinstance(target, Described):
+        return True
     module = getattr(target, "__module__", None)
     if not callable(target) or module is None:
         return True

@@ -53,9 +53,10 @@ def check_means(problem: BilevelProblem, x: Upper, y: Lower, data: StoredData) -
         ...
         ValueError: upper_loss is not a mean over its batch: on 3 examples it is
         0.666667, but the mean of its values on each single example is 0. Return the
-        mean over the batch, not a sum. Replace a variance by the mean of (value − c)²
-        with the centre c a part of y, and a worst group by the mean of loss² or of
-        exp(c · loss) over examples, which weights large losses more.
+        mean over the batch, not a sum. A weighted mean divides by the number of
+        examples, not by the sum of the weights. Replace a variance by the mean of
+        (value − c)² with the centre c a part of y, and a worst group by the mean of
+        loss² or of exp(c · loss) over examples, which weights large losses more.
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, y, data))):
         return
@@ -121,10 +122,11 @@ def require_mean(
             raise ValueError(
                 f"{name} is not a mean over its batch: on {count} examples it is "
                 f"{together:.6g}, but the mean of its values on each single example is "
-                f"{mean:.6g}. Return the mean over the batch, not a sum. Replace a "
-                "variance by the mean of (value − c)² with the centre c a part of y, "
-                "and a worst group by the mean of loss² or of exp(c · loss) over "
-                "examples, which weights large losses more."
+                f"{mean:.6g}. Return the mean over the batch, not a sum. A weighted "
+                "mean divides by the number of examples, not by the sum of the "
+                "weights. Replace a variance by the mean of (value − c)² with the "
+                "centre c a part of y, and a worst group by the mean of loss² or of "
+                "exp(c · loss) over examples, which weights large losses more."
                 f"{_column(point[1], rows, count)}"
             )
 

@@ -9,7 +9,12 @@ from numpy.typing import ArrayLike
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Server
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.costs import Costs
-from fedbilevel.engines.preparation import RunSpec, participants_of, prepare
+from fedbilevel.engines.preparation import (
+    PreparingEngine,
+    RunSpec,
+    participants_of,
+    prepare,
+)
 from fedbilevel.engines.protocol import Engine, Moment, Report, RunState
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 
@@ -61,6 +66,11 @@ class QuerySession:
         weights: ArrayLike | None,
         engine: Engine,
     ) -> None:
+        if isinstance(engine, PreparingEngine):
+            raise TypeError(
+                f"{type(engine).__name__} answers no questions. Omit engine, and pass "
+                "the examples as arrays of NumPy in InMemoryDevices."
+            )
         spec = RunSpec(
             problem, algorithm, devices, x, y, seed=seed, weights=weights, engine=engine
         )

@@ -26,6 +26,7 @@ from fedbilevel.engines.preparation import (
 from fedbilevel.engines.protocol import Job, PhaseReference, RunState
 from fedbilevel.engines.spending import refuse_budget
 from fedbilevel.engines.sweep_round import round_program
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun, there_are
 
@@ -122,13 +123,14 @@ def sweep(
     for algorithm in algorithms:
         refuse_budget(algorithm)
     _, job, _, enrolled, _ = prepare(spec)
+    problem = job.problem
     settings = stack(algorithms)
     shares = np.stack(
         [shares_of(participation, seed, rounds, enrolled) for seed in seeds]
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     cohort = devices.cohort(np.arange(devices.device_count))
-    start = canonical((x, y))
+    start = canonical(jax.tree.map(on_host, (x, y)))
     measurements = _runs(
         problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
     )

@@ -132,6 +132,11 @@ class Site:
         identity: "Identity | None" = None,
         roster: Sequence[str] | None = None,
     ) -> None:
+        if problem.view is not None:
+            # Imported here: other sites do not need PyTorch.
+            from fedbilevel.torch.devices import as_arrays
+
+            examples = as_arrays(examples)
         self.enrolment = Enrolment.of(examples)
         self._rules, self._run, self._directory = rules, run, directory
         self._salt = salt or secrets.token_bytes(SALT_BYTES)

@@ -48,7 +48,8 @@ def adam_step(
     mu = tree.add_scaled(tree.scale(b1, state.mu), 1 - b1, gradient)
     squares = jax.tree.map(lambda leaf: leaf * leaf, gradient)
     nu = tree.add_scaled(tree.scale(b2, state.nu), 1 - b2, squares)
-    first, second = (1 - beta**count for beta in (b1, b2))
+    power = arrays.number(count, like=gradient)
+    first, second = (1 - beta**power for beta in (b1, b2))
     direction = jax.tree.map(
         lambda m, v: (
             (m / arrays.cast(first, m))

@@ -79,7 +79,21 @@ minimum = _dispatched("minimum")
 sqrt = _dispatched("sqrt")
 stack = _dispatched("stack")
 total = _dispatched("sum")
-where = _dispatched("where")
+
+
+def where(condition: Any, first: Any, second: Any) -> Array:
+    """Return the first value where a condition holds, and the second elsewhere.
+
+    Example:
+        >>> float(where(jnp.array(True), 0.5, 2.0))
+        0.5
+    """
+    xp = namespace(condition, first, second)
+    if xp is not jnp and isinstance(first, float) and isinstance(second, float):
+        # PyTorch would give two numbers single precision.
+        first = xp.asarray(first, dtype=_floats(), device=condition.device)
+    result: Array = xp.where(condition, first, second)
+    return result
 
 
 def sign(value: Any) -> Array:
@@ -198,7 +212,9 @@ def number(value: Any, like: PyTree) -> Array:
     xp = namespace(value, like)
     if xp is jnp:
         return jnp.asarray(value, float)
-    leaf = next(leaf for leaf in jax.tree.leaves((like, value)) if is_tensor(leaf))
+    tensors = list(filter(is_tensor, jax.tree.leaves((like, value))))
+    # A count beside numbers has their precision.
+    leaf = next((leaf for leaf in tensors if leaf.is_floating_point()), tensors[0])
     tensor: Array = xp.asarray(value, dtype=_wide(leaf.dtype), device=leaf.device)
     return tensor
 
@@ -273,8 +289,12 @@ def canonical(values: PyTree) -> PyTree:
     torch = sys.modules["torch"]
 
     def tensor(leaf: Any) -> Any:
-        whole = isinstance(leaf, int) and not isinstance(leaf, bool)
-        return torch.as_tensor(leaf, dtype=_integers() if whole else None).detach()
+        dtype = None
+        if isinstance(leaf, float):
+            dtype = _floats()
+        elif isinstance(leaf, int) and not isinstance(leaf, bool):
+            dtype = _integers()
+        return torch.as_tensor(leaf, dtype=dtype).detach()
 
     return jax.tree.map(tensor, values)
 
@@ -284,8 +304,13 @@ def _integers() -> Any:
     return getattr(sys.modules["torch"], jax.dtypes.canonicalize_dtype(np.int64).name)
 
 
+def _floats() -> Any:
+    """Return PyTorch's floating-point numbers with the width of JAX's."""
+    return getattr(sys.modules["torch"], jax.dtypes.canonicalize_dtype(np.float64).name)
+
+
 def _wide(dtype: Any) -> Any:
     torch = sys.modules["torch"]
     if not dtype.is_floating_point:
-        return torch.get_default_dtype()
+        return _floats()
     return torch.promote_types(dtype, torch.float32)

@@ -82,19 +82,31 @@ class HostKey:
             numbers = ((high % span) * (unit * unit % span) + low % span) % span
         return np.reshape(numbers.astype(np.int64), numbers.shape[:-1] + shape)
 
-    def normals(self, shape: tuple[int, ...]) -> Float[np.ndarray, "*shape"]:
-        """Return standard normal numbers, as `jax.random.normal` does in float64."""
+    def normals(
+        self, shape: tuple[int, ...], double: bool = True
+    ) -> Float[np.ndarray, "*shape"]:
+        """Return standard normal numbers, as `jax.random.normal` does.
+
+        Args:
+            shape: shape of the result.
+            double: whether numbers are float64 and not float32, whose bits differ.
+        """
         # SciPy is imported when it is needed: every run imports this module.
         from scipy.special import erfinv
 
-        counts = np.arange(int(np.prod(shape)), dtype=np.uint32)
-        high, low = _hash(self.words, np.zeros_like(counts), counts)
-        bits = (high.astype(np.uint64) << np.uint64(32)) | low
-        mantissa = (bits >> np.uint64(12)) | np.uint64(0x3FF0000000000000)
-        unit = mantissa.view(np.float64) - 1.0
-        least = np.nextafter(-1.0, 0.0)
-        uniform = np.maximum(least, unit * (1.0 - least) + least)
-        result: Float[np.ndarray, "*shape"] = np.sqrt(2) * erfinv(uniform)
+        count = int(np.prod(shape))
+        if double:
+            counts = np.arange(count, dtype=np.uint32)
+            high, low = _hash(self.words, np.zeros_like(counts), counts)
+            bits = (high.astype(np.uint64) << np.uint64(32)) | low
+            mantissa = (bits >> np.uint64(12)) | np.uint64(0x3FF0000000000000)
+            unit = mantissa.view(np.float64) - 1.0
+        else:
+            mantissa = (self._bits(count) >> np.uint32(9)) | np.uint32(0x3F800000)
+            unit = mantissa.view(np.float32) - np.float32(1.0)
+        least = np.nextafter(unit.dtype.type(-1.0), unit.dtype.type(0.0))
+        uniform = np.maximum(least, unit * (1 - least) + least)
+        result: Float[np.ndarray, "*shape"] = unit.dtype.type(2**0.5) * erfinv(uniform)
         return result.reshape(shape)
 
     def _bits(self, count: int) -> UInt32[np.ndarray, "*devices count"]:
@@ -162,7 +174,8 @@ def normal(key: Any, like: Any) -> Any:
         (2, 3)
     """
     if isinstance(key, HostKey):
-        return arrays.from_numpy(key.normals(tuple(like.shape)), like)
+        double = like.dtype.itemsize == 8
+        return arrays.from_numpy(key.normals(tuple(like.shape), double), like)
     return jax.random.normal(key, np.shape(like), jnp.result_type(like))
 
 

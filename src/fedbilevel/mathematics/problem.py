@@ -1,6 +1,7 @@
 """A bilevel problem: two losses and the five derivative oracles they imply."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -155,6 +156,26 @@ class BilevelProblem:
     def for_jax(self) -> "BilevelProblem":
         """The problem as functions of JAX's arrays: the view, or the problem itself."""
         return self.view or self
+
+
+def require_double(problem: BilevelProblem) -> None:
+    """Raise TypeError if JAX would call PyTorch back in single precision only.
+
+    Callbacks run on other threads, which do not see `with jax.enable_x64(True)`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> require_double(BilevelProblem(jnp.add, jnp.add))
+    """
+    if problem.view is None:
+        return
+    with ThreadPoolExecutor(1) as pool:
+        is_double = pool.submit(jax.numpy.zeros, 0, float).result().dtype.itemsize == 8
+    if not is_double:
+        raise TypeError(
+            "This needs the losses in double precision, which JAX does not pass to "
+            "PyTorch. Call this first: jax.config.update('jax_enable_x64', True)."
+        )
 
 
 # The derived oracles are frozen dataclasses instead of closures, so that two problems

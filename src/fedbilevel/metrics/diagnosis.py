@@ -17,7 +17,14 @@ from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import Batch, BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.arrays import on_host
+from fedbilevel.mathematics.problem import (
+    Batch,
+    BilevelProblem,
+    Lower,
+    Upper,
+    require_double,
+)
 from fedbilevel.metrics.federated_solves import Adjoint, FederatedSolves, norm
 from fedbilevel.metrics.lower_errors import LowerErrors, lower_errors
 from fedbilevel.metrics.lower_solves import lower_solution, refine
@@ -177,9 +184,10 @@ def diagnose(
     """
     if not tolerance > 0:
         raise ValueError(f"tolerance is {tolerance}. Pass a number above 0.")
+    require_double(problem)
     with jax.enable_x64(True):
         session = QuerySession(
-            _in_double(problem),
+            _in_double(problem.for_jax),
             survey,
             devices,
             _double(x),
@@ -282,4 +290,4 @@ class _InDouble:
 
 
 def _double(variable: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)
+    return jax.tree.map(lambda leaf: jnp.asarray(on_host(leaf), jnp.float64), variable)

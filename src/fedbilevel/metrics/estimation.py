@@ -91,6 +91,11 @@ def estimate_assumptions(
         >>> result.strong_convexity, result.upper_lipschitz, result.deviation
         (2.0, 6.0, 6.0)
     """
+    if problem.view is not None:
+        raise TypeError(
+            "estimate_assumptions differentiates the losses with JAX. Write them with "
+            "jax.numpy instead of PyTorch, or use diagnose."
+        )
     with jax.enable_x64(True):
         x, y = _double(x), _double(y)
         upper, lower = full_data(devices, weights, block_size)

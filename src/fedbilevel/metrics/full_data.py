@@ -1,6 +1,7 @@
 """The losses over the data of all devices: F = Σ_k w_k f_k and G = Σ_k w_k g_k."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines.checks import check_weights
 from fedbilevel.engines.loss_checks import MOST_ROWS
+from fedbilevel.mathematics.arrays import has_tensors
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
 
 
@@ -51,6 +53,11 @@ def full_data(
     # A device of weight zero is absent, so its data are not loaded.
     present = np.flatnonzero(array)
     cohort = devices.cohort(present)
+    if has_tensors(cohort):
+        raise TypeError(
+            "devices has tensors, which JAX does not read. Pass the examples as arrays "
+            "of NumPy in InMemoryDevices."
+        )
     array = array[present] / array.sum()
     return (
         _blocks(cohort.upper, array, block_size),
@@ -69,8 +76,18 @@ def full_data_problem(problem: BilevelProblem) -> BilevelProblem:
         >>> float(whole.lower_loss(jnp.array(0.0), jnp.array(2.0), data))
         3.0
     """
+    inner = problem.for_jax
+    losses = _full_loss(inner.upper_loss), _full_loss(inner.lower_loss)
+    if problem.view is None:
+        return BilevelProblem(*losses)
+    # JAX cannot differentiate a loss of PyTorch.
     return BilevelProblem(
-        _full_loss(problem.upper_loss), _full_loss(problem.lower_loss)
+        *losses,
+        upper_gradients=_full_oracle(inner.upper_gradients),
+        lower_gradient=_full_oracle(inner.lower_gradient),
+        lower_gradient_x=_full_oracle(inner.lower_gradient_x),
+        hessian_product=_full_oracle(inner.hessian_product),
+        cross_product=_full_oracle(inner.cross_product),
     )
 
 
@@ -98,6 +115,23 @@ def _full_loss(loss: Loss) -> Loss:
             return jnp.sum(part.shares.astype(losses.dtype) * losses)
 
         return jnp.sum(jax.lax.map(block, data))
+
+    return total
+
+
+def _full_oracle(oracle: Callable[..., Any]) -> Callable[..., Any]:
+    def total(x: Upper, y: Lower, data: FullData, *vectors: Lower) -> Any:
+        def single(row: Batch) -> Any:
+            batch = jax.tree.map(lambda leaf: leaf[None], row)
+            return oracle(x, y, batch, *vectors)
+
+        def block(part: FullData) -> Any:
+            return jax.tree.map(
+                lambda leaf: jnp.tensordot(part.shares.astype(leaf.dtype), leaf, 1),
+                jax.vmap(single)(part.rows),
+            )
+
+        return jax.tree.map(lambda leaf: leaf.sum(0), jax.lax.map(block, data))
 
     return total
 

@@ -27,6 +27,7 @@ from fedbilevel.engines.preparation import RunSpec
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.schedules import rate_at
@@ -164,6 +165,7 @@ def find_instabilities(
         return ()  # The algorithm has no such steps, or chooses them itself.
     eta = float(rate_at(settings.learning_rate, step))
     base = with_settings(settings, learning_rate=eta, warm_start=None)
+    x, y = jax.tree.map(on_host, (x, y))
     spec = RunSpec(
         problem,
         base,
@@ -354,7 +356,7 @@ def _growths(
                     trials.spec.y,
                     data,
                     jax.random.fold_in(jax.random.key(trials.spec.seed), draw),
-                    problem=trials.spec.problem,
+                    problem=trials.spec.problem.for_jax,
                     batch_size=base.batch_size,
                 )
             )

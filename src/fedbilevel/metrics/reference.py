@@ -1,6 +1,6 @@
 """Reference solutions: y*(x) and ∇Φ(x) on all data, to a tolerance."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
-from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper, require_double
 from fedbilevel.metrics.full_data import (
     FullData,
     first_rows,
@@ -103,10 +103,15 @@ def newton_reference(
         >>> round(float(reference.hypergradient(3.0, 0.0)), 6)  # Φ(x) = (x − 1)²
         4.0
     """
+    require_double(problem)
     with jax.enable_x64(True):
         upper, lower = full_data(devices, weights, block_size)
-        whole = full_data_problem(problem)
-        value_and_gradient = jax.jit(jax.value_and_grad(whole.lower_loss, argnums=1))
+        inner, whole = problem.for_jax, full_data_problem(problem)
+
+        @jax.jit
+        def value_and_gradient(x: Upper, y: Lower, data: FullData) -> Any:
+            return whole.lower_loss(x, y, data), whole.lower_gradient(x, y, data)
+
         product = jax.jit(whole.hessian_product)
 
     checked: list[bool] = []
@@ -115,12 +120,8 @@ def newton_reference(
         with jax.enable_x64(True):
             x, near = _double(x), _double(near)
             if not checked:
-                require_mean(
-                    "upper_loss", problem.upper_loss, x, near, first_rows(upper)
-                )
-                require_mean(
-                    "lower_loss", problem.lower_loss, x, near, first_rows(lower)
-                )
+                require_mean("upper_loss", inner.upper_loss, x, near, first_rows(upper))
+                require_mean("lower_loss", inner.lower_loss, x, near, first_rows(lower))
                 checked.append(True)
             start, unravel = ravel_pytree(near)
             if not np.isfinite(ravel_pytree((x, near))[0]).all():

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import PyTree, UInt32
 
@@ -48,7 +47,8 @@ class TensorWork:
         examples: LocalExamples,
     ) -> None:
         self.problem, self._algorithm = problem, algorithm
-        self._devices = TensorDevices([to_tensors(examples)])
+        # In the widths of JAX's settings, as x, y and the checks of a site.
+        self._devices = TensorDevices([to_tensors(to_arrays(examples))])
 
     def compute(
         self,
@@ -72,9 +72,4 @@ class TensorWork:
 
 def _tensors(values: PyTree) -> PyTree:
     """Return messages as tensors, whose integers keep their width."""
-    return arrays.canonical(jax.tree.map(_own, values))
-
-
-def _own(leaf: Any) -> Any:
-    # PyTorch warns of memory that it may not change, such as that of a message.
-    return np.array(leaf)
+    return arrays.canonical(to_tensors(values, widen=False))

@@ -11,7 +11,9 @@ from jaxtyping import Int, PyTree
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from fedbilevel.data.devices import InMemoryDevices, LocalExamples
+from fedbilevel.data.devices import InMemoryDevices, LocalExamples, require_local
+from fedbilevel.error_text import first_line
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch
 from fedbilevel.torch.conversion import to_tensors
@@ -187,7 +189,14 @@ def _levels_of(
 ) -> list[_Level]:
     """Return the upper and lower examples of all devices."""
     numbers = range(len(devices)) if numbers is None else numbers
-    return [_concatenate(numbers, level) for level in zip(*devices, strict=True)]
+    for number, local in zip(numbers, devices, strict=True):
+        require_local(int(number), local)
+    return [
+        _concatenate(numbers, level, sources)
+        for level, sources in zip(
+            ("upper", "lower"), zip(*devices, strict=True), strict=True
+        )
+    ]
 
 
 def _data(levels: Sequence[_Level], devices: Int[np.ndarray, "*cohort"]) -> TensorData:
@@ -198,22 +207,72 @@ def _data(levels: Sequence[_Level], devices: Int[np.ndarray, "*cohort"]) -> Tens
     return TensorData(upper, lower)
 
 
-def _concatenate(numbers: Sequence[int] | np.ndarray, sources: Sequence[Any]) -> _Level:
-    parts = list(map(_read, sources))
-    sizes = np.array([len(jax.tree.leaves(part)[0]) for part in parts])
-    if not sizes.all():
-        raise ValueError(
-            f"Device {int(numbers[int(np.argmin(sizes))])} has no example. Give every "
-            "device at least one example for each loss."
-        )
+def _concatenate(
+    numbers: Sequence[int] | np.ndarray, level: str, sources: Sequence[Any]
+) -> _Level:
+    parts, counts = [], []
+    for number, source in zip(numbers, sources, strict=True):
+        part, count = _read(f"Device {int(number)}: {level} examples", source)
+        parts.append(part)
+        counts.append(count)
+    sizes = np.array(counts)
+    first = jax.tree.map(lambda leaf: leaf.shape[1:], parts[0])
+    for number, part in zip(numbers, parts, strict=True):
+        form = jax.tree.map(lambda leaf: leaf.shape[1:], part)
+        if form != first:
+            raise ValueError(
+                f"Device {int(number)}: {level} examples have shapes {form}, but those "
+                f"of device {int(numbers[0])} have {first}. Give the examples of all "
+                "devices the same shapes."
+            )
     arrays = jax.tree.map(lambda *leaves: torch.cat(leaves), *parts)
     return _Level(arrays, np.cumsum(sizes) - sizes, sizes)
 
 
-def _read(source: Any) -> Batch:
-    """Return examples as a tree of tensors with a row for each."""
+def _read(where: str, source: Any) -> tuple[Batch, int]:
+    """Return examples as a tree of tensors with a row for each, and their number."""
     if isinstance(source, Dataset):
-        source = DataLoader(source, batch_size=ROWS)
-    if isinstance(source, DataLoader):
-        return jax.tree.map(lambda *leaves: torch.cat(leaves), *source)
-    return jax.tree.map(torch.as_tensor, source)
+        # Reading it must not draw from the global random numbers.
+        source = DataLoader(source, batch_size=ROWS, generator=torch.Generator())
+    try:
+        if isinstance(source, DataLoader):
+            batches = list(source)
+            if not batches:
+                raise ValueError("it yields no batch")
+            source = jax.tree.map(lambda *leaves: torch.cat(leaves), *batches)
+        part = to_tensors(source)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{where} cannot be read as tensors: {first_line(error)}. Pass tensors, "
+            "arrays of numbers, or a Dataset or DataLoader of at least one example, "
+            "all of the same shapes."
+        ) from error
+    leaves = jax.tree.leaves(part)
+    if not leaves or not all(leaf.ndim for leaf in leaves):
+        raise ValueError(
+            f"{where} have {'a scalar' if leaves else 'no tensor'}. Pass tensors with "
+            "one row per example."
+        )
+    lengths = sorted({len(leaf) for leaf in leaves})
+    if len(lengths) != 1:
+        raise ValueError(
+            f"{where} have tensors of {lengths} rows. Pass tensors with one row per "
+            "example."
+        )
+    if not lengths[0]:
+        raise ValueError(
+            f"{where} are empty. Give every device at least one example for each loss."
+        )
+    return part, lengths[0]
+
+
+def as_arrays(examples: LocalExamples) -> LocalExamples:
+    """Return the examples of one device, in any form, as arrays of NumPy.
+
+    Example:
+        >>> rows = torch.ones(3, 2)
+        >>> as_arrays(LocalExamples(DataLoader(rows, batch_size=2), rows)).upper.shape
+        (3, 2)
+    """
+    (upper, *_), (lower, *_) = _levels_of([examples])
+    return LocalExamples(*jax.tree.map(on_host, (upper, lower)))

@@ -11,6 +11,12 @@ from torch.func import functional_call
 Parameters: TypeAlias = dict[str, Tensor]
 """Parameters of a module, by their names in its state dict."""
 
+_NO_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks
+NO_CHECKPOINTING = (
+    "Activation checkpointing would compute the module again with its own parameters "
+    "instead of x and y. Switch it off, such as by gradient_checkpointing_disable()."
+)
+
 # A call replaces the parameters of the module for its time, which another thread, such
 # as one of a callback from JAX, must not see.
 _CALLS = RLock()
@@ -34,19 +40,20 @@ class SplitModule:
 
     Attributes:
         module: the module, with its parameters before the run.
-        x: parameters of x.
-        y: parameters of y.
+        x: parameters of x, sorted by name.
+        y: parameters of y, sorted by name.
 
     Raises:
         ValueError: if a name does not exist, if x and y share a parameter, or if the
-            module is random or changes its buffers in a call.
+            module has batch normalisation with running statistics or dropout that is
+            switched on. A run refuses other modules that are random.
 
     Example:
         >>> from collections import OrderedDict
         >>> layers = OrderedDict(backbone=nn.Linear(3, 2), head=nn.Linear(2, 1))
         >>> model = SplitModule(nn.Sequential(layers), upper=["backbone"])
         >>> list(model.x), list(model.y)
-        (['backbone.weight', 'backbone.bias'], ['head.weight', 'head.bias'])
+        (['backbone.bias', 'backbone.weight'], ['head.bias', 'head.weight'])
         >>> model(model.x, model.y, torch.ones(5, 3)).shape
         torch.Size([5, 1])
     """
@@ -58,8 +65,16 @@ class SplitModule:
         lower: Collection[str] | None = None,
     ) -> None:
         _require_pure(module)
-        self.module = module
+        self.module, self._training = module, module.training
         parameters = dict(module.named_parameters())
+        twins = dict(module.named_parameters(remove_duplicate=False))
+        for name in set(twins) - set(parameters):
+            if name in {*upper, *(lower or ())}:
+                (first,) = (n for n, p in parameters.items() if p is twins[name])
+                raise ValueError(
+                    f"{name} is tied to {first}, and has no value of its own. Name "
+                    f"{first}."
+                )
         of_x = set(_chosen(parameters, upper, "upper"))
         if lower is None:
             of_y = {name for name, p in parameters.items() if p.requires_grad} - of_x
@@ -76,8 +91,10 @@ class SplitModule:
                 "requires_grad."
             )
         values = {name: value.detach().clone() for name, value in parameters.items()}
-        self.x: Parameters = {n: v for n, v in values.items() if n in of_x}
-        self.y: Parameters = {n: v for n, v in values.items() if n in of_y}
+        # Sorted, as JAX's trees sort dictionaries: a loss that loops over x or y has
+        # the same order everywhere.
+        self.x: Parameters = {name: values[name] for name in sorted(of_x)}
+        self.y: Parameters = {name: values[name] for name in sorted(of_y)}
         self._constants = {n: v for n, v in values.items() if n not in of_x | of_y}
         self._buffers = {n: b.detach().clone() for n, b in module.named_buffers()}
 
@@ -96,9 +113,16 @@ class SplitModule:
             arguments: arguments of the module.
             keywords: keyword arguments of the module.
         """
+        if x.keys() != self.x.keys() or y.keys() != self.y.keys():
+            raise ValueError(_wrong_names(self, x, y))
+        if self.module.training != self._training:
+            raise ValueError(
+                "The module was switched by train() or eval() after it was split. "
+                "Split it again, or switch it back."
+            )
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         values = {**self._constants, **buffers, **x, **y}
-        with _CALLS:
+        with _CALLS, _NO_HOOKS(NO_CHECKPOINTING):
             return functional_call(self.module, values, arguments, keywords)
 
     def load(self, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> nn.Module:
@@ -106,15 +130,53 @@ class SplitModule:
 
         Example:
             >>> model = SplitModule(nn.Linear(2, 1))
-            >>> tuned = model.load({}, {"weight": torch.ones(1, 2), "bias": [3.0]})
+            >>> y = {"weight": torch.ones(1, 2), "bias": torch.tensor([3.0])}
+            >>> tuned = model.load({}, y)
             >>> tuned(torch.ones(2)).tolist()
             [5.0]
         """
+        if x.keys() != self.x.keys() or y.keys() != self.y.keys():
+            raise ValueError(_wrong_names(self, x, y))
         parameters = dict(self.module.named_parameters())
         with torch.no_grad():
             for name, value in {**x, **y}.items():
-                parameters[name].copy_(torch.as_tensor(value))
+                tensor = torch.as_tensor(value)
+                if tensor.shape != parameters[name].shape:
+                    raise ValueError(
+                        f"{name} has shape {list(tensor.shape)}, but the module's has "
+                        f"{list(parameters[name].shape)}. Pass values of that shape."
+                    )
+                parameters[name].copy_(tensor)
         return self.module
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Return all that a call depends on; tuned values in the module are not."""
+        return {
+            "class": type(self).__name__,
+            "architecture": repr(self.module),
+            "x": self.x,
+            "y": self.y,
+            "constants": self._constants,
+            "buffers": self._buffers,
+        }
+
+
+def _wrong_names(
+    model: SplitModule, x: Mapping[str, Tensor], y: Mapping[str, Tensor]
+) -> str:
+    for level, ours, passed in (("x", model.x, x), ("y", model.y, y)):
+        for name in sorted(passed.keys() - ours.keys()):
+            return (
+                f"{level} has the parameter {name!r}, which is not in the {level} of "
+                f"the split module. Pass model(x, y, ...) with the parameters of "
+                f"model.{level}, or an empty dictionary if it has none."
+            )
+        for name in sorted(ours.keys() - passed.keys()):
+            return (
+                f"{level} lacks the parameter {name!r}. Pass model(x, y, ...) with all "
+                f"parameters of model.{level}."
+            )
+    raise AssertionError("the names are right")
 
 
 def _chosen(
@@ -135,20 +197,23 @@ def _chosen(
 
 
 def _require_pure(module: nn.Module) -> None:
-    """Raise an error for known modules whose calls are random or change buffers."""
+    """Raise an error for known modules whose calls are random or mix examples."""
     for name, part in module.named_modules():
+        where = f"{name or 'The module'} ({type(part).__name__})"
+        mixes = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if mixes and (part.training or part.running_mean is None):
+            raise ValueError(
+                f"{where} normalises by statistics of the batch, so the loss is not a "
+                "mean over examples. Use torch.nn.GroupNorm, or call eval() on the "
+                "module to use running statistics."
+            )
         if not part.training:
             continue
-        where = f"{name or 'The module'} ({type(part).__name__})"
-        normalises = isinstance(part, nn.modules.batchnorm._BatchNorm)
-        if normalises and part.track_running_stats:
-            raise ValueError(
-                f"{where} changes its running statistics in every call, so the loss "
-                "would depend on earlier calls. Use torch.nn.GroupNorm, or call eval() "
-                "on the module to use the stored statistics."
-            )
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+        chance = getattr(part, "p", 0) if "Dropout" in type(part).__name__ else 0
+        # Attention and recurrent layers have dropout inside.
+        inside = getattr(part, "dropout", 0)
+        if chance or (isinstance(inside, float) and inside):
             raise ValueError(
                 f"{where} is random, so the loss would not be a function of x, y and "
-                "the batch. Call eval() on the module, or set p to 0."
+                "the batch. Call eval() on the module, or set its dropout to 0."
             )

@@ -175,6 +175,11 @@ def _leaves(values: PyTree) -> Any:
 def _value(function: Callable[..., Any], *arguments: PyTree) -> Any:
     if torch.is_grad_enabled():
         return function(*arguments)
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "torch.inference_mode() keeps no graph for derivatives. Call the run "
+            "outside of it, or use torch.no_grad()."
+        )
     with torch.enable_grad():
         return function(*arguments)
 

@@ -25,6 +25,7 @@ from fedbilevel.engines.phase_checks import (
 )
 from fedbilevel.engines.preparation import Prepared, RunSpec, references
 from fedbilevel.engines.protocol import Job, RunState
+from fedbilevel.error_text import first_line
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
@@ -54,6 +55,12 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
     check_rounds(spec.rounds)
     check_run(spec.seed, spec.engine, spec.limits)
     check_participation(spec.participation)
+    for name, variable in (("x", spec.x), ("y", spec.y)):
+        if isinstance(variable, torch.nn.Module):
+            raise TypeError(
+                f"{name} is a {type(variable).__name__}. Pass its parameters, such as "
+                f"SplitModule(module).{name}."
+            )
     check_variable("x", jax.tree.map(arrays.on_host, spec.x))
     check_variable("y", jax.tree.map(arrays.on_host, spec.y))
     if not isinstance(problem, BilevelProblem) or problem.view is None:
@@ -63,9 +70,21 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
             "engine."
         )
     devices = _tensor_devices(spec.devices)
-    x, y = arrays.canonical((to_tensors(spec.x), to_tensors(spec.y)))
+    x, y = jax.tree.map(
+        # A later change of the caller's tensors must not change the run.
+        torch.clone,
+        arrays.canonical((to_tensors(spec.x), to_tensors(spec.y))),
+    )
     check_losses(problem, x, y, devices)
-    first = algorithm.init(problem, x, y)
+    try:
+        first = algorithm.init(problem, x, y)
+    except TypeError as error:
+        if "torch" not in str(error):
+            raise
+        raise TypeError(
+            f"{type(algorithm).__name__} does not take tensors: {first_line(error)}. "
+            "Of optimisers on the server only optax_optimiser('adam', ...) does."
+        ) from error
     check_first_state(algorithm, first)
     server, private = arrays.canonical(first)
     every, opens = algorithm.phases(problem), algorithm.opening(problem)
@@ -127,8 +146,9 @@ def check_losses(
     ):
         rows = _rows(examples)
         _check_scalar(name, loss, x, y, rows)
-        start = to_arrays({"x": x, "y": y, "rows": rows})
+        start = jax.tree.map(arrays.on_host, {"x": x, "y": y, "rows": rows})
         require_mean(name, loss, **start, values=_values(x, y, rows))
+    _check_dependence(problem, x, y, data)
 
 
 def _tensor_devices(devices: Any) -> TensorDevices | OnDemandTensors:
@@ -168,7 +188,10 @@ def _check_scalar(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> Non
         value: Any = loss(x, y, rows)
     except Exception as error:
         raise ValueError(
-            describe_failure(name, loss, to_arrays((x, y, rows)), error)
+            describe_failure(
+                name, loss, jax.tree.map(arrays.on_host, (x, y, rows)), error
+            )
+            + _cure_of_dtypes(error)
         ) from error
     if not isinstance(value, Tensor):
         raise ValueError(
@@ -180,6 +203,53 @@ def _check_scalar(name: str, loss: Loss, x: Upper, y: Lower, rows: Batch) -> Non
             f"{name} returned a tensor of shape {tuple(value.shape)} and dtype "
             f"{value.dtype}. Return the mean over the batch, a floating-point scalar."
         )
+    again: Any = loss(x, y, rows)
+    if not bool(torch.equal(value, again)) and bool(torch.isfinite(value)):
+        raise ValueError(
+            f"{name} is random: on the same batch it is {float(value):.6g} and then "
+            f"{float(again):.6g}. Call eval() on modules with dropout, and draw no "
+            "random numbers in a loss."
+        )
+
+
+def _cure_of_dtypes(error: Exception) -> str:
+    if "dtype" not in str(error) and "scalar type" not in str(error):
+        return ""
+    return (
+        " Convert features by .float() and labels by .long(), or x and y by .double()."
+    )
+
+
+def _check_dependence(problem: BilevelProblem, x: Upper, y: Lower, data: Any) -> None:
+    """Raise an error for a loss whose graph does not reach x or y."""
+    level_of: dict[str, set[str]] = {}
+    for name, loss, examples in (
+        ("upper_loss", problem.upper_loss, data.upper),
+        ("lower_loss", problem.lower_loss, data.lower),
+    ):
+        leaves = jax.tree.map(lambda leaf: leaf.detach().requires_grad_(), (x, y))
+        with torch.enable_grad():
+            value: Any = loss(leaves[0], leaves[1], _rows(examples))
+        level_of[name] = set()
+        for variable, level in zip("xy", leaves, strict=True):
+            tensors = jax.tree.leaves(level)
+            if value.requires_grad and any(
+                slope is not None
+                for slope in torch.autograd.grad(
+                    value, tensors, allow_unused=True, retain_graph=True
+                )
+            ):
+                level_of[name].add(variable)
+    cure = (
+        "Compute the loss from its arguments x and y: call SplitModule's model(x, y, "
+        "...) and not the module itself, without detach(), item() and torch.no_grad()."
+    )
+    if not level_of["upper_loss"]:
+        raise ValueError(f"upper_loss has no derivative in x and y. {cure}")
+    if "y" not in level_of["lower_loss"]:
+        raise ValueError(f"lower_loss has no derivative in y. {cure}")
+    if "x" not in set().union(*level_of.values()):
+        raise ValueError(f"No loss has a derivative in x. {cure}")
 
 
 def _rows(examples: TensorExamples) -> Batch:

@@ -25,6 +25,7 @@ from fedbilevel.engines.protocol import (
     server_key,
 )
 from fedbilevel.engines.screening import acceptable_in, distances
+from fedbilevel.mathematics import arrays
 from fedbilevel.torch.conversion import to_arrays
 from fedbilevel.torch.preparation import prepare_tensors
 
@@ -108,13 +109,16 @@ class TensorSimulation:
         accepted = present[counted.numpy()]
         private = jax.tree.map(
             lambda leaf, new: leaf.index_copy(
-                0, torch.from_numpy(accepted), new[counted].to(leaf.dtype)
+                0,
+                torch.from_numpy(accepted).to(leaf.device),
+                new[counted.to(new.device)].detach().to(leaf.dtype),
             ),
             private,
             result.private,
         )
         key: Any = server_key(job.key, moment)
-        following = phase.server(server, mean, key)
+        # Without the graphs of parameters outside x and y, which would grow.
+        following = arrays.canonical(phase.server(server, mean, key))
         following = jax.tree.map(_in_dtype_of, following, server)
         return RunState(following, private), report._replace(
             info=info, dispersion=dispersion
@@ -137,7 +141,15 @@ def _all_at_once(
     def work(private: Private, index: Tensor) -> DeviceResult:
         return _work(phase, downlink, private, data.at(index), key, counters)
 
-    result: DeviceResult = torch.func.vmap(work)(private, torch.arange(len(devices)))
+    indices = torch.arange(len(devices))
+    try:
+        result: DeviceResult = torch.func.vmap(work)(private, indices)
+    except Exception as error:
+        error.add_note(
+            "This happened in torch.func.vmap, which runs all devices at once. If an "
+            "operation does not support it, pass TensorSimulation(vectorised=False)."
+        )
+        raise
     return result
 
 
@@ -179,10 +191,10 @@ def _work(
 def _finite(stacked: PyTree) -> Tensor:
     """Return a mask of the devices whose numbers are all finite."""
     masks = [
-        torch.isfinite(leaf).reshape(len(leaf), -1).all(1)
+        torch.isfinite(leaf).reshape(len(leaf), -1).all(1).cpu()
         for leaf in jax.tree.leaves(stacked)
     ]
-    return torch.stack(masks).all(0).cpu() if masks else torch.tensor(True)
+    return torch.stack(masks).all(0) if masks else torch.tensor(True)
 
 
 def _within_limits(
