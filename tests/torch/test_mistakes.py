@@ -3,12 +3,13 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedbilevel import (
     AutoFedBiO,
@@ -20,6 +21,9 @@ from fedbilevel import (
     run,
 )
 from fedbilevel.engines.fingerprint import describe, differences
+from fedbilevel.engines.protocol import PhaseReference
+from fedbilevel.experiments.custom_problem import custom_model
+from fedbilevel.federation import REHEARSAL, Site
 from fedbilevel.metrics import (
     diagnose,
     estimate_assumptions,
@@ -33,6 +37,9 @@ from fedbilevel.torch import (
     TensorSimulation,
     bilevel_problem,
 )
+from fedbilevel.torch.conversion import to_arrays
+from fedbilevel.torch.device_work import TensorWork
+from fedbilevel.torch.devices import as_arrays
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS
 from tests.engines import federation
@@ -384,3 +391,62 @@ def test_single_precision_has_the_numbers_of_jax():
     )
     np.testing.assert_allclose(last.y, expected.y, rtol=0, atol=2e-5)
     np.testing.assert_allclose(last.x, expected.x, rtol=0, atol=2e-5)
+
+
+def test_a_site_takes_a_loader_and_examples_in_double_precision():
+    model = split()
+    loader = DataLoader(TensorDataset(ROWS.double(), LABELS), batch_size=4)
+    examples = LocalExamples(loader, (ROWS.double().numpy(), LABELS.numpy()))
+    algorithm = FedBiO(0.1, batch_size=2)
+    problem, x, y = problem_of(model), model.x, model.y
+    site = Site(0, problem, algorithm, examples, x, y, rules=REHEARSAL)
+    assert site.enrolment.upper_size == 6
+    work = TensorWork(problem, algorithm, as_arrays(examples))
+    server, private = algorithm.init(problem, x, y)
+    phase = PhaseReference(False, 0)
+    downlink = to_arrays(phase.of(algorithm, problem).broadcast(server))
+    result = work.compute(phase, downlink, private, np.zeros(2, np.uint32))
+    assert {leaf.dtype for leaf in jax.tree.leaves(result.upload.update)} == {
+        np.dtype(np.float32)
+    }
+
+
+def test_device_work_takes_messages_in_bfloat16():
+    half = {"torch.bfloat16"}
+
+    def loss(x, y, batch):
+        half.add(str(x.dtype))
+        return torch.mean((y * batch - x) ** 2)
+
+    problem, algorithm = bilevel_problem(loss, loss), FedBiO(0.1)
+    rows = np.ones(4, jnp.bfloat16)
+    work = TensorWork(problem, algorithm, LocalExamples(rows, rows))
+    server, private = algorithm.init(problem, rows[0], rows[0])
+    phase = PhaseReference(False, 0)
+    downlink = phase.of(algorithm, problem).broadcast(server)
+    result = work.compute(phase, downlink, private, np.zeros(2, np.uint32))
+    assert half == {"torch.bfloat16"}
+    assert jax.tree.leaves(result.upload.update)[0].dtype == jnp.bfloat16
+
+
+def test_a_file_with_tensors_gives_arrays(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    model = custom_model(tmp_path / "mine.py")
+    assert isinstance(model.x, np.ndarray)
+    assert isinstance(model.form.upper, np.ndarray)
+
+
+FILE = """
+import torch
+from fedbilevel import LocalExamples
+from fedbilevel.problems import Model
+from fedbilevel.torch import bilevel_problem
+
+def loss(x, y, batch):
+    return torch.mean((y * batch - x) ** 2)
+
+def model():
+    row = torch.zeros(1)
+    start = torch.tensor(1.0), torch.tensor(0.0)
+    return Model(bilevel_problem(loss, loss), *start, {}, LocalExamples(row, row))
+"""

@@ -19,6 +19,7 @@ from fedbilevel import (
     resume,
     run,
     sweep,
+    tune,
     with_transforms,
 )
 from fedbilevel.metrics import (
@@ -216,6 +217,25 @@ def test_what_jax_computes_takes_problems_of_pytorch(name):
         for problem in (tensors.problem(), quadratic.problem())
     ]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-8)
+
+
+def test_settings_of_a_problem_of_pytorch_are_tuned():
+    results = [
+        tune(
+            problem,
+            FedBiO(1.0, batch_size=2),
+            tensors.arrays(),
+            *start,
+            rounds=3,
+            trials=4,
+            seeds=[0],
+        ).best
+        for problem, start in (
+            (tensors.problem(), tensors.start()),
+            (quadratic.problem(), federation.START),
+        )
+    ]
+    assert results[0].score == pytest.approx(results[1].score)
 
 
 def test_instabilities_of_problems_of_pytorch_are_found():

@@ -107,7 +107,7 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
             )
         algorithms, seeds = zip(*runs, strict=True)
         points: Points = _points(
-            spec.problem,
+            job.problem,
             job.opening,
             job.phases,
             every_upload,

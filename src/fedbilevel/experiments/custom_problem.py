@@ -7,7 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
+
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.problems.task import Model, Task
 from fedbilevel.regular_files import UnreadableError, read_regular
 
@@ -36,7 +39,7 @@ def custom_task(file: Path) -> Task:
             f"problem.file: task() of {file} returned devices of the type "
             f"{type(task.devices).__name__}; return fedbilevel.InMemoryDevices."
         )
-    return task
+    return _with_arrays(task)
 
 
 def custom_model(file: Path) -> Model:
@@ -51,7 +54,8 @@ def custom_model(file: Path) -> Model:
         ...
         ValueError: problem.file: nowhere.py does not exist; correct the path.
     """
-    return _call(file, Model, "model")
+    model = _with_arrays(_call(file, Model, "model"))
+    return model._replace(form=jax.tree.map(on_host, model.form))
 
 
 def custom_examples(file: Path, site: str) -> LocalExamples:
@@ -61,6 +65,15 @@ def custom_examples(file: Path, site: str) -> LocalExamples:
         ValueError: if the function is missing or fails, with the line of the error.
     """
     return _call(file, LocalExamples, "examples", site)
+
+
+def _with_arrays(stated: Result) -> Result:
+    """Return a task or model whose x and y are arrays, also if they were tensors."""
+    start: Any = stated
+    result: Result = start._replace(
+        x=jax.tree.map(on_host, start.x), y=jax.tree.map(on_host, start.y)
+    )
+    return result
 
 
 def _call(file: Path, cls: type[Result], name: str, *arguments: str) -> Result:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.loss_checks import require_mean
 from fedbilevel.mathematics import tree
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper, require_double
 from fedbilevel.metrics.full_data import (
     FullData,
@@ -220,4 +221,4 @@ def _as_numpy(variable: PyTree) -> PyTree:
 
 
 def _double(variable: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variable)
+    return jax.tree.map(lambda leaf: jnp.asarray(on_host(leaf), jnp.float64), variable)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
@@ -17,6 +18,7 @@ from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import RunSpec, configuration_of, prepare
 from fedbilevel.engines.protocol import Engine
 from fedbilevel.engines.simulation import Simulation
+from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.metrics.suggestion import batch_curvature
 from fedbilevel.plurals import count_noun, there_are
@@ -190,6 +192,7 @@ def tune(
     """
     _check(rounds, trials, seeds)
     initial = algorithm.algorithm if isinstance(algorithm, Space) else algorithm
+    x, y = jax.tree.map(on_host, (x, y))
     spec = RunSpec(
         problem,
         initial,
