@@ -238,7 +238,7 @@ def _read(where: str, source: Any) -> tuple[Batch, int]:
         if isinstance(source, DataLoader):
             batches = list(source)
             if not batches:
-                raise ValueError("it yields no batch")
+                raise ValueError("no batch. Let it yield at least 1")
             source = jax.tree.map(lambda *leaves: torch.cat(leaves), *batches)
         part = to_tensors(source)
     except (RuntimeError, TypeError, ValueError) as error:

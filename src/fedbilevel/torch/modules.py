@@ -72,8 +72,8 @@ class SplitModule:
             if name in {*upper, *(lower or ())}:
                 (first,) = (n for n, p in parameters.items() if p is twins[name])
                 raise ValueError(
-                    f"{name} is tied to {first}, and has no value of its own. Name "
-                    f"{first}."
+                    f"{name} is tied to {first}, so it has the same value. Name "
+                    f"{first} instead."
                 )
         of_x = set(_chosen(parameters, upper, "upper"))
         if lower is None:
@@ -190,7 +190,7 @@ def _chosen(
         if not matching:
             raise ValueError(
                 f"{level}: the module has no parameter and no submodule with "
-                f"parameters {name!r}. Its first parameters are "
+                f"parameters {name!r}. Use one of its names, such as "
                 f"{', '.join(list(parameters)[:4])}."
             )
         yield from matching

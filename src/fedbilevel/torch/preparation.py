@@ -83,7 +83,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
             raise
         raise TypeError(
             f"{type(algorithm).__name__} does not take tensors: {first_line(error)}. "
-            "Of optimisers on the server only optax_optimiser('adam', ...) does."
+            "Use optax_optimiser('adam', ...), or losses of JAX."
         ) from error
     check_first_state(algorithm, first)
     server, private = arrays.canonical(first)
