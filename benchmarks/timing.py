@@ -32,15 +32,25 @@ def wants_fast(description: str | None, meaning: str) -> bool:
 
 
 def interleave(
-    candidates: Mapping[str, Callable[[], object]], repeats: int = REPEATS
+    candidates: Mapping[str, Callable[[], object]],
+    repeats: int = REPEATS,
+    rehearse: bool = False,
 ) -> dict[str, list[float]]:
     """Return the seconds of each candidate's calls, alternating, after a warm-up.
 
     A call must return only when its work is finished.
+
+    Args:
+        candidates: calls by name.
+        repeats: number of timed calls of each candidate.
+        rehearse: whether each candidate is called once more before each timed call, so
+            that none finds the caches and the free memory that another leaves behind.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for repeat in range(-2, repeats):
         for name, call in candidates.items():
+            if rehearse:
+                call()
             began = time.perf_counter()
             call()
             if repeat >= 0:

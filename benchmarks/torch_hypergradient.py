@@ -146,7 +146,7 @@ def main() -> None:
     for name in ("betty-ml", "boat-torch"):
         for ours, theirs in zip(expected, calls[name](), strict=True):
             torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-6)
-    seconds = interleave(calls, repeats=31)
+    seconds = interleave(calls, repeats=31, rehearse=True)
     rows = [
         (
             name,

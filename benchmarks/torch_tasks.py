@@ -7,7 +7,7 @@ The tasks are those of `benchmarks.torch_models`. "Without tuning" is the same r
 x fixed at its start. Metrics are those of test examples, which no device has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -85,22 +85,30 @@ def main() -> None:
     published = None if options.fast else options.directory / "torch-tasks.json"
     versions = setting, torch.__version__
     results = experiment.run_cells("torch-tasks", versions, cells, published)
-    rows = []
-    for name in TASKS:
-        for metric in results[f"{name}.auto.{setting.seeds[0]}"]:
-            texts = []
-            for method in METHODS:
-                values = np.array(
-                    [results[f"{name}.{method}.{s}"][metric] for s in setting.seeds]
-                )
-                # A single seed has no interval.
-                width = float(half_width(values)) if len(values) > 1 else 0.0
-                texts.append(f"{values.mean():.3f} ± {width:.3f}")
-            rows.append([name, metric, *texts])
+    rows = table(results, setting.seeds)
     for row in rows:
         print(" | ".join(row))
-    header = ["task", "test metric", *METHODS]
+    header = ["task", "test metric", *METHODS, "difference"]
     write_markdown(options.directory / "torch-tasks.md", header, rows)
+
+
+def table(results: Mapping[str, Any], seeds: Sequence[int]) -> list[list[str]]:
+    """Return the mean of each metric and of its difference between runs of a seed."""
+
+    def text(values: np.ndarray) -> str:
+        # A single seed has no interval.
+        width = float(half_width(values)) if len(values) > 1 else 0.0
+        return f"{values.mean():.3f} ± {width:.3f}"
+
+    rows = []
+    for name in TASKS:
+        for metric in results[f"{name}.auto.{seeds[0]}"]:
+            tuned, untuned = (
+                np.array([results[f"{name}.{method}.{s}"][metric] for s in seeds])
+                for method in METHODS
+            )
+            rows.append([name, metric, *map(text, (tuned, untuned, tuned - untuned))])
+    return rows
 
 
 if __name__ == "__main__":
