@@ -222,6 +222,7 @@ def test_a_setting_is_chosen_by_the_mean_that_is_reported(monkeypatch):
         one_noise.race(grid, "FedBiO", accuracies=[4.0], **shared)
 
 
+@pytest.mark.nightly  # by day, passages above
 def test_one_race_serves_all_accuracies_with_the_numbers_of_single_runs():
     settings = [(0.25, 0.25), (0.125, 0.25)]
     taken, costs = one_noise.arrivals(

@@ -219,6 +219,7 @@ def test_what_jax_computes_takes_problems_of_pytorch(name):
     np.testing.assert_allclose(values[0], values[1], rtol=1e-8)
 
 
+@pytest.mark.nightly  # by day, `sweep` above
 def test_settings_of_a_problem_of_pytorch_are_tuned():
     results = [
         tune(

@@ -52,7 +52,7 @@ from fedbilevel.privacy import (
 )
 from fedbilevel.transforms.noise import HIGHEST, LOWEST, TAIL, standard_normals
 from tests import quadratic
-from tests.algorithms.table import ALGORITHMS
+from tests.algorithms.table import ALGORITHMS, at_night
 from tests.engines import federation
 from tests.engines.test_equality import shards
 from tests.transforms import noisy
@@ -284,7 +284,7 @@ def test_an_adaptive_bound_follows_the_quantile():
 
 
 @pytest.mark.parametrize(
-    "noise", [GaussianNoise(1e-6), DeviceNoise(1e-6, devices=4)], ids=["server", "own"]
+    "noise", [GaussianNoise(1e-6), *at_night(DeviceNoise(1e-6, devices=4))]
 )
 def test_auto_with_little_noise_is_near_auto_with_votes(noise):
     """Values beside the update are bounded; the run must still reach the solution."""

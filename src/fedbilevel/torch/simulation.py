@@ -35,7 +35,8 @@ class TensorSimulation:
     """An engine that simulates all devices in one process, with tensors.
 
     The samples are those of `Simulation` with the same seed, and so are the numbers, up
-    to rounding.
+    to rounding. The tensors of a round are those of the run: clone them before changing
+    them in place.
 
     Attributes:
         vectorised: run all devices at once by `torch.func.vmap`; otherwise in turn.
