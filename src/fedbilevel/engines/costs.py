@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
     Carry,
@@ -245,8 +244,8 @@ class CountingExamples:
     sizes: set[int] = field(default_factory=set)
 
     @property
-    def size(self) -> Int[Array | np.ndarray, "*devices"]:
-        """The number of examples of the device."""
+    def size(self) -> Any:
+        """The number of examples of the device: an array, or a tensor."""
         return self.examples.size
 
     def draw(self, key: RandomKey, batch_size: int, draws: int) -> tuple[Batch, ...]:
