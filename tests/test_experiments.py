@@ -17,7 +17,10 @@ ENDS = (
     *(f"-one-noise{end}" for end in (".csv", "-slopes.csv", ".svg")),
 )
 """Suffixes of the results of the two experiments on theory."""
-FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
+NEEDS_DATA = pytest.mark.skipif(
+    not (experiment.ROOT / ".data" / "mnist").exists(),
+    reason="no data: run python -m benchmarks.fetch_data",
+)
 
 
 @pytest.mark.nightly
@@ -37,23 +40,17 @@ FETCHED = (experiment.ROOT / ".data" / "mnist").exists()
                 "tasks-costs.md",
                 "tasks-cleaning-mnist.svg",
             ),
-            marks=pytest.mark.skipif(
-                not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
-            ),
+            marks=NEEDS_DATA,
         ),
         pytest.param(
             "torch_tasks",
             ("torch-tasks.md",),
-            marks=pytest.mark.skipif(
-                not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
-            ),
+            marks=NEEDS_DATA,
         ),
         pytest.param(
             "traffic",
             ("traffic.csv", "traffic-cleaning-mnist.md"),
-            marks=pytest.mark.skipif(
-                not FETCHED, reason="no data: run python -m benchmarks.fetch_data"
-            ),
+            marks=NEEDS_DATA,
         ),
     ],
 )

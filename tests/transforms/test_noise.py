@@ -284,7 +284,9 @@ def test_an_adaptive_bound_follows_the_quantile():
 
 
 @pytest.mark.parametrize(
-    "noise", [GaussianNoise(1e-6), *at_night(DeviceNoise(1e-6, devices=4))]
+    "noise",
+    [GaussianNoise(1e-6), *at_night(DeviceNoise(1e-6, devices=4))],
+    ids=["server", "own"],
 )
 def test_auto_with_little_noise_is_near_auto_with_votes(noise):
     """Values beside the update are bounded; the run must still reach the solution."""
