@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from fedbilevel import (
     LocalExamples,
     resume,
     run,
+    with_server_optimiser,
 )
 from fedbilevel.engines.fingerprint import describe, differences
 from fedbilevel.engines.protocol import PhaseReference
@@ -272,6 +274,13 @@ def test_a_module_in_place_of_its_parameters():
     model = split()
     with pytest.raises(TypeError, match=r"y is a Sequential.*SplitModule\(module\)\.y"):
         train(problem_of(model), model.x, model.module)
+
+
+def test_transformations_of_optax_are_refused():
+    algorithm = with_server_optimiser(FedBiO(0.1), optax.sgd(0.1))
+    inputs = tensors.problem(), algorithm, tensors.devices(), *tensors.start()
+    with pytest.raises(TypeError, match=r"Use optax_optimiser\('adam'"):
+        next(run(*inputs, rounds=1, engine=TensorSimulation()))
 
 
 def test_names_of_parameters_are_checked():

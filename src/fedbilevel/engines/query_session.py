@@ -68,8 +68,9 @@ class QuerySession:
     ) -> None:
         if isinstance(engine, PreparingEngine):
             raise TypeError(
-                f"{type(engine).__name__} answers no questions. Omit engine, and pass "
-                "the examples as arrays of NumPy in InMemoryDevices."
+                f"{type(engine).__name__} runs algorithms only; this measures the "
+                "losses with JAX. Omit engine, and pass the examples as arrays of "
+                "NumPy in InMemoryDevices."
             )
         spec = RunSpec(
             problem, algorithm, devices, x, y, seed=seed, weights=weights, engine=engine

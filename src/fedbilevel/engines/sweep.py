@@ -26,7 +26,6 @@ from fedbilevel.engines.preparation import (
 from fedbilevel.engines.protocol import Job, PhaseReference, RunState
 from fedbilevel.engines.spending import refuse_budget
 from fedbilevel.engines.sweep_round import round_program
-from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun, there_are
 
@@ -130,7 +129,7 @@ def sweep(
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     cohort = devices.cohort(np.arange(devices.device_count))
-    start = canonical(jax.tree.map(on_host, (x, y)))
+    start = canonical((x, y))
     measurements = _runs(
         problem, job.opening, job.phases, measure, settings, start, cohort, keys, shares
     )

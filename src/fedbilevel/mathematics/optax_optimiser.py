@@ -109,6 +109,11 @@ class TransformationOptimiser:
 
     def init(self, parameters: PyTree) -> PyTree:
         """Return the initial state."""
+        if arrays.has_tensors(parameters):
+            raise TypeError(
+                "A transformation of optax is for arrays of JAX, but x is a tensor of "
+                "PyTorch. Use optax_optimiser('adam', learning_rate=...)."
+            )
         return self.transformation.init(parameters)
 
     def step(

@@ -113,8 +113,7 @@ class SplitModule:
             arguments: arguments of the module.
             keywords: keyword arguments of the module.
         """
-        if x.keys() != self.x.keys() or y.keys() != self.y.keys():
-            raise ValueError(_wrong_names(self, x, y))
+        _require_names(self, x, y)
         if self.module.training != self._training:
             raise ValueError(
                 "The module was switched by train() or eval() after it was split. "
@@ -135,8 +134,7 @@ class SplitModule:
             >>> tuned(torch.ones(2)).tolist()
             [5.0]
         """
-        if x.keys() != self.x.keys() or y.keys() != self.y.keys():
-            raise ValueError(_wrong_names(self, x, y))
+        _require_names(self, x, y)
         parameters = dict(self.module.named_parameters())
         with torch.no_grad():
             for name, value in {**x, **y}.items():
@@ -161,22 +159,24 @@ class SplitModule:
         }
 
 
-def _wrong_names(
+def _require_names(
     model: SplitModule, x: Mapping[str, Tensor], y: Mapping[str, Tensor]
-) -> str:
+) -> None:
+    """Raise ValueError unless x and y have the names of the model's."""
     for level, ours, passed in (("x", model.x, x), ("y", model.y, y)):
-        for name in sorted(passed.keys() - ours.keys()):
-            return (
-                f"{level} has the parameter {name!r}, which is not in the {level} of "
-                f"the split module. Pass model(x, y, ...) with the parameters of "
-                f"model.{level}, or an empty dictionary if it has none."
+        if passed.keys() == ours.keys():
+            continue
+        cure = (
+            f"Pass model(x, y, ...) with the parameters of model.{level}, or an empty "
+            "dictionary if it has none."
+        )
+        if foreign := passed.keys() - ours.keys():
+            raise ValueError(
+                f"{level} has the parameter {min(foreign)!r}, which is not in the "
+                f"{level} of the split module. {cure}"
             )
-        for name in sorted(ours.keys() - passed.keys()):
-            return (
-                f"{level} lacks the parameter {name!r}. Pass model(x, y, ...) with all "
-                f"parameters of model.{level}."
-            )
-    raise AssertionError("the names are right")
+        missing = min(ours.keys() - passed.keys())
+        raise ValueError(f"{level} lacks the parameter {missing!r}. {cure}")
 
 
 def _chosen(

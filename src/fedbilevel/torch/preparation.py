@@ -25,7 +25,6 @@ from fedbilevel.engines.phase_checks import (
 )
 from fedbilevel.engines.preparation import Prepared, RunSpec, references
 from fedbilevel.engines.protocol import Job, RunState
-from fedbilevel.error_text import first_line
 from fedbilevel.mathematics import arrays
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import Batch, BilevelProblem, Loss, Lower, Upper
@@ -76,15 +75,7 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         arrays.canonical((to_tensors(spec.x), to_tensors(spec.y))),
     )
     check_losses(problem, x, y, devices)
-    try:
-        first = algorithm.init(problem, x, y)
-    except TypeError as error:
-        if "torch" not in str(error):
-            raise
-        raise TypeError(
-            f"{type(algorithm).__name__} does not take tensors: {first_line(error)}. "
-            "Use optax_optimiser('adam', ...), or losses of JAX."
-        ) from error
+    first = algorithm.init(problem, x, y)
     check_first_state(algorithm, first)
     server, private = arrays.canonical(first)
     every, opens = algorithm.phases(problem), algorithm.opening(problem)
@@ -139,7 +130,7 @@ def check_losses(
     """
     for name, variable in (("x", x), ("y", y)):
         _check_start(name, variable)
-    data = devices.cohort(np.array(0))
+    data, reached = devices.cohort(np.array(0)), {}
     for name, loss, examples in (
         ("upper_loss", problem.upper_loss, data.upper),
         ("lower_loss", problem.lower_loss, data.lower),
@@ -148,7 +139,8 @@ def check_losses(
         _check_scalar(name, loss, x, y, rows)
         start = jax.tree.map(arrays.on_host, {"x": x, "y": y, "rows": rows})
         require_mean(name, loss, **start, values=_values(x, y, rows))
-    _check_dependence(problem, x, y, data)
+        reached[name] = _reached(loss, x, y, rows)
+    _check_dependence(**reached)
 
 
 def _tensor_devices(devices: Any) -> TensorDevices | OnDemandTensors:
@@ -220,35 +212,37 @@ def _cure_of_dtypes(error: Exception) -> str:
     )
 
 
-def _check_dependence(problem: BilevelProblem, x: Upper, y: Lower, data: Any) -> None:
-    """Raise an error for a loss whose graph does not reach x or y."""
-    level_of: dict[str, set[str]] = {}
-    for name, loss, examples in (
-        ("upper_loss", problem.upper_loss, data.upper),
-        ("lower_loss", problem.lower_loss, data.lower),
-    ):
-        leaves = jax.tree.map(lambda leaf: leaf.detach().requires_grad_(), (x, y))
-        with torch.enable_grad():
-            value: Any = loss(leaves[0], leaves[1], _rows(examples))
-        level_of[name] = set()
-        for variable, level in zip("xy", leaves, strict=True):
-            tensors = jax.tree.leaves(level)
-            if value.requires_grad and any(
-                slope is not None
-                for slope in torch.autograd.grad(
-                    value, tensors, allow_unused=True, retain_graph=True
-                )
-            ):
-                level_of[name].add(variable)
+def _reached(loss: Loss, x: Upper, y: Lower, rows: Batch) -> set[str]:
+    """Return which of x and y the graph of a loss reaches."""
+    leaves = jax.tree.map(lambda leaf: leaf.detach().requires_grad_(), (x, y))
+    with torch.enable_grad():
+        value: Any = loss(leaves[0], leaves[1], rows)
+    if not value.requires_grad:
+        return set()
+    slopes = [
+        torch.autograd.grad(
+            value, jax.tree.leaves(level), allow_unused=True, retain_graph=True
+        )
+        for level in leaves
+    ]
+    return {
+        name
+        for name, of_level in zip("xy", slopes, strict=True)
+        if any(slope is not None for slope in of_level)
+    }
+
+
+def _check_dependence(upper_loss: set[str], lower_loss: set[str]) -> None:
+    """Raise an error if the graphs of the losses do not reach what they must."""
     cure = (
         "Compute the loss from its arguments x and y: call SplitModule's model(x, y, "
         "...) and not the module itself, without detach(), item() and torch.no_grad()."
     )
-    if not level_of["upper_loss"]:
+    if not upper_loss:
         raise ValueError(f"upper_loss has no derivative in x and y. {cure}")
-    if "y" not in level_of["lower_loss"]:
+    if "y" not in lower_loss:
         raise ValueError(f"lower_loss has no derivative in y. {cure}")
-    if "x" not in set().union(*level_of.values()):
+    if "x" not in upper_loss | lower_loss:
         raise ValueError(f"No loss has a derivative in x. {cure}")
 
 

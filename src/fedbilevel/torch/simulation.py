@@ -40,8 +40,8 @@ class TensorSimulation:
 
     Attributes:
         vectorised: run all devices at once by `torch.func.vmap`; otherwise in turn.
-            Losses with operations that `vmap` does not support, such as batch
-            normalisation in training, need False.
+            Losses with operations that `vmap` does not support, such as branches on
+            values of tensors, need False.
     """
 
     vectorised: bool = True
