@@ -39,7 +39,7 @@ newest-jax: setup
 data: setup
 	$(BIN)/python -m benchmarks.fetch_data
 
-# Under 2 minutes on 2 cores: no process, no server, no build of the site.
+# Budget 2 minutes on 2 cores (tests/tier_costs.py): no process, no server, no build of the site.
 quick: setup
 	$(PYTEST) -m quick
 
@@ -47,7 +47,6 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
 # What every change must pass. Tests build the documentation, strictly.
@@ -60,8 +59,9 @@ test: setup
 coverage: setup
 	$(PYTEST) -m "not nightly" --cov=fedbilevel --cov-report=term:skip-covered
 
-# Everything at full size, for hours when nobody waits.
+# Everything at full size, for hours when nobody waits, and the types of another system.
 nightly: lint data
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(PYTEST)
 
 docs: setup

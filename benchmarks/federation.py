@@ -78,7 +78,7 @@ def _job(administrator: Administrator, server: TimedServer) -> dict[str, Any]:
     with TemporaryDirectory() as directory:
         recipe.export(directory)
         job = administrator.submit(Path(directory) / "timed")
-        while not (status := administrator.status(job)).startswith("FINISHED"):
+        while not (status := administrator.state(job).status).startswith("FINISHED"):
             time.sleep(1)
         results = administrator.results(job, Path(directory) / "results")
         for file in results.rglob(RESULT):

@@ -42,6 +42,7 @@ from fedbilevel import (
     UniformSample,
     run,
 )
+from fedbilevel.algorithms import map_phases
 from fedbilevel.algorithms.momentum import MomentumState
 
 FEATURES, EXAMPLES = 64, 8
@@ -67,10 +68,10 @@ class WithPrivateState:
         return server, jnp.zeros(self.numbers)
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        return tuple(map(_with_private_state, ALGORITHM.opening(problem)))
+        return map_phases(_with_private_state, ALGORITHM.opening(problem))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
-        return tuple(map(_with_private_state, ALGORITHM.phases(problem)))
+        return map_phases(_with_private_state, ALGORITHM.phases(problem))
 
 
 def _with_private_state(phase: Phase) -> Phase:

@@ -33,7 +33,7 @@ from fedbilevel.federation.secure_messages import STEPS
 from fedbilevel.federation.secure_site import SecureAnswers, Terms
 from fedbilevel.federation.secure_sums.identity import Identity
 from fedbilevel.federation.streaming_mean import RunningMean
-from fedbilevel.federation.task_record import SUMMED, TaskRecord
+from fedbilevel.federation.sum_record import SumRecord
 from fedbilevel.federation.wire_format import pack, unpack
 from fedbilevel.transforms.fixed_point import Counted
 
@@ -48,6 +48,7 @@ class Work(NamedTuple):
     """A task that a site has begun."""
 
     upload: Upload
+    digest: str
 
 
 class Measured(NamedTuple):
@@ -99,7 +100,7 @@ class Sites:
                 Terms(identity, None, REHEARSAL, 1),
                 partial(self._begin, name),
                 lambda work: work.upload,
-                lambda run: TaskRecord(REHEARSAL, None, ExchangeCounter(), SUMMED),
+                SumRecord(REHEARSAL.most_second_sums, ExchangeCounter()),
             )
             for name, identity in identities.items()
         }
@@ -152,7 +153,7 @@ class Sites:
         return Measured(total, seconds, {}, len(task) * len(self.names), up)
 
     def _begin(self, name: str, message: bytes) -> Work:
-        return Work(self._worked(name, message))
+        return Work(self._worked(name, message), str(self._rounds))
 
     def _worked(self, name: str, message: bytes) -> Upload:
         unpack(Task.decode(message).arrays, self.downlink)

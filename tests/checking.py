@@ -1,41 +1,52 @@
-"""Checks of types at run time, created once for each nested function.
+"""Checks of types at run time, of the first calls of each function in each test.
 
-A function inside a function is created at every call of the outer one, hundreds of
-times while an algorithm is traced. beartype writes and compiles a check each time: a
-sixth of the CPU time of tests of algorithms. A check depends on the signature alone, so
-functions of the same name and signature share it.
+jaxtyping wraps every function of the package when it is defined, binds its arguments at
+each call and lets beartype compile a check. A process imports all functions and calls
+some, and the functions inside a function are made again at each call of the outer one,
+hundreds of times while an algorithm is traced. So a function is wrapped at its first
+call, and only its first calls in a test are checked: which calls these are does not
+depend on other tests.
 """
 
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
+from types import CodeType
 from typing import Any
 
-from beartype import beartype
+import jaxtyping
 
-checks: dict[Hashable, Callable[..., Any]] = {}
-"""Checks by name and signature of the nested function."""
+CHECKED_CALLS = 2
+"""Calls of a function that are checked in a test; functions of one code are one."""
+calls: Counter[CodeType] = Counter()
+"""Calls of the running test that were checked."""
+jaxtyped: Callable[..., Any] = jaxtyping.jaxtyped
 
 
-def check(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stub with the signature of a function, checked by beartype.
+def check_first_calls(*, typechecker: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that checks the first calls of a function in each test.
 
-    Args:
-        function: stub by jaxtyping, which calls it to check arguments and results. It
-            has the name, the module, the parameters and the annotations of a function
-            of the package, and neither its code nor its variables.
+    The hook of jaxtyping decorates functions and classes of the package with it.
     """
-    # jaxtyping's types of arrays differ from each other at every evaluation, but not in
-    # their representation. Local classes of the same name do.
-    annotations = repr(function.__annotations__)
-    if (
-        "<locals>" not in function.__qualname__
-        or "<locals>" in annotations
-        # beartype checks default values when it decorates.
-        or function.__defaults__
-        or function.__kwdefaults__
-    ):
-        return beartype(function)
-    name = function.__module__, function.__qualname__
-    signature = *name, function.__code__, annotations
-    if signature not in checks:
-        checks[signature] = beartype(function)
-    return checks[signature]
+
+    def decorate(function: Any) -> Any:
+        if isinstance(function, type):
+            return jaxtyped(function, typechecker=typechecker)
+        code, checked = function.__code__, None
+
+        @wraps(function)
+        def sampled(*arguments: Any, **named: Any) -> Any:
+            nonlocal checked
+            if calls[code] >= CHECKED_CALLS:
+                return function(*arguments, **named)
+            calls[code] += 1
+            if checked is None:
+                checked = jaxtyped(function, typechecker=typechecker)
+            return checked(*arguments, **named)
+
+        return sampled
+
+    return decorate
+
+
+jaxtyping.jaxtyped = check_first_calls  # type: ignore[assignment]

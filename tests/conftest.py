@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# The option --jaxtyping-packages needs this module.
-from tests import checking  # noqa: F401
+# Before any import of the package, whose functions it wraps.
+from tests import checking
 from tests.compiling import for_devices
+from tests.tier_costs import BUDGETS, TierCosts
 
 # The sharded engine has 4 devices. Processes share compiled programs by a cache.
 os.environ.setdefault("XLA_FLAGS", for_devices(4))
@@ -50,14 +51,10 @@ STARTS_A_PROCESS = {
     "os.system",
 }
 """Audit events of the interpreter that a quick test must not raise."""
-ALL_MARKED = re.compile(rf"^pytestmark = pytest\.mark\.({'|'.join(NOT_QUICK)})$", re.M)
-"""The line that marks all tests of a module."""
-PROCESSES_IN_DOCTESTS = (
-    "src/fedbilevel/commands/worker.py",
-    "src/fedbilevel/federation/worker/",
-    "src/fedbilevel/flare/",
+ALL_MARKED = re.compile(
+    rf"^pytestmark = .*?pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.M
 )
-"""Modules whose doctests start processes."""
+"""The line that marks all tests of a module, alone or in a list."""
 NIGHTLY_DOCTESTS = {
     "algorithms.device_adjoint.solve_adjoint",
     "engines.final_points.final_points",
@@ -74,6 +71,7 @@ NIGHTLY_DOCTESTS = {
     "problems.task.Task",
     "tracking.delivery.track",
     "transforms.example_noise.ExampleNoise",
+    "tuning.halving.work_of",
     "tuning.tuner.tune",
 }
 """Doctests that take more than 1.5 s of CPU time.
@@ -87,6 +85,11 @@ memory = 0
 """Resident memory of this process after programs were last dropped."""
 quick_test: str | None = None
 """The quick test that is running."""
+
+
+@pytest.fixture(autouse=True)
+def first_calls() -> None:
+    checking.calls.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -114,11 +117,23 @@ def strict_numbers(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def bounded_memory() -> Iterator[None]:
+def memory_of_modules() -> Iterator[None]:
+    yield
+    _bound_memory()
+
+
+@pytest.fixture(autouse=True)
+def memory_of_nightly_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    # A module of hundreds of tests at full size would reach the limit.
+    yield
+    if request.node.get_closest_marker("nightly"):
+        _bound_memory()
+
+
+def _bound_memory() -> None:
     # A compiled program has memory maps, and Linux limits a process to 65,530 of them.
     # Programs are kept below that limit, since tests of several modules share them.
     global memory
-    yield
     process = Path("/proc/self")
     if not process.exists():
         return
@@ -131,6 +146,12 @@ def bounded_memory() -> Iterator[None]:
 def _resident(process: Path) -> int:
     pages = int((process / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tier = config.option.markexpr
+    if tier in BUDGETS and not config.option.collectonly:
+        config.pluginmanager.register(TierCosts(tier), "tier-costs")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -146,17 +167,23 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # A tier does not import the modules of other tiers: importing nvflare takes 5 s of
-    # CPU time in every worker.
+    # A tier imports neither modules of other tiers nor modules without tests: importing
+    # nvflare takes 5 s of CPU time in every worker, and PyTorch 3 s.
+    if collection_path.suffix != ".py" or collection_path.name == "__init__.py":
+        return None
+    text = collection_path.read_text()
+    if ">>>" not in text and not collection_path.name.startswith("test_"):
+        return True
     omitted = {"quick": NOT_QUICK, "not nightly": ("nightly",)}
-    marker = None
-    if collection_path.suffix == ".py":
-        marker = ALL_MARKED.search(collection_path.read_text())
-    if marker is None or marker[1] not in omitted.get(config.option.markexpr, ()):
+    omitted_here = omitted.get(config.option.markexpr, ())
+    name = str(collection_path.relative_to(config.rootpath))
+    if "slow" in omitted_here and not name.startswith("tests/"):
+        return True
+    marker = ALL_MARKED.search(text)
+    if marker is None or marker[1] not in omitted_here:
         return None
     if marker[1] == "nightly":
-        name = str(collection_path.relative_to(config.rootpath))
-        tests = re.findall(r"^def test_", collection_path.read_text(), re.M)
+        tests = re.findall(r"^def test_", text, re.M)
         config.stash.setdefault(OMITTED, Counter())[name] = len(tests)
     return True
 
@@ -167,8 +194,8 @@ def pytest_collection_modifyitems(
 ) -> None:
     left = config.stash.setdefault(OMITTED, Counter())
     for item in items:
-        if item.location[0].startswith(PROCESSES_IN_DOCTESTS):
-            item.add_marker(pytest.mark.process)
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker(pytest.mark.slow)
         if item.name.removeprefix("fedbilevel.") in NIGHTLY_DOCTESTS:
             item.add_marker(pytest.mark.nightly)
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):

@@ -30,6 +30,7 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [2, *at_night(1)])
 @pytest.mark.parametrize("group", [2, *at_night(4)])
 @jax.numpy_dtype_promotion("standard")  # images stay in single precision
@@ -130,6 +131,7 @@ def test_the_research_loop_runs_the_same_algorithm(number):
         np.testing.assert_allclose(ours, other.numpy(), rtol=0, atol=1e-4 * scale)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [1, *at_night(2)])
 @jax.numpy_dtype_promotion("standard")
 def test_the_sharded_program_by_hand_gives_the_packages_numbers(number):
@@ -207,6 +209,7 @@ def test_the_costs_of_rounds_equal_the_formulas():
     assert lines[-1].startswith("share equal to its formula 1 ")
 
 
+@pytest.mark.nightly
 @pytest.mark.single_precision
 def test_a_wrong_formula_of_costs_is_found(capsys):
     right = cost_formulas.FORMULAS["FedBiO"]

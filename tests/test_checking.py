@@ -4,11 +4,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from beartype import beartype
 from jaxtyping import Array, Float, TypeCheckError, jaxtyped
 
-from tests.checking import check, checks
+from fedbilevel.mathematics import tree
+from tests.checking import CHECKED_CALLS, calls
 
-checked = jaxtyped(typechecker=check)
+checked = jaxtyped(typechecker=beartype)
 
 
 def tile(count: int) -> Any:
@@ -19,60 +21,24 @@ def tile(count: int) -> Any:
     return repeat
 
 
-def test_nested_functions_of_one_signature_share_a_check():
+def test_arguments_and_results_of_another_type_are_found():
     assert tile(1)(jnp.ones(3)).shape == (3,)
-    count = len(checks)
-    assert tile(1)(jnp.ones(2)).shape == (2,)
-    assert len(checks) == count
+    with pytest.raises(TypeCheckError, match=r"parameters of .*repeat"):
+        tile(1)(jnp.ones((3, 2)))
+    calls.clear()
+    with pytest.raises(TypeCheckError, match=r"return value of .*repeat"):
+        tile(2)(jnp.ones(3))
 
 
-def test_a_shared_check_finds_arguments_and_results_of_another_type():
-    for _ in range(2):
-        assert tile(1)(jnp.ones(3)).shape == (3,)
-        with pytest.raises(TypeCheckError, match=r"parameters of .*repeat"):
+@pytest.mark.parametrize("repetition", [1, 2])
+def test_the_first_calls_in_each_test_are_checked(repetition):
+    for _ in range(CHECKED_CALLS):
+        with pytest.raises(TypeCheckError):
             tile(1)(jnp.ones((3, 2)))
-        with pytest.raises(TypeCheckError, match=r"return value of .*repeat"):
-            tile(2)(jnp.ones(3))
+    assert tile(1)(jnp.ones((3, 2))).shape == (3, 2)
 
 
-@pytest.mark.parametrize("kind", [int, str])
-def test_functions_of_one_name_and_other_types_have_checks_of_their_own(kind):
-    def same(value):
-        return value
-
-    same.__annotations__ = {"value": kind, "return": kind}
-    kept = checked(same)
-    assert kept(kind(1)) == kind(1)
+def test_functions_of_the_package_are_checked():
+    factor: Any = "twice"
     with pytest.raises(TypeCheckError):
-        kept(1.5)
-
-
-def test_local_classes_of_one_name_are_told_apart():
-    def make() -> Any:
-        class Local:
-            pass
-
-        @checked
-        def keep(value: Local) -> Local:
-            return value
-
-        return Local, keep
-
-    (first, keep_first), (second, keep_second) = make(), make()
-    assert keep_first(first())
-    assert keep_second(second())
-    with pytest.raises(TypeCheckError):
-        keep_second(first())
-
-
-def test_default_values_are_checked_each_time():
-    def make(value: Any) -> Any:
-        @checked
-        def same(number: int = value) -> int:
-            return number
-
-        return same
-
-    assert make(1)() == 1
-    with pytest.raises(TypeCheckError):
-        make("one")()
+        tree.scale(factor, jnp.ones(3))

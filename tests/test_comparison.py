@@ -156,6 +156,7 @@ def test_every_draw_is_a_setting_that_its_algorithm_takes(name):
     assert min(rates) < 1 / 6 < max(rates)
 
 
+@pytest.mark.slow
 def test_adam_with_a_falling_rate_is_that_of_optax():
     x, ours = jnp.array([1.0, -2.0]), DecayingAdam(0.1, Decay(0.05, 20.0))
     schedule = optax.cosine_decay_schedule(0.1, 20, alpha=0.05)

@@ -8,17 +8,27 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-INSTALLED = packages_distributions()
 OPTIONAL = {
     "datasets": "the library of the Hugging Face hub; part of the extra `partition`",
 }
 """Imports that need no declaration, with the reason."""
+
+
+@cache
+def installed() -> Mapping[str, list[str]]:
+    # At a test: the search takes 1 s of CPU time, and every worker imports this file.
+    return packages_distributions()
 
 
 def distributions(requirements: list[str]) -> set[str]:
@@ -62,7 +72,8 @@ def foreign(file: Path, at_import_only: bool) -> set[str]:
     names = set(imports(file, at_import_only))
     names -= {"fedbilevel", *sys.stdlib_module_names, *OPTIONAL}
     return {
-        normalise(INSTALLED[name][0]) if name in INSTALLED else name for name in names
+        normalise(installed()[name][0]) if name in installed() else name
+        for name in names
     }
 
 

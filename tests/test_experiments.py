@@ -70,7 +70,7 @@ def test_an_experiment_meets_its_bounds_and_writes_its_results(name, files, tmp_
         assert (tmp_path / "fast" / file).stat().st_size > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_finished_cells_are_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path))
     calls = []
@@ -94,7 +94,7 @@ def test_finished_cells_are_not_computed_again(tmp_path, monkeypatch):
     assert calls == [1, 2, 1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_published_cells_are_used_if_no_cell_is_stored(tmp_path, monkeypatch):
     published = tmp_path / "published.json"
     monkeypatch.setenv("FEDBILEVEL_CELLS", str(tmp_path / "here"))

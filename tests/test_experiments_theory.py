@@ -81,6 +81,7 @@ def test_the_series_scale_is_below_every_examples_inverse_curvature():
     assert 1 / largest > noisy_quadratic.SERIES_SCALE
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(speedup.METHODS, "LocalBSGM"))
 def test_passages_are_those_of_single_runs(name):
     plans = [
@@ -162,6 +163,7 @@ def test_a_weight_is_that_of_a_fresh_sample():
     assert [mixing * 0.5**2 for mixing in mixings] == [0.125] * 3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", one_noise.ALGORITHMS)
 def test_evaluations_are_those_that_oracles_make(name):
     task, start = noisy_quadratic.task(1, Noise(0.5)), noisy_quadratic.start()

@@ -18,9 +18,15 @@ def make_case():
     return private_tasks.Case(TASK, TASK, None, None, 2, 0.1, 1.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("level", ["8", "1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["8", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "algorithm", [FedBiO(0.1), LocalBSGM(0.1, NeumannSeries(2, 0.1)), AutoFedBiO(6)]
+    "algorithm",
+    [
+        FedBiO(0.1),
+        pytest.param(LocalBSGM(0.1, NeumannSeries(2, 0.1)), marks=pytest.mark.nightly),
+        pytest.param(AutoFedBiO(6), marks=pytest.mark.nightly),
+    ],
 )
 def test_a_run_of_the_benchmark_spends_its_level(algorithm, level):
     case = make_case()
@@ -58,6 +64,7 @@ def test_a_text_has_students_interval_or_the_number_of_failures():
     assert private_tasks.text_of({"metrics": [0.5, float("nan")]}) == "1 of 2 failed"
 
 
+@pytest.mark.slow
 def test_the_published_table_is_that_of_the_published_cells(tmp_path):
     results = experiment.published_cells(private_tasks.PUBLISHED)
     setting = private_tasks.FULL

@@ -47,6 +47,7 @@ def test_the_program_is_formatted():
     assert formatted.returncode == 0, formatted.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_program_prints_the_improvement_that_the_readme_states(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -77,7 +77,7 @@ def case():
     return Case(make, split, selection, training, 1e-3, 0.03, Partition.RANDOM)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_reference_is_chosen_without_a_look_at_test_examples(case):
     metrics = references.references("cleaning-mnist", case)
     flipped = case.split.test._replace(labels=(case.split.test.labels + 1) % 3)

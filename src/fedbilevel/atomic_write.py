@@ -69,6 +69,39 @@ def append(file: Path, line: bytes) -> None:
         synchronise(file.parent.parent)
 
 
+def read_appended(file: Path, start: int) -> tuple[list[bytes], int]:
+    """Return the lines of a file from a position on, and the position of its end.
+
+    An unfinished last line is cut off: `append` did not return, so nothing followed
+    from it. Call this while no other process appends.
+
+    Args:
+        file: file that `append` writes; it may be missing.
+        start: end of the lines that are known. If the file is shorter, no lines are
+            returned, and the end is below `start`.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "lines.txt"
+        >>> append(file, b"one")
+        >>> append(file, b"two")
+        >>> read_appended(file, 4)
+        ([b'two'], 8)
+        >>> read_appended(file.with_name("other.txt"), 4)
+        ([], 0)
+    """
+    size = file.stat().st_size if file.exists() else 0
+    if size <= start:
+        return [], size
+    with file.open("rb") as opened:
+        opened.seek(start)
+        added = opened.read()
+    whole = added[: added.rfind(b"\n") + 1]
+    if whole != added:
+        os.truncate(file, start + len(whole))
+    return whole.splitlines(), start + len(whole)
+
+
 def synchronise(path: Path) -> None:
     """Sync a file's content, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -72,6 +72,7 @@ def test_it_reaches_the_solution_for_devices_that_differ(local_steps):
         assert 1e-2 < error < 0.1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("upper", "lower"),
     [
@@ -146,6 +147,7 @@ ROWS = BilevelProblem(
 )
 
 
+@pytest.mark.nightly
 def test_an_explosion_is_answered_by_stepping_back(caplog):
     start = alone(1.0, 1.0), jnp.array(2.0), jnp.array(0.0)
     with caplog.at_level(logging.WARNING, "fedbilevel"):
@@ -159,6 +161,7 @@ def test_an_explosion_is_answered_by_stepping_back(caplog):
     jax.tree.map(np.testing.assert_array_equal, again.server, last.server)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [9, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_short_run_recovers_from_an_explosion(rounds):
     # All rounds of the warm-up of x diverge, so there is no loss for comparison.
@@ -190,6 +193,7 @@ def test_ten_steps_for_each_unit_of_the_condition_number_suffice(
     np.testing.assert_allclose(last.x, 1.0, atol=error)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [(3,), *at_night(())])
 def test_it_leaves_a_start_at_zero(size):
     # y*(0) = 0: there is no length with which the first step could be compared.
@@ -202,6 +206,7 @@ def test_it_leaves_a_start_at_zero(size):
     np.testing.assert_allclose(last.x, 1.0, atol=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("y", [0.0, 50.0])
 def test_a_loss_that_is_flat_where_it_begins_does_not_throw_it_about(y):
     last = last_round(STRAIGHT, alone(1.0, 1.0), jnp.array(2.0), jnp.array(y))
@@ -228,6 +233,7 @@ def test_a_device_whose_examples_are_not_finite_is_left_out_and_named(rows, excl
     assert int(last.server.setbacks) == 0
 
 
+@pytest.mark.nightly
 def test_devices_that_differ_much_are_not_taken_for_explosions():
     # One device in twenty is far away: in its rounds, the loss is 100 times as large.
     far = np.where(np.arange(100) < 5, 20.0, 0.0)
@@ -324,6 +330,7 @@ LIES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", by_day(LIES, LIES[0], LIES[-1]), ids=str)
 def test_what_one_device_reports_does_not_stop_a_run(case):
     lie, value = case

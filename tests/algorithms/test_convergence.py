@@ -87,6 +87,7 @@ def test_warm_start_brings_y_to_the_lower_solution_at_the_first_x():
     assert only.costs.exchanges == 21
 
 
+@pytest.mark.nightly
 def test_a_grid_of_rates_runs_under_one_vmap():
     held = quadratic.devices(1, 1, 0.0)[0]
     devices = InMemoryDevices.sharing(held, device_count=2)

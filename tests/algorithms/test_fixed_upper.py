@@ -62,6 +62,7 @@ def test_every_algorithm_of_the_library_has_an_upper_rate():
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(TUNABLE, *KINDS[:2]))
 def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
     # The lower loss uses the constant X, so a moving x has no effect on y.
@@ -81,6 +82,7 @@ def test_x_stays_to_the_bit_and_y_is_trained_as_it_would_be(name):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_x_stays_to_the_bit_on_other_engines_and_schedules(engine):
     algorithm = FedBiO(CubeRootDecay(0.2), upper_rate=0.0, local_steps=2)

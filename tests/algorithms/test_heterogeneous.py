@@ -98,6 +98,7 @@ CORRECT: dict[str, FederatedAlgorithm] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(CORRECT, "FedBiO", "SimFBO"))
 def test_one_local_step_reaches_the_true_solution(name):
     x, y = settled(CORRECT[name], rounds=300 if name == "FedNest" else 600)
@@ -145,6 +146,7 @@ DRIFTING: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(DRIFTING, "FedBiO"))
 def test_the_drift_of_several_local_steps_shrinks_with_the_rate(name):
     rates = (0.04, 0.02, 0.01)
@@ -176,6 +178,7 @@ BIASED: dict[str, FederatedAlgorithm] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(BIASED, "LocalBSGM"))
 def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name):
     predicted = zero_of_local_hypergradients(fixed_lower=True)
@@ -184,6 +187,7 @@ def test_methods_of_own_hypergradients_settle_at_the_predicted_biased_point(name
     np.testing.assert_allclose(x, predicted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -204,6 +208,7 @@ def test_private_lower_levels_solve_their_own_problem(algorithm):
     np.testing.assert_array_equal(last.y, START[1])
 
 
+@pytest.mark.nightly
 def test_a_device_with_a_private_lower_level_may_join_late():
     def late(seed, round_number, device_count):
         return np.arange(device_count if round_number >= 3 else 2)
@@ -238,6 +243,7 @@ def test_unequal_local_work_biases_simfbo_and_not_shrofbo():
     assert errors(SimFBO, truth)[1] > 0.2
 
 
+@pytest.mark.nightly
 def test_simfbo_with_a_server_rate_of_one_is_fedbio():
     devices = InMemoryDevices(quadratic.devices(4, per_device=6, noise=0.3))
     rates = 0.05, 0.3, 0.5, 0.4

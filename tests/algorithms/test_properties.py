@@ -53,6 +53,7 @@ def assert_same(first, other, atol=1e-10):
     )
 
 
+@pytest.mark.nightly
 @in_tiers(quick=(), check=KINDS[1:])
 def test_jit_equals_no_jit(name):
     # Only two rounds, the opening and a later one, and two devices: without
@@ -62,6 +63,7 @@ def test_jit_equals_no_jit(name):
     assert_same(compiled, last_server(name, **settings, engine=DebugSimulation()))
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_permuting_devices_changes_nothing(name):
     def permuted(seed, round_number, device_count):
@@ -70,6 +72,7 @@ def test_permuting_devices_changes_nothing(name):
     assert_same(last_server(name), last_server(name, participation=permuted))
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_relabelling_devices_changes_nothing(name):
     # Each device has copies of a single example, so draws are deterministic.
@@ -163,7 +166,8 @@ def test_dtypes_and_structure_are_kept(name):
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(last.server))
 
 
-@in_tiers(quick=KINDS[1:2], check=KINDS[1:])
+@pytest.mark.nightly
+@in_tiers(quick=(), check=KINDS[1:])
 def test_what_a_run_will_cost_is_known_before(name):
     what = quadratic.problem(), ALGORITHMS[name](), ragged_devices()
     x = jnp.linspace(-1.0, 1.0, quadratic.X_SIZE)

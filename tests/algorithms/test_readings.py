@@ -171,21 +171,21 @@ def test_the_first_reading_is_that_of_the_transcription(number):
         np.testing.assert_allclose(np.hstack(got), np.hstack(expected), rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @NUMBERS
 @READINGS
 def test_without_noise_all_readings_are_one_algorithm(reading, number):
     assert difference(reading, number, quadratic_problem(0.0)) < 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @NUMBERS
 @READINGS
 def test_with_noise_they_differ_by_little(reading, number):
     assert 1e-6 < difference(reading, number, quadratic_problem(0.3)) < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("reading", "number", "share"),
     [(2, 1, 0.0066), (2, 2, 0.12), (3, 1, 0.0038), (3, 2, 0.12)],

@@ -83,7 +83,7 @@ def test_a_decaying_rate_becomes_that_of_theorem_3_for_the_new_numbers():
     np.testing.assert_allclose(got.upper_mixing, many.mixing)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_schedule_is_multiplied_and_run_through_faster():
     schedule = optax.exponential_decay(0.1, transition_steps=30, decay_rate=0.5)
     tuned = LocalBSGM(schedule, SHORT, upper_mixing=2.0, local_steps=6)

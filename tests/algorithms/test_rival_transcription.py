@@ -147,6 +147,7 @@ def test_fedbio_equals_its_transcription(private_lower):
     assert_same_devices(algorithm, trace, private_lower)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("private_lower", [False, True])
 def test_fedbio_acc_equals_its_transcription(private_lower):
     radius, mixing = 0.6, Rates(upper=4.0, lower=7.0, adjoint=10.0)
@@ -233,6 +234,7 @@ def test_fednest_equals_its_transcription(random_truncation):
         assert_same_server(ours, theirs)
 
 
+@pytest.mark.nightly
 def test_fednest_draws_its_products_by_the_seed_of_the_run():
     algorithm = FedNest(ETA, SERIES, batch_size=BATCH, random_truncation=True)
 

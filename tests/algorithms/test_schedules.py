@@ -103,7 +103,7 @@ def test_the_table_has_a_learning_rate_in_every_algorithm_and_in_a_warm_start():
     assert any(getattr(value, "warm_start", None) for value in SCHEDULED.values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_algorithm
 def test_schedules_of_optax_are_their_numbers_and_decay_as_written_by_hand(name):
     algorithm = SCHEDULED[name]
@@ -157,7 +157,7 @@ def test_a_warm_start_of_many_exchanges_compiles_two_programs():
     assert PROGRAMS._cache_size() - before == 3  # and the first round
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_named_schedule_is_the_one_of_optax_and_compiles_once():
     named = server_after(
         with_rate(SCHEDULED["FedBiO"], optax_schedule("exponential_decay", **DECAY))

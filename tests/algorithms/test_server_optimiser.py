@@ -29,6 +29,8 @@ from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, at_night, in_tiers
 from tests.engines import federation
 
+pytestmark = pytest.mark.slow
+
 ADAM = optax_optimiser("adam", learning_rate=0.05, b2=0.99)
 
 
@@ -44,7 +46,8 @@ def ends(algorithm: Any, rounds: int = 3, **others: Any) -> Any:
     return last
 
 
-@in_tiers(quick=KINDS[1:2], check=KINDS[1:])
+@pytest.mark.nightly
+@in_tiers(quick=(), check=KINDS[1:])
 def test_gradient_descent_at_rate_1_is_the_algorithm_as_it_is(name):
     if name == "AutoFedBiO":
         pytest.skip("it already has a server optimiser")
@@ -75,6 +78,7 @@ def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
     return problem, InMemoryDevices.sharing(LocalExamples(np.ones(1), np.ones(1)), 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -83,7 +87,6 @@ def halves(upper: float) -> tuple[BilevelProblem, InMemoryDevices]:
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )
-@pytest.mark.slow
 def test_variance_reduction_knows_of_the_servers_steps(algorithm):
     # Without noise its estimates are exact at every point, for any step of Adam.
     problem, devices = halves(1.0)
@@ -155,7 +158,7 @@ def test_a_resumed_run_gives_the_same_bits(tmp_path):
         list(resume(algorithm=other, **arguments, rounds=5, checkpoints=saved))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rates_of_the_optimiser_are_swept_in_one_program():
     rates = 0.01, 0.1
     settings = [

@@ -46,6 +46,7 @@ def iterates(algorithm):
     return [result.server for result in rounds]
 
 
+@pytest.mark.nightly
 def test_local_bsgvrm_with_one_device_and_one_local_step_is_mrbo():
     series = NeumannSeries(terms=3, scale=0.15)
     c1, c2, gamma, lam, d, m = 2.0, 3.0, 0.3, 0.5, 0.4, 4.0

@@ -71,6 +71,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_baseline_is_the_run_with_x_fixed_and_no_other_program(desk):
     experiment = read_experiment(desk / "scale.toml")
     work = prepare_run(experiment)
@@ -201,6 +202,7 @@ def test_a_baseline_that_diverges_takes_nothing_from_the_run(desk, capsys, monke
     assert "After 6 rounds:" in shown.out
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "option", [["--evaluation.no-baseline"], ["--algorithm.upper-rate", "0"]]
 )

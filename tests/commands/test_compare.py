@@ -21,6 +21,8 @@ from fedbilevel.experiments.schema import Data, Experiment
 from fedbilevel.tracking.records import Journal, Record
 from tests.commands.seeds import FAILING, SEEDS, written
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = (0, 5, 10)
 
 

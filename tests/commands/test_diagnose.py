@@ -53,6 +53,7 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_negative_curvature_is_named_at_the_end_of_a_run(directory, capsys):
     (directory / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", WELLS))
     assert main(["run", "small.toml", "--json"]) == 0
@@ -64,6 +65,7 @@ def test_negative_curvature_is_named_at_the_end_of_a_run(directory, capsys):
     assert "Add a penalty on y" in answer
 
 
+@pytest.mark.nightly
 def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
     directory, capsys, monkeypatch
 ):
@@ -83,6 +85,7 @@ def test_json_is_all_that_is_printed_and_progress_goes_to_standard_error(
     assert [f"part {n} of 4" in shown.err for n in range(1, 5)] == [True] * 4
 
 
+@pytest.mark.nightly
 def test_a_diagnosis_of_a_private_experiment_is_not_covered(directory, capsys):
     (directory / "small.py").write_text(PROBLEM.replace("LOWER_LOSS", BOWL))
     noise = "[transforms]\nclip = 1.0\nnoise = 2.0\n"

@@ -30,6 +30,7 @@ def costs_of(record):
 SHORT = ["run", "quick.toml", "--rounds", "2", "--algorithm.batch-size", "99"]
 
 
+@pytest.mark.nightly
 def test_the_predicted_costs_are_those_of_the_run_and_its_baseline(here, capsys):
     command = [*SHORT, "--participants", "2", "--json"]
     command += ["--server-optimiser", '{ name = "sgd", learning_rate = 1.0 }']
@@ -67,6 +68,7 @@ def test_text_and_json_have_costs_of_the_baseline_if_the_run_trains_it(
     assert (predicted["baseline"] is not None) == is_expected
 
 
+@pytest.mark.nightly
 def test_a_directory_in_use_is_refused_as_by_the_run_after_the_costs(here, capsys):
     command = [*SHORT, "--evaluation.no-baseline"]
     assert main(command) == 0

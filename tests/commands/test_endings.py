@@ -94,6 +94,7 @@ def test_a_run_that_overflows_names_its_step_and_exits_3(workdir, capsys):
     assert "the lower step was too large" in Path("runs/scalar/cause.txt").read_text()
 
 
+@pytest.mark.nightly
 def test_a_device_that_is_excluded_most_of_the_time_is_a_failure(workdir, capsys):
     # With a curvature of 40, its 30 local steps of 0.1 multiply y − x by 3³⁰.
     Path("problem.py").write_text(PROBLEM.replace("LAST", "40.0"))

@@ -7,6 +7,8 @@ from fedbilevel.commands.arguments import CHANGEABLE, COMMON, parse_arguments
 from fedbilevel.experiments.files.overrides import with_overrides
 from fedbilevel.experiments.schema import Experiment
 
+pytestmark = pytest.mark.slow
+
 VALUES = {
     "INT": "3",
     "FLOAT": "3.0",

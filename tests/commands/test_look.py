@@ -50,6 +50,7 @@ class Page(HTMLParser):
                 self.fetched.append(value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("problem", by_day(PROBLEMS, "cleaning"))
 def test_a_ready_made_problem_runs_and_is_drawn_on_a_page_of_its_own(problem, tmp_path):
     fedbilevel(tmp_path, f"new first --ready {problem}")
@@ -194,6 +195,7 @@ def test_the_doctor_tells_what_is_there(tmp_path):
     assert "Data sets" in output
 
 
+@pytest.mark.nightly
 def test_seeds_are_compared_after_the_same_rounds(tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
     fedbilevel(tmp_path, "compare quick.toml --seeds 2 --jobs 1")

@@ -12,6 +12,8 @@ from fedbilevel.experiments.run_directory.layout import RUN
 from fedbilevel.experiments.run_directory.runs import discard, keep
 from fedbilevel.tracking.records import Journal, Record
 
+pytestmark = pytest.mark.slow
+
 TEXT = """
 rounds = 4
 [algorithm]

@@ -6,7 +6,12 @@ import pytest
 
 from fedbilevel.commands.private_plan import choice_of
 from fedbilevel.experiments.outcome import BAD
-from fedbilevel.privacy import GaussianRelease, WithoutReplacement, spent
+from fedbilevel.privacy import (
+    GaussianRelease,
+    PoissonDraws,
+    WithoutReplacement,
+    spent,
+)
 from fedbilevel.tracking.records import read_records
 from tests.commands.typing_in import QUICK, fedbilevel
 
@@ -44,6 +49,7 @@ def test_a_sample_and_two_exchanges_in_a_round_count():
     assert choice.length == pytest.approx(choice.noise * 10 / 50)
 
 
+@pytest.mark.slow
 def test_the_printed_table_is_read_by_run(tmp_path):
     (tmp_path / "mine.toml").write_text(QUICK)
     text = fedbilevel(tmp_path, "plan mine.toml --epsilon 2").stdout
@@ -63,9 +69,75 @@ def test_the_printed_table_has_the_clip_of_the_file(bounds, printed, tmp_path):
     assert f"[transforms]\n{printed}noise = " in text
 
 
+CLINICS = """
+import jax.numpy as jnp
+import numpy as np
+
+import fedbilevel as fb
+
+
+def error(x, y, batch):
+    return jnp.mean((batch[0] @ y - batch[1]) ** 2) + jnp.sum(jnp.exp(x) * y**2)
+
+
+def model():
+    form = np.zeros((1, 4)), np.zeros(1)
+    start = np.zeros(4)
+    problem = fb.BilevelProblem(error, error)
+    return fb.problems.Model(problem, start, start, {}, fb.LocalExamples(form, form))
+"""
+FEDERATION = """
+rounds = 3
+[problem]
+name = "CustomProblem"
+file = "clinics.py"
+[algorithm]
+name = "FedBiO"
+learning_rate = 0.1
+batch_size = 8
+[federation]
+sites = ["a", "b"]
+[transforms]
+example_clip = 1.0
+example_noise = 1.0
+"""
+
+
+@pytest.mark.slow
+def test_a_federation_is_planned_without_the_data_of_its_sites(tmp_path):
+    (tmp_path / "clinics.py").write_text(CLINICS)
+    (tmp_path / "mine.toml").write_text(FEDERATION)
+    refused = fedbilevel(tmp_path, "plan mine.toml --epsilon 2 --trust", code=2)
+    assert "give --examples UPPER,LOWER" in refused.stderr
+    command = "plan mine.toml --epsilon 2 --examples 20,40 --trust"
+    answer = json.loads(fedbilevel(tmp_path, f"{command} --json").stdout)
+    assert answer["fewest_examples"] == {"upper": 20, "lower": 40}
+    noise = answer["example_noise"]
+    epsilon = max(
+        spent({GaussianRelease(noise, PoissonDraws(8, size)): draws * 3}, 1e-5)
+        for size, draws in ((20, 1), (40, 3))
+    )
+    assert 1.98 < epsilon <= 2.0
+    # Noise of 2 · 1 / 8 on each of 4 numbers, in a mean over 2 devices.
+    assert answer["length"] == pytest.approx(noise * 2 / (8 * 2**0.5))
+
+
+@pytest.mark.nightly
+def test_noise_that_leaves_nothing_is_reported(tmp_path):
+    (tmp_path / "clinics.py").write_text(CLINICS)
+    (tmp_path / "mine.toml").write_text(FEDERATION)
+    command = "plan mine.toml --epsilon 0.05 --examples 20,40 --trust"
+    plan = fedbilevel(tmp_path, command)
+    assert "[transforms]\nexample_clip = 1\nexample_noise = " in plan.stdout
+    assert "times as long as the longest mean of clipped gradients" in plan.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("plan mine.toml --examples 20,40", "--examples has no effect without"),
+        ("plan mine.toml --epsilon 1 --examples 20", "such as 20,40, not 20"),
+        ("plan mine.toml --epsilon 1 --examples 0,4", "such as 20,40, not 0,4"),
         ("plan mine.toml", "is an experiment file, which has no rounds to plan from"),
         ("plan mine.toml --epsilon 0", "give a number above 0, not 0"),
         ("plan mine.toml --epsilon 1 --delta 1", "above 0 and below 1, not 1"),

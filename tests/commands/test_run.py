@@ -117,6 +117,7 @@ def test_a_finished_run_can_be_given_more_rounds(finished, tmp_path):
     assert [json.loads(row)["rounds"] for row in rows] == [0, 4, 8, 12, 14]
 
 
+@pytest.mark.nightly
 def test_an_algorithm_of_another_type_runs_beside_the_first(finished):
     fedbilevel(finished, "run quick.toml algorithm:SimFBO --algorithm.learning-rate 1")
     result = fedbilevel(finished, "compare runs/quick runs/quick-SimFBO --json")
@@ -152,6 +153,7 @@ def test_help_comes_at_once_and_without_jax():
     assert sorted(times)[3] < 0.5
 
 
+@pytest.mark.nightly
 def test_the_settings_of_a_resumption_are_stored_with_the_run(finished, tmp_path):
     shutil.copytree(finished / "runs", tmp_path / "runs")
     fedbilevel(tmp_path, "resume runs/quick --rounds 14 --evaluation.stationarity")
@@ -187,6 +189,7 @@ def test_a_run_directory_is_locked_by_one_run(tmp_path):
     assert (directory / "checkpoints" / f"round_{left}").is_dir()
 
 
+@pytest.mark.nightly
 def test_output_that_nobody_reads_stops_a_run_with_a_message(tmp_path):
     (tmp_path / "long.toml").write_text(QUICK.replace("12", "100000"))
     result = subprocess.run(

@@ -6,6 +6,8 @@ import pytest
 
 import fedbilevel.__main__ as command_line
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = """
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +84,7 @@ def test_commands_refuse_a_loss_of_an_absent_group(workdir, capsys, command):
     assert "vanishes" not in output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_resume_names_the_file_that_was_edited(workdir, capsys):
     text = PROBLEM.replace("UPPER", "loss(x, y, batch)")
     Path("own.py").write_text(text)

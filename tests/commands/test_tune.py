@@ -45,6 +45,7 @@ def until_scored(begun: subprocess.Popen[bytes], file: Path, known: int) -> None
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_search_that_was_killed_ends_as_one_that_was_not(times, searched, tmp_path):
     (tmp_path / "quick.toml").write_text(QUICK)
@@ -90,6 +91,7 @@ def test_the_first_ctrl_c_ends_a_batch_and_prints_how_to_resume(tmp_path):
     assert scores_in(tmp_path / "runs" / "quick-tuned" / "study.log") > 0
 
 
+@pytest.mark.nightly
 def test_the_best_file_gives_the_number_that_was_promised(searched):
     tuned = searched / "runs" / "quick-tuned"
     again = json.loads(fedbilevel(searched, f"{SEARCH} --json").stdout)
@@ -160,7 +162,7 @@ def test_auto_is_tuned_by_its_upper_rate_alone(tmp_path):
     assert best.algorithm.upper_rate == pytest.approx(content["settings"]["upper_rate"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
     problem = tmp_path / "steep.py"
     problem.write_text(STEEP)
@@ -173,7 +175,7 @@ def test_a_file_whose_every_setting_diverges_is_answered_plainly(tmp_path):
     assert "DebugSimulation" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_of_another_custom_problem_is_refused(tmp_path):
     problem = tmp_path / "mild.py"
     problem.write_text(STEEP.replace("jnp.inf", "0.0"))

@@ -8,6 +8,8 @@ import pytest
 from fedbilevel.__main__ import main
 from tests.commands.typing_in import QUICK
 
+pytestmark = pytest.mark.slow
+
 TABLE = {
     # Subcommands.
     "rum": "fedbilevel: COMMAND is 'rum'. Did you mean run? See fedbilevel --help.",
@@ -63,7 +65,9 @@ TABLE = {
 
 
 # Tyro draws its boxes in UTF-8 only if the encoding of standard output is UTF-8.
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", pytest.param("ascii", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("arguments", TABLE)
 def test_wrong_arguments_are_refused_in_one_line(
     arguments, encoding, tmp_path, monkeypatch, capsys

@@ -2,7 +2,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from fedbilevel.datasets import digits
 
@@ -13,6 +12,8 @@ def rows(features, labels):
 
 
 def test_every_digit_is_in_one_part():
+    from sklearn.datasets import load_digits
+
     pixels, labels = load_digits(return_X_y=True)
     data = digits()
     got = rows(*data.train) + rows(*data.test)

@@ -92,6 +92,7 @@ def test_adult_is_a9a_without_the_occupation():
     assert digest(data.test, data.test_groups) == a9a_t
 
 
+@pytest.mark.nightly
 def test_newsgroups():
     data = newsgroups(fetched("newsgroups"))
     assert_parts(data, 11_293, 7_528, 2_000)

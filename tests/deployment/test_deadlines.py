@@ -15,9 +15,7 @@ from fedbilevel.deployment.deadlines import (
 )
 from tests.deployment.test_suspensions import Clock
 
-DEADLINES = Deadlines(
-    enrolment=50.0, exchange=40.0, round=30.0, measurement=20.0, reachable=3600.0
-)
+DEADLINES = Deadlines(enrolment=50.0, exchange=40.0, measurement=20.0, reachable=3600.0)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_what_is_no_python_is_not_allowed(name, text, message, kit, tmp_path):
     assert not (kit / PROBLEMS).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digest", ["../../mine/hospitals", "", "*", "/etc/passwd"])
 def test_what_a_job_says_is_no_path(digest, file, kit, tmp_path):
     review(kit, file)

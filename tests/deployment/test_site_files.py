@@ -1,6 +1,7 @@
 """The rules and the salt of a site's kit, and the site's refusal without them."""
 
 import json
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,11 @@ def test_a_number_may_be_written_without_decimals(kit):
         ("smallest_batch = true", "smallest_batch is True; give an integer"),
         ("simulated_draws = 1", "simulated_draws is 1; give true or false"),
         ("most_rollbacks = -1", "at least 0"),
+        ("most_second_sums = -1", "most_second_sums is -1; give an integer of at"),
+        ("largest_epsilon = 0", "largest_epsilon is 0 .* above 0"),
+        ("largest_epsilon = nan", "largest_epsilon is nan; give a number"),
+        ("delta = 1", "delta is 1; give .* below 1"),
+        ("largest_epsilon = 1\nsimulated_draws = true", "the server knows the noise"),
         (
             "smallest_example_noise = -1",
             "smallest_example_noise is -1.0; give a number of at least 0",
@@ -165,6 +171,7 @@ def test_a_site_refuses_to_enrol_and_names_the_setting(kit):
     assert json.loads(enrolment(kit, large))["lower_size"] == 143
 
 
+@pytest.mark.slow
 def test_a_run_that_the_site_could_not_answer_to_its_end_is_refused_at_once(kit):
     rules = replace(REHEARSAL, most_exchanges=100)
     prepare(kit, rules)
@@ -183,6 +190,7 @@ def test_a_run_that_the_site_could_not_answer_to_its_end_is_refused_at_once(kit)
     assert json.loads(enrolment(kit, replace(SMALL, rounds=60), "begun"))
 
 
+@pytest.mark.slow
 def test_an_operator_checks_a_site_before_the_first_job(kit, tmp_path):
     prepare(kit)
     file = tmp_path / "digits.toml"
@@ -200,6 +208,32 @@ def test_an_operator_checks_a_site_before_the_first_job(kit, tmp_path):
     assert not (kit / RUNS / COUNT).exists()
 
 
+@pytest.mark.slow
+def test_the_check_of_a_site_prints_its_epsilon(kit, tmp_path):
+    rules = SiteRules(fewest_examples=37, most_exchanges=3000, largest_epsilon=1.0)
+    prepare(kit, rules)
+    file = tmp_path / "digits.toml"
+
+    def check(rounds):
+        file.write_text(
+            f"rounds = {rounds}\n"
+            '[algorithm]\nname = "FedBiO"\nlearning_rate = 0.1\nbatch_size = 4\n'
+            "[transforms]\nexample_clip = 1.0\nexample_noise = 4.0\n"
+        )
+        return check_site(kit, file, "site-1")
+
+    assert re.fullmatch(
+        "site-1 can participate with 37 upper and 143 lower examples; the run spends "
+        r"ε = (\d\.\d+) by example at δ = 1e-05 there, earlier runs have spent 0, and "
+        r"both together \1 \(largest_epsilon = 1\)",
+        check(3),
+    )
+    with pytest.raises(
+        ValueError, match=r"refuse: the run would spend ε = .* allow 1 "
+    ):
+        check(3000)
+
+
 @pytest.mark.parametrize("lacks", ["resources.json", "authorization.json"])
 def test_another_folder_is_no_kit_and_stays_as_it_was(kit, lacks):
     (kit / "local" / f"{lacks}.default").unlink()
@@ -212,6 +246,7 @@ def test_another_folder_is_no_kit_and_stays_as_it_was(kit, lacks):
     assert sorted(kit.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_rehearsal_answers_what_a_simulation_would(kit):
     prepare(kit, REHEARSAL)
     assert json.loads(enrolment(kit, SMALL))["lower_size"] == 143

@@ -201,6 +201,7 @@ print("sum", total + Path("first.toml").read_text().count("2"))
     assert lines[-1] == "sum 5"
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("block", "reason"),

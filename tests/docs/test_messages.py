@@ -7,9 +7,14 @@ The messages are collected from `raise` statements. `tests/commands/test_mistake
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
+import pytest
+
 from tests.docs.test_words import SOURCES, parsed, title
+
+pytestmark = pytest.mark.slow
 
 INTERNAL = {
     "RefusedError",  # a reason for the other side of an exchange, which adds the cure
@@ -66,7 +71,12 @@ def part_text(part: ast.expr) -> str:
     return "{error}" if ast.unparse(value) == "error" else "{}"
 
 
-def messages() -> Iterator[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
+    return tuple(collected_messages())
+
+
+def collected_messages() -> Iterator[Message]:
     for path in SOURCES:
         if str(path).endswith(FRAGMENTS):
             continue
@@ -105,7 +115,7 @@ def texts_of(node: ast.expr, functions: dict[str, ast.FunctionDef]) -> list[str]
 
 
 def test_most_messages_are_collected():
-    assert len(list(messages())) > 250
+    assert len(messages()) > 250
 
 
 def test_every_message_names_a_cure():

@@ -116,6 +116,7 @@ def texts() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.slow
 def test_no_text_has_a_phrase_that_readers_decode(phrase, texts):
     pattern = re.compile(phrase, re.IGNORECASE)
     places = [
@@ -169,6 +170,7 @@ def test_install_commands_are_those_of_a_checkout():
     assert len(pattern.findall(cheat_sheet.read_text("utf-8"))) == 1
 
 
+@pytest.mark.slow
 def test_docstrings_begin_with_a_noun_or_a_verb():
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     places = [
@@ -182,6 +184,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb():
     assert not places, "\n".join(places)
 
 
+@pytest.mark.slow
 def test_names_say_what_a_thing_is():
     places = [
         f"{title(path)}:{name.line}: {name.text}"

@@ -122,6 +122,7 @@ def benchmark(tmp_path):
     return directory
 
 
+@pytest.mark.nightly
 def test_benchopt_runs_the_solver_with_one_device_and_with_several(benchmark):
     solver = f"LocalBSGVRM[devices=[1,4,31],{SETTINGS}]"
     options = ["--no-plot", "--no-html", "--no-cache", "--output", "found"]

@@ -90,6 +90,7 @@ def linear(parameters):
     return eqx.tree_at(lambda linear: (linear.weight, linear.bias), layer, held)
 
 
+@pytest.mark.nightly
 @both_families
 def test_the_array_parts_of_equinox_modules_are_x_and_y(algorithm):
     body, fixed = eqx.partition(

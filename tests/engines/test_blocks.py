@@ -49,6 +49,10 @@ class Server(NamedTuple):
     number: Any
     setbacks: Any
 
+    @property
+    def notices(self):
+        return {"the upper loss exploded.": self.setbacks}
+
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def contents(rounds) -> dict[int, tuple[Any, Any]]:
     return {result.number: (facts(result), numbers(result)) for result in rounds}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rounds_of_any_blocks_are_those_of_one_at_a_time(caplog):
     bad_rounds = NEVER, 3, NEVER, 9, 10
     with caplog.at_level(logging.WARNING, "fedbilevel"):
@@ -252,6 +256,7 @@ def test_an_engine_that_takes_several_calls_a_round_takes_one_at_a_time():
         assert_same(actual, one_by_one[number][1])
 
 
+@pytest.mark.slow
 def test_calls_grow_with_the_pace_and_others_see_where_they_end(monkeypatch):
     def numbers_seen():
         def begin(problem, algorithm, devices, x, y, rounds, participation):

@@ -92,6 +92,7 @@ def test_a_run_that_was_left_goes_on_to_the_same_bits(engine, stop, tmp_path):
     assert_same_bits(numbers(end), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "as_wide"),
     [
@@ -202,6 +203,7 @@ def test_the_newest_and_the_best_are_kept_and_history_comes_back(tmp_path):
     assert first.history[: len(seen)] == last.history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -235,6 +237,7 @@ def test_another_configuration_is_refused_with_the_difference(
         resume(**arguments(**changes), checkpoints=checkpoints)
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path, every=2)
     list(run(**arguments(rounds=2), checkpoints=checkpoints))

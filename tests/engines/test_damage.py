@@ -83,6 +83,7 @@ def test_with_nothing_left_the_run_begins_again(two_checkpoints, tmp_path, caplo
     assert_same_bits(numbers(end), two_checkpoints[1])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     two_checkpoints, tmp_path, monkeypatch
 ):

@@ -15,6 +15,8 @@ from fedbilevel import (
 from tests import quadratic
 from tests.algorithms.table import TwoExchanges
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = LocalBSGM(0.1, NeumannSeries(1, 0.1), local_steps=2)
 
 
@@ -53,6 +55,7 @@ def test_an_error_in_the_loss_names_device_round_phase_and_step():
         next(rounds)
 
 
+@pytest.mark.slow
 def test_a_number_that_is_not_finite_is_named_where_it_first_appears():
     def lower(x, y, batch):
         return jnp.mean((y - x * batch) ** 2)

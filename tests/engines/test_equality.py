@@ -82,7 +82,7 @@ def test_two_processes_of_two_shards_give_the_same(name, two_processes):
     assert_same(federation.trajectory(name, Simulation()), two_processes[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [*at_night("LocalBSGVRM"), KINDS[1]])
 def test_samples_of_devices_loaded_on_demand_give_the_same(name):
     settings = {"participation": UniformSample(3), "rounds": 4}
@@ -101,7 +101,7 @@ def test_samples_of_devices_loaded_on_demand_give_the_same(name):
         assert_same(expected, federation.trajectory(name, engine, **settings))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_devices_of_one_shard_than_a_program_has_room_for():
     # Two of eight devices usually participate, so there is room for two of each shard.
     examples = quadratic.devices(8, 3, 0.2)
@@ -120,7 +120,7 @@ def test_more_devices_of_one_shard_than_a_program_has_room_for():
     assert_same(expected, federation.trajectory(name, engine, **settings))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
     settings: dict[str, Any] = {"rounds": 1, "engine": shards(2)}
     problem, devices = quadratic.problem(), federation.in_memory()
@@ -133,6 +133,7 @@ def test_a_run_may_begin_where_another_one_on_a_mesh_ended():
     np.testing.assert_allclose(again.x, expected.x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_processes_that_do_not_see_the_same_decide_alike(tmp_path):
     running = start_processes(2, ["tests.engines.quarrel", str(tmp_path)])

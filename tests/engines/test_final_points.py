@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_runs(name):
                 np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_large_uploads_are_left_out_as_in_a_run():
     algorithm = FedBiO(0.1, local_steps=3)
     common: Any = {"limits": Limits(norm=1.5)}
@@ -68,6 +68,7 @@ def test_large_uploads_are_left_out_as_in_a_run():
     np.testing.assert_allclose(actual.of(0)[0], last.x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.nightly
 def test_a_run_that_would_stop_is_not_finite_and_harms_no_other():
     good, bad = FedBiO(0.1), FedBiO(1e200)
     args = quadratic.problem(), good, devices(), *START

@@ -125,6 +125,7 @@ def test_a_sum_is_found_out_on_a_single_example():
         begin(total, mean, rows(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_means_pass_in_any_precision(dtype):
     def cancelling(x, y, batch):
@@ -229,6 +230,7 @@ def test_a_traced_run_is_not_tried():
     assert np.isfinite(end(jnp.ones(quadratic.X_SIZE))).all()
 
 
+@pytest.mark.slow
 def test_a_loss_that_closes_over_a_traced_value_is_not_tried():
     rows = np.ones(4)
 

@@ -38,6 +38,8 @@ from tests.algorithms.table import ALGORITHMS, KINDS, in_tiers
 from tests.engines.federation import START
 from tests.federation.sites import enrolled, federation, sites_holding
 
+pytestmark = pytest.mark.slow
+
 DEVICES, NOW = 2, Moment(0, 0)
 HELD = quadratic.devices(DEVICES, per_device=2, noise=0.5)
 PROBLEM = quadratic.problem()
@@ -217,7 +219,7 @@ def test_every_engine_counts_the_same_devices(name):
     assert actual == {engine: [smaller] for engine in run.engines}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_limit_does_not_apply_to_info():
     # The devices report 9 local steps, and the norms of their uploads are below 8.
     run = federations(SimFBO(0.01, local_steps=9), GENTLE)
@@ -262,7 +264,7 @@ class Reporting:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_info_that_is_not_finite_excludes_its_device_on_every_engine():
     held = [
         item._replace(upper=item.upper._replace(target=np.full((2, 4), sign)))

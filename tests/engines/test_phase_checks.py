@@ -107,6 +107,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", MISTAKES)
 def test_a_mistake_in_a_phase_is_named(message):
     with pytest.raises(TypeError, match=message):

@@ -75,7 +75,7 @@ def test_conjugate_gradient_draws_one_curvature_batch():
     assert second.lower_samples - first.lower_samples == 4 * 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", [TwoExchanges(0.1), *at_night(WITH_WARM_START)])
 def test_bytes_and_samples_equal_those_of_the_actual_arrays(algorithm, monkeypatch):
     """Observe the uncompiled engine, in which messages and samples are real arrays."""
@@ -121,7 +121,7 @@ def test_devices_keep_their_private_state_between_the_rounds_they_take_part_in()
     assert times.min() < times.max()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_data_loaded_on_demand_gives_the_same_numbers():
     generator = np.random.default_rng(3)
     held = [quadratic.examples(generator, size, 0.3) for size in (2, 5, 3, 1, 4)]
@@ -155,6 +155,7 @@ def test_uniform_sample_is_uniform_and_differs_between_rounds_and_seeds():
     assert any((sample(1, n, 10) != chosen[n]).any() for n in range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -26,10 +26,13 @@ from fedbilevel import (
     run,
     sweep,
 )
+from fedbilevel.algorithms import map_phases
 from fedbilevel.engines.iteration import MOST_PENDING
 from fedbilevel.engines.screening import acceptable
 from tests import quadratic
 from tests.algorithms.table import by_day
+
+pytestmark = pytest.mark.slow
 
 DEVICES, ROUNDS = 16, 12
 NONSENSE = {2: np.nan, 7: np.inf, 11: 1e30}
@@ -73,10 +76,10 @@ class Poisoned:
         return PoisonedServer(server, jnp.array(0)), private
 
     def opening(self, problem):
-        return tuple(map(self._poisoned, self.inner.opening(problem)))
+        return map_phases(self._poisoned, self.inner.opening(problem))
 
     def phases(self, problem):
-        return tuple(map(self._poisoned, self.inner.phases(problem)))
+        return map_phases(self._poisoned, self.inner.phases(problem))
 
     def _poisoned(self, phase):
         def start(downlink, private, data, key):
@@ -185,7 +188,7 @@ def test_a_poisoned_run_is_the_run_without_the_poisoned_uploads(name, engine, ca
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     added = np.zeros((DEVICES, ROUNDS))
@@ -206,7 +209,7 @@ def test_a_run_without_any_upload_stops_and_says_what_to_do(engine):
     assert len(finished) <= 4 + 1 + MOST_PENDING
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_error_names_the_newest_checkpoint(tmp_path):
     added = np.zeros((DEVICES, ROUNDS))
     added[:, 4] = np.nan
@@ -223,7 +226,7 @@ def test_the_error_names_the_newest_checkpoint(tmp_path):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_leaves_early_is_still_told(caplog):
     added = np.zeros((DEVICES, ROUNDS))
     added[2, 3] = np.nan

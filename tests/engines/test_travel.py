@@ -23,6 +23,7 @@ from fedbilevel import (
     run,
     with_server_optimiser,
 )
+from fedbilevel.algorithms import map_phases
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.federation import EnrolledDevices, Federation
 from fedbilevel.federation.in_process import InProcess
@@ -30,6 +31,8 @@ from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, KINDS, by_day, in_tiers
 from tests.federation.sites import sites_holding
 from tests.waiting import HANG
+
+pytestmark = pytest.mark.slow
 
 DEVICES, ROUNDS, FAR = 7, 3, 3
 PROBLEM = quadratic.problem()
@@ -88,10 +91,10 @@ class Poisoned:
         return self.inner.init(problem, x, y)
 
     def opening(self, problem: Any) -> Any:
-        return tuple(map(self._poisoned, self.inner.opening(problem)))
+        return map_phases(self._poisoned, self.inner.opening(problem))
 
     def phases(self, problem: Any) -> Any:
-        return tuple(map(self._poisoned, self.inner.phases(problem)))
+        return map_phases(self._poisoned, self.inner.phases(problem))
 
     def _poisoned(self, phase: Any) -> Any:
         if not phase.is_compared:  # not affected by the limit
@@ -171,7 +174,7 @@ def points(
     return actual
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 # By day the most different engines. The uncompiled one takes half of the time.
 @pytest.mark.parametrize(
     "engine",
@@ -185,7 +188,7 @@ def test_who_goes_too_far_is_absent_on_every_engine(engine):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @in_tiers(quick=(), check=KINDS)
 def test_every_algorithm_says_how_far_its_uploads_go(name):
     algorithm = ALGORITHMS[name]()
@@ -222,6 +225,7 @@ def test_a_small_poison_in_one_variable_alone_is_seen():
     assert sent == [[], [FAR]]
 
 
+@pytest.mark.nightly
 def test_honest_devices_count_however_the_data_differ():
     for result in run(
         PROBLEM, FedBiO(0.1), InMemoryDevices(HELD), *START, rounds=20, limits=NEAR

@@ -50,6 +50,7 @@ def test_a_table_changes_a_setting(tmp_path):
     assert experiment.federated_algorithm == AutoFedBiO(100, batch_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Auto(), Auto(local_steps=2), Auto(rounds=7)])
 def test_what_is_written_reads_the_same(algorithm, tmp_path):
     experiment = Experiment(algorithm, rounds=9)
@@ -114,6 +115,7 @@ def test_a_run_has_a_baseline_and_is_resumed_with_more_rounds(tmp_path):
     assert saved.rounds == 16
 
 
+@pytest.mark.slow
 def test_federate_resumes_with_more_rounds_at_the_rates_of_the_run(
     tmp_path, monkeypatch
 ):

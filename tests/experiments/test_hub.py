@@ -53,7 +53,7 @@ def directory(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_experiment_over_a_directory_in_the_hubs_layout_runs(directory, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     result = fedbilevel(directory, f"run {directory / 'first.toml'} --json")

@@ -161,6 +161,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one():
 VALUES = {"directory": '"there"', "weight_by_size": "true", "local_code": "true"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_key_is_refused_with_its_new_name(old, new, tmp_path):
     *table, key = old.split(".")

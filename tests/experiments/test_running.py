@@ -22,6 +22,7 @@ from fedbilevel.tracking import read_records
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 @pytest.mark.single_precision
 def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_path):
     experiment = Experiment(
@@ -64,6 +65,7 @@ def test_weights_participants_and_seed_reach_the_run_and_what_is_measured(tmp_pa
     )
 
 
+@pytest.mark.nightly
 def test_records_are_the_same_with_rounds_in_one_call_and_without(
     tmp_path, monkeypatch
 ):
@@ -117,6 +119,7 @@ def test_a_metric_that_is_no_number_is_named(tmp_path):
         list(run_experiment(experiment, tmp_path / "run", resume=False))
 
 
+@pytest.mark.nightly
 @pytest.mark.single_precision
 def test_a_run_that_was_killed_after_its_last_record_still_writes_its_solution(
     tmp_path,

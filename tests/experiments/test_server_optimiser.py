@@ -100,6 +100,7 @@ def test_a_mistake_is_named_with_its_cure(old, new, message, tmp_path):
         read(FILE.replace(old, new, 1), tmp_path)
 
 
+@pytest.mark.slow
 def test_an_optimiser_for_vectors_and_matrices_alone_is_taken():
     optimiser = optax_optimiser("sm3", learning_rate=0.5)
     x = jnp.ones(3)

@@ -70,6 +70,7 @@ def read(text: str, directory: Path) -> Experiment:
     return read_experiment(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TABLE)
 def test_a_file_names_transforms(text, tmp_path):
     experiment = read(text, tmp_path)
@@ -130,6 +131,7 @@ def test_settings_that_do_not_fit_together_are_refused(text, message, tmp_path):
         read(text, tmp_path).federated_algorithm  # noqa: B018
 
 
+@pytest.mark.nightly
 def test_a_private_run_records_epsilon_and_has_no_baseline(tmp_path):
     (tmp_path / "mine.toml").write_text(
         f"{QUICK}[transforms]\nclip = 0.1\nnoise = 4.0\nepsilon = 3.0\n"

@@ -15,7 +15,12 @@ from fedbilevel.experiments.schema.registry import TABLES, list_types
 from fedbilevel.problems import Cleaning, Regularisation
 
 EXPERIMENT = Experiment(FedBiO(0.1, local_steps=7), problem=Regularisation(0.5))
-EVERY = [(table, cls) for table in TABLES for cls in list_types(table).values()]
+QUICK = {"LocalBSGM", "FedBiO", "Cleaning", "CustomProblem", "Sharded"}
+EVERY = [
+    pytest.param(table, cls, marks=() if name in QUICK else pytest.mark.slow)
+    for table in TABLES
+    for name, cls in list_types(table).items()
+]
 REQUIRED = {
     "LocalBSGM": "--algorithm.hypergradient.terms 3 --algorithm.hypergradient.scale 1",
     "LocalBSGVRM": "--algorithm.hypergradient.terms 3 "
@@ -30,6 +35,7 @@ def changed(arguments: str) -> Experiment:
     return with_overrides(EXPERIMENT, arguments.split(), "fedbilevel run")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("table", "cls"), EVERY)
 def test_every_type_is_selected_by_its_class_or_by_tyros_name(table, cls):
     more = REQUIRED.get(cls.__name__, "")

@@ -35,6 +35,7 @@ from fedbilevel.federation import (
 )
 from fedbilevel.federation.messages import Task
 from fedbilevel.federation.secure_messages import STEPS, SecureMessage, is_secure
+from fedbilevel.federation.site import SALT_BYTES
 from tests.federation.secure_exchange import ALL, AUTHORITY, names_of
 from tests.waiting import HANG
 
@@ -81,6 +82,8 @@ def sites(
             *START,
             directory=None if directory is None else directory / name,
             rules=rules,
+            # Attacks that repeat an exchange need the noise to repeat.
+            salt=bytes([number]) * SALT_BYTES,
             identity=ALL[name] if secure else None,
             roster=names,
         )

@@ -100,7 +100,7 @@ def test_if_fewer_than_the_quorum_would_be_contacted_all_are():
     assert absences.without_skipped([0, 1, 2], at_least=2) == [0, 1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_names_those_who_stayed_away_and_why(caplog):
     among = sites(NAME)
     records: list[Exchange] = []
@@ -164,6 +164,7 @@ class Endless(NoEnrolment):
             yield Reply("site-0", b"nothing")
 
 
+@pytest.mark.slow
 def test_a_transport_that_never_ends_is_left_when_time_is_up():
     among = sites(NAME)
     records: list[Exchange] = []
@@ -357,6 +358,7 @@ def test_a_straggler_one_exchange_late_is_still_contacted():
         assert record.seconds == 3.0
 
 
+@pytest.mark.slow
 def test_a_straggler_factor_below_one_is_refused():
     with pytest.raises(
         ValueError, match=r"straggler_factor is .*; give a number of at least 1"
@@ -364,6 +366,7 @@ def test_a_straggler_factor_below_one_is_refused():
         federation(sites(NAME), straggler_factor=0.5)
 
 
+@pytest.mark.slow
 def test_too_few_chosen_devices_are_no_quorum():
     among = sites(NAME)
     rounds = run(
@@ -399,6 +402,7 @@ class Overhearing(NoEnrolment):
         return iter(())
 
 
+@pytest.mark.slow
 def test_devices_get_the_key_of_the_runs_seed():
     among, transport = sites(NAME), Overhearing()
     engine = Federation(transport, enrolled(among), run="a", timeout=0.01)

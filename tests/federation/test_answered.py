@@ -59,6 +59,7 @@ def test_threads_share_one_bound(tmp_path):
     assert sum(result) == MOST
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_processes_share_one_bound(tmp_path):
     code = (
@@ -113,7 +114,7 @@ def test_removing_a_run_gives_no_exchanges_back(tmp_path):
 def test_an_operator_reads_what_was_answered(tmp_path):
     tasks_of(tmp_path, "first").admit(Moment(0, 0), "aa")
     tasks_of(tmp_path, "second").admit(Moment(3, 1), "aa")
-    assert (tmp_path / COUNT).read_text() == "first 0 0\nsecond 3 1\n"
+    assert (tmp_path / COUNT).read_text() == "first 0 0 none\nsecond 3 1 none\n"
 
 
 def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
@@ -121,4 +122,4 @@ def test_an_exchange_is_counted_before_it_is_noted(tmp_path):
     (tmp_path / "owner").write_text("no directory")
     with pytest.raises(RefusedError, match="cannot record the task"):
         tasks.admit(Moment(0, 0), "aa")
-    assert (tmp_path / COUNT).read_text() == "first 0 0\n"
+    assert (tmp_path / COUNT).read_text() == "first 0 0 none\n"

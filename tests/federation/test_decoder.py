@@ -130,6 +130,7 @@ LARGEST = 2**63 - 1
 NAME = "two exchanges, private state"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "value"),
     [

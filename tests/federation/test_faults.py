@@ -192,7 +192,7 @@ def everywhere() -> dict[str, tuple[dict[str, Site], Prepared]]:
         return {name: (held, prepared(name, held)) for name, held in among.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "block", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 5))]
 )

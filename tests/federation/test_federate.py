@@ -15,6 +15,7 @@ import pytest
 from fedbilevel import FedBiO
 from fedbilevel.__main__ import main
 from fedbilevel.commands.federate import _match_run, _new_exclusions, _print_absences
+from fedbilevel.deployment.exclusion_notices import Exclusion
 from fedbilevel.experiments.run_directory.layout import EXCHANGES, RUN
 from fedbilevel.experiments.run_directory.runs import keep
 from fedbilevel.experiments.schema import Experiment
@@ -145,8 +146,8 @@ def last_of(directory: Path) -> Record:
 def test_one_interruption_ends_it_after_a_round_and_leaves_no_process(commands):
     assert commands.code == 130
     assert (
-        "Stopping after this round; press Ctrl-C again to stop now"
-        in commands.interrupted
+        "Stopping after this round, in 5 seconds at the latest; press Ctrl-C again to "
+        "stop now" in commands.interrupted
     )
     assert (
         f"Stopped after {len(commands.before)} of {ROUNDS} rounds"
@@ -204,8 +205,11 @@ EXCHANGES_SEEN = [
 
 
 def test_an_excluded_site_is_named_once_and_counted_at_the_end(tmp_path, capsys):
-    named: set[str] = set()
-    output = [item for seen in EXCHANGES_SEEN for item in _new_exclusions(seen, named)]
+    named: set[tuple[str, str]] = set()
+    exclusions = [Exclusion(1, "east", "refused: no more")]
+    output = [
+        str(item) for _ in range(2) for item in _new_exclusions(exclusions, named)
+    ]
     assert output == ["Round 1: east is excluded: refused: no more"]
     lines = [f"{seen.line}\n" for seen in EXCHANGES_SEEN]
     (tmp_path / EXCHANGES).write_text("".join(lines))

@@ -13,6 +13,7 @@ import pytest
 
 from fedbilevel.deployment.site_files import read_site_files
 from fedbilevel.federation import SiteRules
+from fedbilevel.federation.sum_record import SUMS
 from fedbilevel.flare.provisioning import provision_kits
 from fedbilevel.flare.rehearsals import pids, start, stop
 from tests.federation import pulled
@@ -99,5 +100,5 @@ def test_the_run_ends_where_one_does_with_the_same_sites_absent(live):
 
 def test_sites_recorded_their_sums(live):
     for kit in live.kits.sites.values():
-        (file,) = (kit / "fedbilevel").glob("*/*/summed.txt")
+        file = kit / "fedbilevel" / SUMS
         assert len(file.read_text().splitlines()) >= ROUNDS / 2

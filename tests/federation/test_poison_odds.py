@@ -39,7 +39,7 @@ def ended(bad: int, distance: float) -> float:
     return last_error(outcome) / START_ERROR
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("bad", [2, *at_night(1, 3, 4)])
 def test_poisoners_win_if_the_limit_is_above_the_odds_against_them(bad):
     part = bad / len(NAMES)

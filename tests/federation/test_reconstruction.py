@@ -75,6 +75,7 @@ def test_by_default_no_upload_does(uploads):
     assert uploads_read(allowed, SiteRules(), uploads) == (0, uploads)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("uploads", [5, pytest.param(UPLOADS, marks=FULL)])
 def test_noise_of_devices_hides_the_examples_of_uploads(uploads):
     """The noise of a site among 100 of ε = 4 for 50 uploads at δ = 1e-5."""

@@ -98,7 +98,7 @@ def test_everything_is_restarted_and_ends_in_the_same_state(name, stop, tmp_path
     assert_close(again[-1].server, by_hand(name))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", AMONG)
 def test_the_server_goes_back_behind_what_devices_have_done(name, tmp_path):
     *_, last = run(**arguments(name, tmp_path, rounds=5))
@@ -238,6 +238,7 @@ def test_a_task_that_was_overtaken_by_the_next_spoils_nothing(tmp_path):
     assert_close(last.server, by_hand(PRIVATE, missing=[0, 2, 4, 5]))
 
 
+@pytest.mark.slow
 def test_what_devices_keep_and_send_holds_no_example(tmp_path):
     list(run(**arguments(PRIVATE, tmp_path)))
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
@@ -318,6 +319,7 @@ def test_a_full_disk_ends_a_run_in_a_sentence_and_spares_what_was_written(
     check_remaining_files(directory, states, output, "No space left on device")
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_file_that_may_not_grow_ends_a_run_in_a_sentence(tmp_path):
     directory, states = tmp_path / "run", tmp_path / "kept"

@@ -1,11 +1,12 @@
 """A dishonest server of a secure sum: sites refuse, and say why."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fedbilevel.federation.secure_sums.advertisement import advertise
+from fedbilevel.federation.secure_sums import advertisement
 from fedbilevel.federation.secure_sums.agreement import KeyPairs, PublicKeys
 from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.packet import PacketType, unseal
@@ -28,6 +29,7 @@ from tests.federation.secure_exchange import (
 )
 from tests.federation.secure_messages import REPLIES, TYPES, changed, entry_of
 
+advertise = partial(advertisement.advertise, refuses_second_sums=True)
 CONTEXT = context_of(4)
 FIRST, SECOND, THIRD, FOURTH = CONTEXT.roster
 Before = Callable[[str], Exchange]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.federation.secure_fuzz import fresh, fuzz, is_accepted_by_site
 
+pytestmark = pytest.mark.slow
+
 
 def test_random_changes_of_messages_are_refused():
     ends = fuzz(seed=1, inputs=100)

@@ -26,6 +26,7 @@ from fedbilevel.data.examples import StoredData, StoredExamples
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import RefusedError, Site, SiteRules
+from fedbilevel.federation.computation_timeout import RULES, computation_timeout
 from fedbilevel.federation.messages import Answer, Task
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.task_record import ANSWERED
@@ -45,11 +46,11 @@ ALGORITHM = FedBiO(0.1, batch_size=128)
 SERIES, WARM = NeumannSeries(2, 0.5), WarmStart(0.1, batch_size=3)
 
 
-def rows(size=200):
-    return np.random.default_rng(0).normal(size=size)
+def rows(size=200, seed=0):
+    return np.random.default_rng(seed).normal(size=size)
 
 
-HELD = LocalExamples(rows(), rows(300))
+HELD = LocalExamples(rows(), rows(300, seed=1))
 
 
 def site(
@@ -68,6 +69,7 @@ def task(round_number=0, *, x=3.0, run="first", seed=0, exchange=0):
     return Task(run, FIRST, moment, key, (0, 0), downlink).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transforms", "added"),
     [
@@ -86,6 +88,7 @@ def test_a_job_with_too_little_noise_is_refused(transforms, added):
     assert site(algorithm=enough, rules=rules).enrolment.lower_size == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "size"),
     [
@@ -103,6 +106,66 @@ def test_a_small_batch_is_refused_with_what_to_set(algorithm, size):
     site(algorithm=algorithm, rules=SiteRules(smallest_batch=size))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "cause"),
+    [
+        (
+            FedBiO(0.1, batch_size=3_000_000),
+            r"draws \d+000000 examples at once, .* allow 10000. Set a smaller batch",
+        ),
+        (
+            LocalBSGM(0.1, NeumannSeries(80, 0.5), batch_size=128),
+            r"draws 1\d{4} examples at once, .* allow 10000. .* raise largest_batch",
+        ),
+        (
+            FedBiO(0.1, batch_size=128, local_steps=1_000_000),
+            "repeats a computation 1000000 times in an exchange, .* allow 100000. Set "
+            "fewer local_steps .* raise most_local_steps",
+        ),
+    ],
+    ids=["batch", "terms", "steps"],
+)
+def test_a_job_with_too_much_work_is_refused_with_what_to_set(algorithm, cause):
+    with pytest.raises(RefusedError, match=cause):
+        site(algorithm=algorithm)
+
+
+def test_steps_are_counted_with_the_loops_within_them():
+    def looped(x, y, batch):
+        return jax.lax.fori_loop(0, 1000, lambda _, value: value, loss(x, y, batch))
+
+    problem = BilevelProblem(loss, looped)
+    algorithm = FedBiO(0.1, batch_size=128, local_steps=1000)
+    with pytest.raises(RefusedError, match="repeats a computation 1000000 times"):
+        Site(0, problem, algorithm, HELD, 3.0, 0.0)
+
+
+def test_the_timeout_of_a_job_is_within_the_sites():
+    device = site(rules=SiteRules(most_seconds=60))
+    device.require_timeout(60.0)
+    for timeout in (60.1, 1e9, float("nan")):
+        with pytest.raises(RefusedError, match=r"Set timeout of .* most_seconds"):
+            device.require_timeout(timeout)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "result"),
+    [
+        ("most_seconds = 60", 1e10, 60.0),
+        ("most_seconds = 60", 5.0, 5.0),
+        ("most_seconds = 60", float("nan"), 60.0),
+        ("most_seconds = 1e9", 1e10, 3600.0),
+        ("most_seconds = ", 1e10, 3600.0),
+        ("", 1e10, 3600.0),
+    ],
+)
+def test_a_computation_ends_by_the_clock_of_the_site(tmp_path, text, seconds, result):
+    (tmp_path / RULES).write_text(text)
+    assert computation_timeout(tmp_path, seconds) == result
+
+
+@pytest.mark.slow
 def test_a_mean_over_all_examples_is_a_batch_of_all():
     site(algorithm=Survey(batch_size=4))
 
@@ -130,6 +193,7 @@ def grouped(size):
     return weighed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", [numbered, penalised, grouped(4)])
 def test_an_entry_of_x_for_each_example_is_refused(lower):
     held = LocalExamples(rows(128), np.arange(128))
@@ -147,6 +211,7 @@ def of_no_example(x, y, batch):
     return loss_of_y(x, y, batch.astype(float)) + jnp.sum(x**2) * y**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", [grouped(5), of_no_example])
 def test_an_x_that_examples_share_is_fine(lower):
     held = LocalExamples(rows(128), np.arange(130))
@@ -157,6 +222,7 @@ def rooted(x, y, batch):
     return numbered(x, y, batch) * jnp.mean(jnp.sqrt(10.0 - x[batch]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lower", "start"), [(numbered, -1000.0), (rooted, 20.0)])
 def test_a_start_where_no_example_is_seen_to_move_x_is_no_way_around(lower, start):
     numbers = StoredExamples(jnp.arange(128), jnp.array(0), jnp.array(128))
@@ -179,6 +245,7 @@ def test_derivatives_that_are_nowhere_finite_are_refused():
         require_shared_entries(SiteRules(), *setting)
 
 
+@pytest.mark.slow
 def test_a_repeated_task_gets_the_same_bytes_and_another_one_other_samples(tmp_path):
     device = site(directory=tmp_path)
     first = device.answer(task())
@@ -200,6 +267,7 @@ def _moved(answer):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -224,6 +292,7 @@ def test_the_same_message_with_other_settings_is_another_task(other, tmp_path):
         site(rules=rules, directory=tmp_path).answer(task())
 
 
+@pytest.mark.slow
 def test_another_batch_draws_other_samples():
     sizes = 128, 129
     weighted = [
@@ -237,6 +306,7 @@ def test_another_batch_draws_other_samples():
     assert np.min(distances) > 1e-9
 
 
+@pytest.mark.slow
 def test_samples_are_not_the_servers_to_know():
     same = task(5)
     simulated = site(rules=replace(SiteRules(), simulated_draws=True)).answer(same)
@@ -344,6 +414,7 @@ def test_only_the_run_that_it_enrolled_in_is_answered():
         device.answer(task(run="second"))
 
 
+@pytest.mark.nightly
 def test_draws_of_a_simulation_are_those_of_its_key():
     rules = replace(SiteRules(), simulated_draws=True)
     uplink = _moved(site(rules=rules, salt=b"any").answer(task(2)))

@@ -20,7 +20,7 @@ from tests.federation.sites import enrolled, federation
 EXCHANGES = 40
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exchange_leaves_no_object_and_no_array():
     among = sites("FedBiO")
     rounds = run(

@@ -1,13 +1,17 @@
 """A scripted server of a federation, for tests of the supervision."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedbilevel.deployment.deadlines import EXCHANGE
-from fedbilevel.flare.administrator import Administrator
+from fedbilevel.deployment.exclusion_notices import ExclusionNotices
+from fedbilevel.federation import Exchange
+from fedbilevel.flare.administrator import Administrator, NotRunningError
 from fedbilevel.flare.collab_server import RESULTS
+from fedbilevel.flare.job_state import Abort, JobState
 from fedbilevel.tracking.records import Journal, Record
 
 
@@ -20,16 +24,24 @@ class Job:
         files: result files by name; None to lose all results.
         failures: reason for each failed site, by name.
         refusals: reason for each site that refused it, by name.
+        warnings: warning about each site that enrolled, by name.
         status: NVIDIA FLARE's status after its end.
         answers: number of status requests that it answers before its end.
+        exchanges: its exchanges before the first request.
+        abort: abort that ended it.
+        obstacle: reason for which it does not begin until it is aborted.
     """
 
     records: Sequence[Record] = ()
     files: dict[str, str] | None = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
     status: str = "FINISHED:COMPLETED"
     answers: int = 2
+    exchanges: Sequence[Exchange] = ()
+    abort: Abort | None = None
+    obstacle: str | None = None
 
 
 class ScriptedServer(Administrator):
@@ -43,7 +55,9 @@ class ScriptedServer(Administrator):
     def __init__(self, sites: Sequence[str], jobs: Sequence[Job]) -> None:
         self._sites, self._jobs = set(sites), list(jobs)
         self._answered = 0
-        self.submitted = 0
+        self.submitted = self.requests = 0
+        self.is_to_stop = False
+        self.required: list[list[str]] = []
         self.aborted: list[str] = []
 
     @property
@@ -65,13 +79,28 @@ class ScriptedServer(Administrator):
 
     def submit(self, directory: Path) -> str:
         self.submitted, self._answered = self.submitted + 1, 0
+        (meta,) = directory.glob("**/meta.json")
+        self.required.append(json.loads(meta.read_text()).get("mandatory_clients", []))
         return str(self.submitted)
 
-    def status(self, job: str) -> str:
-        return self._job.status if self._answered >= self._job.answers else "RUNNING"
+    def state(self, job: str) -> JobState:
+        self.requests += 1
+        if self._job.obstacle is not None and job not in self.aborted:
+            return JobState("SUBMITTED", obstacle=self._job.obstacle)
+        if self._answered < self._job.answers:
+            return JobState("RUNNING")
+        return JobState(self._job.status, self._job.abort)
 
     def ask(self, job: str, topic: str, request: dict[str, Any]) -> dict[str, Any]:
+        self.requests += 1
+        if self._answered >= self._job.answers:
+            raise NotRunningError(job)
         self._answered += 1
+        self.is_to_stop = self.is_to_stop or request["stop"]
+        notices = ExclusionNotices()
+        for exchange in self._job.exchanges:
+            notices.note(exchange)
+        exchanges = [exchange.line for exchange in self._job.exchanges]
         lines = [
             record.line
             for record in self._job.records
@@ -79,10 +108,12 @@ class ScriptedServer(Administrator):
         ]
         return {
             "records": lines,
-            "exchange": None,
+            "exclusions": notices.after(request["exclusions"]),
+            "exchange": exchanges[-1] if exchanges else None,
             "first": 0,
             "stage": [self._answered, EXCHANGE, []],
             "failures": self._job.failures,
+            "warnings": self._job.warnings,
         }
 
     def abort(self, job: str) -> None:

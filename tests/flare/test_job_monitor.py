@@ -3,18 +3,18 @@
 The same with real processes: `tests/federation/test_flare_faults.py`.
 """
 
-from types import SimpleNamespace
-
 import pytest
 
 from fedbilevel.deployment.connection import Connection
-from fedbilevel.deployment.deadlines import EXCHANGE, Deadlines, Progress
+from fedbilevel.deployment.deadlines import EXCHANGE, Deadlines
+from fedbilevel.federation import Exchange
 from fedbilevel.flare import job_monitor
 from fedbilevel.flare.administrator import Administrator
 from fedbilevel.flare.job_monitor import JobMonitor
+from fedbilevel.flare.job_state import JobState
 from tests.deployment.test_suspensions import Clock
 
-DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
+DEADLINES = Deadlines(60.0, 60.0, 60.0, 60.0)
 SITES = {"east", "north", "west"}
 
 
@@ -25,8 +25,8 @@ class Server(Administrator):
         self.online, self.runs = set(SITES), set(SITES)
         self.aborted = False
 
-    def status(self, job: str) -> str:
-        return "RUNNING"
+    def state(self, job: str) -> JobState:
+        return JobState("RUNNING")
 
     def abort(self, job: str) -> None:
         self.aborted = True
@@ -39,27 +39,31 @@ class Server(Administrator):
 
     def ask(self, job, topic, request):
         self.is_to_stop = request["stop"]
-        return {"stage": [1, EXCHANGE, []], "exchange": "{}"}
+        # One of them only: what all participants are is not known.
+        exchange = Exchange(0, 0, 0.1, ["east"], {}, [], 9, 9).line
+        return {
+            "stage": [1, EXCHANGE, []],
+            "exchange": exchange,
+            "exclusions": [],
+            "failures": {},
+            "first": 0,
+            "records": [],
+        }
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """A clock of a job whose exchanges have begun."""
-    clock = Clock()
-    monkeypatch.setattr(job_monitor, "time", SimpleNamespace(monotonic=clock))
-    return clock
-
-
-@pytest.fixture
-def server(monkeypatch, clock) -> Server:
+def server(monkeypatch) -> Server:
     monkeypatch.setattr(job_monitor, "CHECK_SECONDS", 0.0)
     return Server()
 
 
-def watched(server: Server, present: set[str], left_out: set[str]) -> JobMonitor:
+def watched(
+    server: Server, present: set[str], left_out: set[str], clock: Clock | None = None
+) -> JobMonitor:
     """Return the monitor of a job whose exchanges have begun."""
+    clock, connection = clock or Clock(), Connection(60.0)
     return JobMonitor(
-        server, "7", present, lambda: SITES - left_out, DEADLINES, Connection(60.0)
+        server, "7", present, lambda: SITES - left_out, DEADLINES, connection, clock
     )
 
 
@@ -99,17 +103,33 @@ def test_a_job_that_all_run_goes_on(server):
 
 
 def test_a_job_that_does_not_answer_is_overdue_though_the_server_answers(
-    server, monkeypatch, clock
+    server, monkeypatch
 ):
     def unanswered(job, topic, request):
         raise ConnectionError("the command failed")
 
     monkeypatch.setattr(server, "ask", unanswered)
-    watch = watched(server, SITES, set())
-    watch._progress = Progress(DEADLINES, clock)
+    clock = Clock()
+    watch = watched(server, SITES, set(), clock)
     while not server.aborted and clock.now < 2000.0:
         watch.over()
         clock.now += 1.0
         watch.ask({})
     assert server.aborted
     assert "waited 901 seconds for the job to begin" in watch.reason
+
+
+def test_a_stopped_job_is_aborted_in_mid_work_whatever_its_timeout(server):
+    never, clock = Deadlines(1e9, 1e9, 1e9, 1e9), Clock()
+    watch = JobMonitor(
+        server, "7", SITES, lambda: SITES, never, Connection(60.0), clock
+    )
+    looks(watch)
+    assert not watch.over()
+    watch.stop()
+    clock.now += 4.0
+    assert not watch.over()
+    assert not server.aborted
+    clock.now += 2.0
+    watch.over()
+    assert server.aborted

@@ -14,6 +14,8 @@ from fedbilevel.flare.kit_settings import prepare
 from fedbilevel.flare.message_limits import DEFAULT, check_limit, message_limit
 from tests.flare.kits import site_kit
 
+pytestmark = pytest.mark.slow
+
 # The start of a kit's process.
 LIMIT = """
 import sys

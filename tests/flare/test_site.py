@@ -15,6 +15,7 @@ from fedbilevel.flare.collab_site import CollabSite
 from fedbilevel.flare.run_directory import run_directory_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["enrol", "answer"])
 def test_a_site_answers_no_other_site(method):
     site = CollabSite("first", seconds=600.0)

@@ -113,6 +113,7 @@ class Server:
             _stop_run=self._stop_run,
         )
         self.client_manager = SimpleNamespace(clients=clients)
+        self.set_admin_server = lambda admin_server: None
         self.ended = False
         self.engine = SimpleNamespace(
             server=self,

@@ -14,6 +14,7 @@ from fedbilevel.federation.streaming_mean import RunningMean
 LARGEST = float(np.finfo(np.float32).max)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [(LARGEST, -LARGEST), (-LARGEST, LARGEST)])
 def test_a_mean_of_finite_numbers_is_finite(pair):
     uploads = np.array(pair, np.float32)

@@ -9,6 +9,8 @@ from fedbilevel import BilevelProblem, ConjugateGradient, NeumannSeries, Samples
 from fedbilevel.theory import Assumptions, series_bias
 from tests import quadratic
 
+pytestmark = pytest.mark.slow
+
 
 def held(count: int, noise: float = 0.3):
     return quadratic.examples(np.random.default_rng(2), count, noise)
@@ -72,7 +74,7 @@ def test_neumann_series_uses_the_oracle_it_is_given():
     assert not np.allclose(doubled, closed, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_neumann_series_bias_stays_under_its_bound():
     upper, lower = held(1, noise=0.0)
     mean = quadratic.Mean.of([held(1, noise=0.0)])

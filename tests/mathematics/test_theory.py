@@ -140,6 +140,7 @@ def product(assumptions: Assumptions, smoothness: float, **settings) -> float:
     return 2 * ceilings.upper_rate * ceilings.learning_rate * smoothness
 
 
+@pytest.mark.slow
 def test_what_theorem_2_lacks_follows_where_dimensions_are_right():
     generator = np.random.default_rng(0)
     for _ in range(2000):

@@ -59,7 +59,7 @@ def long_run(weight: float, step: float, devices: int, *, reduced: bool) -> floa
     return float(by_u * a**2 / devices / left)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [2, *at_night(1)])
 def test_the_closed_form_is_that_of_the_algorithm(number):
     eta, rho, alpha, devices = 0.5, 0.4, 0.8, 2
@@ -155,7 +155,7 @@ def test_theorem_2_has_the_right_term_and_lies_above_the_long_run(mixing, slowne
         assert bound.total - bound.upper_noise < true
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_printed_theorem_3_is_no_bound_and_the_corrected_one_is():
     # E x² of Algorithm 2 with steps so small that moments follow differential
     # equations: e = u − x has de = −a e + a ξ, and dx = −r (x + e).

@@ -221,7 +221,7 @@ def test_every_term_of_the_bound_shrinks_with_the_accuracy(name):
     assert theory.series_bias(assumptions, shorter) ** 2 > target
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [LocalBSGM, *at_night(LocalBSGVRM)])
 def test_rounds_and_samples_are_those_that_a_run_counts(make):
     extra = {"initial_batch_size": 7} if make is LocalBSGVRM else {}

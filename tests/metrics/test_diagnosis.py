@@ -164,6 +164,7 @@ def test_a_homogeneous_federation_passes():
     assert "LocalBSGVRM" in str(actual)
 
 
+@pytest.mark.nightly
 def test_examples_may_be_ragged_weighted_loaded_on_demand_and_single_precision():
     held = [
         scattered(1, size, 0.5, 0.2, seed=size)[0]
@@ -179,6 +180,7 @@ def test_examples_may_be_ragged_weighted_loaded_on_demand_and_single_precision()
     np.testing.assert_allclose(actual.distance, truth, rtol=1e-7)
 
 
+@pytest.mark.nightly
 def test_short_series_agree_where_nothing_is_homogeneous():
     # Curvatures (1, 0.001) and (1, 0.02): 20 terms of a series with scale 0.5 gave
     # 0.014 with an interval of no width for a true 2.85.
@@ -337,6 +339,7 @@ def test_negative_curvature_is_named(curvatures, stage):
     assert ("50% of the devices" in str(actual)) == (stage is Stage.LOCAL)
 
 
+@pytest.mark.nightly
 def test_the_lower_problem_is_solved_where_it_is_not_quadratic():
     # g = log(e^y + e^−y) + h y² / 2 − x y: from y = 30 a full Newton step overshoots.
     def softened(x, y, batch):
@@ -361,6 +364,7 @@ def test_the_lower_problem_is_solved_where_it_is_not_quadratic():
     np.testing.assert_allclose(actual.distance, abs(local - ours) / ours, rtol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("amount", [0.6, 0.8])
 def test_the_benchmark_quadratic_is_measured_rightly(amount):
     # Short series gave 0.95 for a true 1.86 and 2.1 for 61.9.
@@ -389,6 +393,7 @@ def test_the_table_of_the_documentation_is_right():
         assert row["verdict"] == right.name
 
 
+@pytest.mark.nightly
 def test_a_federation_answers_over_exchanges():
     held = scattered(2, per_device=5, between=0.6, within=0.2)
     problem, survey = quadratic.problem(), Survey(batch_size=4)

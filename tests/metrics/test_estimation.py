@@ -9,6 +9,8 @@ from fedbilevel import BilevelProblem, InMemoryDevices, LocalExamples
 from fedbilevel.metrics import estimation, extremes
 from tests import quadratic
 
+pytestmark = pytest.mark.slow
+
 X, Y = np.array([0.7, -0.2, 0.1]), np.array([0.5, 0.0, -1.0, 2.0])
 
 
@@ -29,7 +31,7 @@ def spectral_norm(matrix: np.ndarray) -> float:
     return float(np.linalg.norm(matrix, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("block_size", [3, 100])
 def test_the_mean_of_a_ragged_quadratic(block_size):
     generator = np.random.default_rng(5)
@@ -139,7 +141,7 @@ def test_third_derivatives_of_penalties():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_third_derivatives_lie_between_what_directions_show_and_what_is_possible():
     generator = np.random.default_rng(3)
     features = generator.normal(size=(6, 4))

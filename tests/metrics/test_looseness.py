@@ -23,6 +23,7 @@ def objective(x):
     return 0.5 * np.mean(np.sum(distances**2, axis=1)) + MEAN.shift @ x + ridge
 
 
+@pytest.mark.nightly
 def test_theorem_1_holds_and_is_loose_by_orders_of_magnitude():
     problem = quadratic.problem()
     assumptions = estimate_assumptions(

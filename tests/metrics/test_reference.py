@@ -64,6 +64,7 @@ def test_an_absent_device_counts_for_nothing_even_if_its_data_are_not_finite():
     np.testing.assert_allclose(reference.hypergradient(x, y), expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_hopelessly_conditioned_lower_loss_is_reported(monkeypatch):
     monkeypatch.setattr("fedbilevel.metrics.reference.CONJUGATE_GRADIENT_STEPS", 2)
     spectrum = np.logspace(0, -6, 12)
@@ -78,7 +79,7 @@ def test_a_hopelessly_conditioned_lower_loss_is_reported(monkeypatch):
         newton_reference(problem, devices).hypergradient(1.0, np.zeros(12))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_newton_reference_on_a_nested_nonlinear_problem_equals_dense_algebra():
     generator = np.random.default_rng(6)
 

@@ -84,6 +84,7 @@ def test_negative_curvature_is_told():
     assert "-0.1" in str(actual)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("diagonals", "reason"),
     [
@@ -100,6 +101,7 @@ def test_growing_powers_are_told_and_do_not_overflow(diagonals, reason):
     assert 1 < actual.remainders[-1] <= 1e30
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("factor", [4.5, *at_night(100.0)])
 def test_rates_are_stable_on_a_device_that_is_far_sharper(factor):
     held = devices(*[(1.0, 1.0, 1.0)] * 23, (factor, factor, factor))
@@ -134,6 +136,7 @@ DENSE = BilevelProblem(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e6])
 @pytest.mark.parametrize("alike", [True, False])
 def test_the_smallest_curvature_is_bounded_by_that_of_the_mean_hessian(
@@ -181,6 +184,7 @@ def test_a_loss_without_curvature_is_refused_with_a_cure():
         suggest(problem, devices((1.0,)), *START, rounds=100)
 
 
+@pytest.mark.nightly
 def test_every_engine_suggests_the_same():
     held = devices((3.0, 1.0, 2.0), (5.0, 1.0, 0.1))
     item = suggest(PROBLEM, held, *START, rounds=200)

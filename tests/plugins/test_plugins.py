@@ -164,6 +164,7 @@ def test_a_file_names_them_by_their_place(directory, monkeypatch):
         with_overrides(experiment, ["--algorithm.drag", "-1"], "fedbilevel run")
 
 
+@pytest.mark.nightly
 def test_a_federation_in_one_process_gives_the_numbers_of_a_simulation(directory):
     result = python(directory, "-c", FEDERATION)
     assert result.returncode == 0, result.stderr

@@ -54,6 +54,7 @@ def test_everyone_is_one_gaussian_mechanism(noise, rounds, delta):
     assert epsilon == pytest.approx(exact, rel=1e-8, abs=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 1), (40.0, 1000)])
 def test_everyone_has_the_epsilon_of_dp_accountings_loss_distributions(noise, rounds):
     accountant = dp_accounting.pld.PLDAccountant(RELATION.REPLACE_SPECIAL)
@@ -65,6 +66,7 @@ def test_everyone_has_the_epsilon_of_dp_accountings_loss_distributions(noise, ro
     assert epsilon == pytest.approx(oracle, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_different_noise_composes_as_in_dp_accounting():
     accountant = dp_accounting.pld.PLDAccountant(RELATION.REPLACE_SPECIAL)
     accountant.compose(dp_accounting.GaussianDpEvent(5.0), 10)
@@ -75,6 +77,7 @@ def test_different_noise_composes_as_in_dp_accounting():
     assert result.method is Method.GAUSSIAN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "sample", "rounds"), [(2.0, 10, 100), (5.0, 100, 100), (10.0, 500, 10)]
 )
@@ -94,6 +97,7 @@ def test_samples_lie_between_poisson_sampling_and_renyi_accounting(
     assert result.method is Method.SUBSAMPLED
 
 
+@pytest.mark.slow
 def test_renyi_accounting_is_dp_accountings_with_a_sensitivity_of_two_clips():
     accountant = dp_accounting.rdp.RdpAccountant(
         neighboring_relation=RELATION.REPLACE_ONE
@@ -109,6 +113,7 @@ def test_renyi_accounting_is_dp_accountings_with_a_sensitivity_of_two_clips():
     assert renyi_spent(releases, DELTA) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_dp_accountings_two_accountants_scale_a_replacement_differently():
     # The reason for halving the noise multiplier in `renyi` alone.
     renyi = dp_accounting.rdp.RdpAccountant(neighboring_relation=RELATION.REPLACE_ONE)
@@ -149,6 +154,7 @@ def test_a_sample_of_all_devices_is_not_amplified():
     assert spent([sample], DELTA) == spent([GaussianRelease(2.0)], DELTA)
 
 
+@pytest.mark.slow
 def test_a_finer_grid_hardly_lowers_epsilon(monkeypatch):
     from fedbilevel.privacy import distributions
 
@@ -161,6 +167,7 @@ def test_a_finer_grid_hardly_lowers_epsilon(monkeypatch):
     assert fine <= coarse <= 1.002 * fine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [Everyone(), WithoutReplacement(20, 200), WithReplacement(5, 200)],
@@ -196,6 +203,7 @@ def test_no_noise_protects_nothing_and_no_release_spends_nothing():
     assert spent({}, DELTA) == spent({GaussianRelease(1.0): 0}, DELTA) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling", [Everyone(), WithoutReplacement(50, population=1000)], ids=repr
 )
@@ -212,6 +220,7 @@ def test_calibrated_noise_of_everyone_is_dp_accountings():
     assert expected <= noise <= 1.0003 * expected
 
 
+@pytest.mark.slow
 def test_the_number_within_a_budget_is_the_largest():
     budget = Budget(2.0, DELTA)
     release = GaussianRelease(8.0, WithoutReplacement(25, population=100))
@@ -254,6 +263,7 @@ def test_an_invalid_value_is_refused_with_a_sentence(call, message):
 
 
 # SciPy's sum of exponentials overflows in dp-accounting, for improbable losses.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize(
     ("noise", "draws", "population", "rounds"), [(8.0, 64, 400, 200), (3.0, 4, 50, 10)]
@@ -314,6 +324,7 @@ def test_a_fixed_number_of_draws_is_not_dominated_by_the_mixture():
     assert shown.with_device[0] < exact <= bound.with_device[0]
 
 
+@pytest.mark.slow
 def test_cut_batches_cost_a_part_of_delta_in_both_directions():
     release, number = GaussianRelease(1.0, PoissonDraws(128, 2000)), 600
     epsilon = spent({release: number}, DELTA)

@@ -77,6 +77,7 @@ def test_cleaning_finds_wrong_labels_and_raises_the_accuracy(name):
     assert task.metrics["accuracy"](x, y) > task.metrics["accuracy"](x, first) + 0.03
 
 
+@pytest.mark.nightly
 def test_tuning_the_loss_raises_the_balanced_accuracy():
     labels = np.asarray(split().training.labels)
     rows = np.random.default_rng(1).permutation(long_tail(labels, 10, ratio=20.0))
@@ -88,6 +89,7 @@ def test_tuning_the_loss_raises_the_balanced_accuracy():
     assert x.shift[:3].min() > x.shift[-3:].max()
 
 
+@pytest.mark.nightly
 def test_repeating_every_training_example_keeps_the_norm_of_the_hypergradient():
     once = split()
     training = once.training

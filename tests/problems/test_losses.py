@@ -11,6 +11,8 @@ from fedbilevel.metrics import newton_reference
 from tests.algorithms.table import by_day
 from tests.problems.tables import CASES, held, transcribed
 
+pytestmark = pytest.mark.slow
+
 every_task = pytest.mark.parametrize("name", CASES)
 one_of_each_kind = pytest.mark.parametrize(
     "name", by_day(CASES, "regularisation", "hyper_cleaning")
@@ -99,7 +101,7 @@ def test_oracles_equal_differences_of_the_transcriptions(name):
     np.testing.assert_allclose(mixed, second(1, 0, 0, 1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @every_task
 def test_lower_losses_are_strongly_convex(name):
     case = CASES[name]()
@@ -113,7 +115,7 @@ def test_lower_losses_are_strongly_convex(name):
     assert smallest >= case.convexity - 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @one_of_each_kind
 def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(name):
     case = CASES[name]()
@@ -135,7 +137,7 @@ def test_the_reference_accepts_the_losses_and_its_hypergradient_is_that_of_phi(n
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", by_day(CASES, "hyper_cleaning"))
 def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
     task = CASES[name]().task
@@ -166,6 +168,7 @@ def test_two_rounds_move_both_variables_and_lower_the_lower_loss(name):
         assert np.isfinite(metric(last.x, last.y))
 
 
+@pytest.mark.nightly
 @every_task
 def test_a_task_made_twice_has_an_equal_problem(name):
     # Equal problems share one compiled program.

@@ -20,6 +20,7 @@ from tests.problems import tables
 from tests.problems.tables import CASES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["regularisation", "hyper_cleaning", "cleaning_network"]
 )

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from fedbilevel import Clip, FedBiO, Simulation, run, with_transforms
-from fedbilevel.federation import REHEARSAL, Site
+from fedbilevel.federation import REHEARSAL, Computation, InProcess, Site, enrol
+from fedbilevel.torch import bilevel_problem
 from tests import quadratic
 from tests.algorithms.table import ALGORITHMS, in_tiers
 from tests.engines.federation import START, WEIGHTS, held, trajectory
 from tests.federation.sites import enrolled, federation
 from tests.torch import tensors
+from tests.waiting import HANG
 
 pytestmark = pytest.mark.slow
 BY_DAY = ("two exchanges, private state",)
@@ -69,6 +71,47 @@ def test_sites_of_both_libraries_follow_the_simulation(name):
     assert np.abs(expected[-1] - expected[0]).max() > 1e-3
 
 
+@pytest.mark.nightly
+def test_sites_of_the_other_library_enrol_and_are_named(tmp_path):
+    algorithm, form = FedBiO(0.05, batch_size=2), held()[0]
+    sites = mixed_sites(algorithm)
+
+    def named(problem, directory):
+        result = enrol(
+            InProcess(sites),
+            list(sites),
+            form,
+            tmp_path / directory,
+            computation=Computation.of(problem, algorithm, form, *START),
+            seconds=HANG,
+            at_least=len(sites),
+        )
+        assert not result.absent
+        return sorted(result.warnings)
+
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "torch").mkdir()
+    assert named(quadratic.problem(), "jax") == sorted(sites)[1::2]
+    assert named(tensors.problem(), "torch") == sorted(sites)[::2]
+
+
+@pytest.mark.nightly
+def test_another_loss_of_pytorch_has_another_digest():
+    def steeper(x, y, batch):
+        return 2 * tensors.lower_loss(x, y, batch)
+
+    first, same, other = (
+        Computation.of(problem, FedBiO(0.05), held()[0], *START).digest
+        for problem in (
+            tensors.problem(),
+            tensors.problem(),
+            bilevel_problem(tensors.upper_loss, steeper),
+        )
+    )
+    assert first == same != other
+
+
+@pytest.mark.nightly
 def test_a_server_with_a_problem_of_pytorch_has_the_same_numbers():
     algorithm = FedBiO(0.05, batch_size=2)
     sites = mixed_sites(algorithm)
@@ -90,6 +133,7 @@ def test_a_server_with_a_problem_of_pytorch_has_the_same_numbers():
     np.testing.assert_array_equal(of_jax, of_torch)
 
 
+@pytest.mark.nightly
 def test_transforms_call_pytorch_from_jax(double_precision_everywhere):
     algorithm = with_transforms(FedBiO(0.05, batch_size=2), Clip(1e-3))
     sites = mixed_sites(algorithm)

@@ -26,6 +26,7 @@ from fedbilevel.engines.fingerprint import describe, differences
 from fedbilevel.engines.protocol import PhaseReference
 from fedbilevel.experiments.custom_problem import custom_model
 from fedbilevel.federation import REHEARSAL, Site
+from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.metrics import (
     diagnose,
     estimate_assumptions,
@@ -134,6 +135,7 @@ def test_reading_a_data_set_draws_no_global_random_number():
     assert torch.rand(1) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("vectorised", [True, False])
 def test_examples_and_modules_with_gradients_leave_no_graph(vectorised):
     encoder = nn.Linear(2, 2)
@@ -385,6 +387,7 @@ def test_metrics_of_tensors_are_refused_with_a_cure():
         largest_curvature(problem_of(model), devices, model.x, model.y)
 
 
+@pytest.mark.nightly
 def test_single_precision_has_the_numbers_of_jax():
     single = jax.tree.map(
         lambda leaf: np.asarray(leaf, np.float32), (federation.held(), federation.START)
@@ -414,7 +417,7 @@ def test_a_site_takes_a_loader_and_examples_in_double_precision():
     server, private = algorithm.init(problem, x, y)
     phase = PhaseReference(False, 0)
     downlink = to_arrays(phase.of(algorithm, problem).broadcast(server))
-    result = work.compute(phase, downlink, private, np.zeros(2, np.uint32))
+    result = work.compute(phase, downlink, private, HostKey.of(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(result.upload.update)} == {
         np.dtype(np.float32)
     }
@@ -433,7 +436,7 @@ def test_device_work_takes_messages_in_bfloat16():
     server, private = algorithm.init(problem, rows[0], rows[0])
     phase = PhaseReference(False, 0)
     downlink = phase.of(algorithm, problem).broadcast(server)
-    result = work.compute(phase, downlink, private, np.zeros(2, np.uint32))
+    result = work.compute(phase, downlink, private, HostKey.of(0))
     assert half == {"torch.bfloat16"}
     assert jax.tree.leaves(result.upload.update)[0].dtype == jnp.bfloat16
 

@@ -104,6 +104,7 @@ def test_limits_exclude_the_devices_of_a_simulation(limits):
     assert len(other.reports[0].excluded)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "algorithm", [ALGORITHM, with_transforms(ALGORITHM, Clip(1e-3))]
 )
@@ -203,6 +204,7 @@ COMPUTED_BY_JAX: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [

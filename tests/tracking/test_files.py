@@ -35,6 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory):
     return directory
 
 
+@pytest.mark.nightly
 def test_tensorboard_shows_every_round_once(directory):
     from tensorboard.backend.event_processing import event_accumulator
 
@@ -48,6 +49,7 @@ def test_tensorboard_shows_every_round_once(directory):
     assert b"rate = 0.1" in text.tensor_proto.string_val[0]
 
 
+@pytest.mark.nightly
 def test_wandb_has_both_parts_under_one_id(directory):
     first, second = sorted((directory / "wandb").glob("offline-run-*/run-*.wandb"))
     assert first.name == second.name

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedbilevel import Phase, Upload
+from fedbilevel.algorithms import map_phases
 from fedbilevel.transforms.transformed import Transformed
 
 
@@ -36,10 +37,10 @@ class Attacked:
         return self.algorithm.init(problem, x, y)
 
     def opening(self, problem):
-        return tuple(map(self._attacked, self.algorithm.opening(problem)))
+        return map_phases(self._attacked, self.algorithm.opening(problem))
 
     def phases(self, problem):
-        return tuple(map(self._attacked, self.algorithm.phases(problem)))
+        return map_phases(self._attacked, self.algorithm.phases(problem))
 
     def _attacked(self, phase: Phase) -> Phase:
         def mean(changes, weights, downlink):

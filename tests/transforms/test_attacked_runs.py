@@ -34,6 +34,7 @@ def distance(attack: Any, bad: int, *transforms: Any) -> float:
     return case.distance(np.asarray(last.x))
 
 
+@pytest.mark.nightly
 def test_without_bad_devices_the_plain_mean_reaches_the_solution():
     case, algorithm = Case.of(0, seed=0), under(SIGN_FLIP, 0, ())
     task = case.task
@@ -60,6 +61,7 @@ def test_scaled_updates_move_the_plain_mean_alone():
     assert distance(attacks.scaled, 4, TrimmedMean(0.2)) < 0.5
 
 
+@pytest.mark.nightly
 def test_a_robust_mean_is_biased_without_bad_devices():
     """It ignores rare updates, which heterogeneous devices honestly send."""
     biased = distance(SIGN_FLIP, 0, GeometricMedian())

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("first", [TopK(0.1), RandomK(0.1, unbiased=False)])
 def test_the_numbers_of_a_sparse_code_are_quantised(first, bits):

@@ -40,6 +40,8 @@ from tests.federation.sites import federation as served
 from tests.transforms.download_distances import distances
 from tests.transforms.test_transforms import PROBLEM, at_sites, trajectory
 
+pytestmark = pytest.mark.slow
+
 SMALL = Download(Quantise(bits=8), smallest=2)
 """A code of the few entries of the quadratic's x and y."""
 
@@ -236,6 +238,7 @@ def test_a_run_with_coded_downloads_resumes_to_the_same_bits(sampled, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bits", [8, *at_night(16)])
 def test_rounding_limits_the_distance_from_x_star_and_does_not_add_up(bits):
     """Compare with the closed form of a heterogeneous quadratic."""

@@ -18,6 +18,7 @@ COMPRESSORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_decoded_updates_and_the_memory_add_up_to_all_updates(compressor):
     rng = np.random.default_rng(0)
@@ -89,6 +90,7 @@ def test_compressed_descent_needs_the_memory():
     assert descent(with_memory=True, rounds=3000)[-1] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_visible_and_not_remembered(compressor, value):
@@ -101,6 +103,7 @@ def test_an_update_that_is_not_finite_is_visible_and_not_remembered(compressor, 
         np.testing.assert_array_equal(leaf, old)
 
 
+@pytest.mark.slow
 def test_a_memory_may_be_wider_than_the_update():
     update, memory = jnp.ones(4, jnp.bfloat16), jnp.full(4, 1e-4, jnp.float32)
     code, new = feedback(TopK(1.0), update, memory, jax.random.key(0))

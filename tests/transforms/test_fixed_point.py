@@ -17,12 +17,13 @@ from fedbilevel import (
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import stacked_mean
 from fedbilevel.engines.screening import acceptable, is_acceptable
-from fedbilevel.engines.whole_shares import SHARE_UNITS, whole_shares
+from fedbilevel.engines.whole_shares import SHARE_UNITS, check_sums, whole_shares
 from fedbilevel.federation.streaming_mean import RunningMean
 from fedbilevel.transforms.fixed_point import NOT_FINITE, mark_unless_finite
 from tests.federation.secure_federation import CLIP, PROBLEM, START, STATEFUL, held
 
 
+@pytest.mark.slow
 def test_levels_are_unbiased_and_next_to_the_number():
     fixed, reach = FixedPoint(bits=5), 2.0
     numbers = np.linspace(-2.0, 2.0, 41)
@@ -79,6 +80,25 @@ def test_sums_are_exact_in_any_order_and_cannot_wrap():
     assert whole_shares(np, weights).tolist() == shares
 
 
+def test_65536_equal_devices_have_one_unit_each():
+    """Half a unit, rounded to an even number, would be 0: no device would count."""
+    count, algorithm = 2**16, with_transforms(FedBiO(0.1), Clip(1.0), FixedPoint())
+    largest = FixedPoint(16).largest_level
+    for weight in (1.0, 0.1):
+        weights = np.full(count, weight)
+        check_sums(algorithm, weights, count, Limits())
+        shares = weights / weights.sum()
+        for library, dtype in ((np, np.float64), (jnp, np.float32)):
+            whole = whole_shares(library, library.asarray(shares, dtype))
+            assert int(whole.sum()) == count
+    levels = jnp.full((count, 1), largest)
+    mean = stacked_mean(levels, {}, shares, is_summed=True)
+    assert mean.upload.tolist() == [largest * count]  # below 2³¹
+    with pytest.raises(ValueError, match=r"smallest weight is 1\.53e-05"):
+        check_sums(algorithm, np.ones(count + 1), count + 1, Limits())
+
+
+@pytest.mark.slow
 def test_a_device_whose_update_is_not_finite_has_no_part_in_the_mean():
     algorithm = with_transforms(STATEFUL, Clip(CLIP), FixedPoint())
     wrong = LocalExamples(np.full((4, 3), np.nan), np.full((6, 3), np.nan))

@@ -81,7 +81,9 @@ def engine(name: str) -> Any:
     }[name]
 
 
-@pytest.mark.parametrize("name", ["simulation", "chunks", "sharded", "debug"])
+@pytest.mark.parametrize(
+    "name", ["chunks", *at_night("simulation", "sharded", "debug")]
+)
 def test_the_noise_of_the_server_has_its_variance(name):
     algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
     numbers = noisy.noise_of_round(algorithm, engine(name))
@@ -89,7 +91,7 @@ def test_the_noise_of_the_server_has_its_variance(name):
     assert_deviation(numbers, NOISE * CLIP / noisy.DEVICES)
 
 
-@pytest.mark.parametrize("name", ["simulation", "sharded"])
+@pytest.mark.parametrize("name", ["simulation", *at_night("sharded")])
 def test_the_noise_of_devices_adds_up_to_that_of_the_server(name):
     noise = DeviceNoise(NOISE, devices=noisy.DEVICES)
     algorithm = with_transforms(noisy.plain(), Clip(CLIP), noise)
@@ -112,6 +114,7 @@ def test_weights_raise_the_noise_to_the_largest_share():
     assert_deviation(numbers, NOISE * CLIP * 5 / 8)
 
 
+@pytest.mark.nightly
 def test_the_tails_of_the_noise_do_not_end():
     (noise,) = standard_normals((jnp.zeros(2**23, np.float32),), jax.random.key(0))
     noise = np.asarray(noise, np.float64)
@@ -123,6 +126,7 @@ def test_the_tails_of_the_noise_do_not_end():
         assert kstest(outermost / norm.sf(HIGHEST + 0.01), "uniform").pvalue > 1e-3
 
 
+@pytest.mark.nightly
 def test_the_tails_have_as_many_values_as_assumed():
     lowest = np.nextafter(np.float32(-1), np.float32(0))
     fractions = jnp.arange(2**23, dtype=jnp.float32) * jnp.float32(2.0**-23)
@@ -137,8 +141,9 @@ def test_the_tails_have_as_many_values_as_assumed():
     assert distances.max() < 1e-5
 
 
-def test_a_seed_repeats_the_noise_of_a_simulation():
-    algorithm = with_transforms(noisy.plain(), Clip(CLIP), GaussianNoise(NOISE))
+def test_noise_from_the_seed_follows_from_the_seed():
+    noise = GaussianNoise(NOISE, from_seed=True)
+    algorithm = with_transforms(noisy.plain(), Clip(CLIP), noise)
     first, again = (noisy.noise_of_round(algorithm, Simulation()) for _ in range(2))
     other = noisy.noise_of_round(algorithm, Simulation(), seed=1)
     np.testing.assert_array_equal(first, again)
@@ -211,6 +216,7 @@ def test_a_sample_with_uneven_weights_is_not_amplified():
     assert last.epsilon == pytest.approx(spent({GaussianRelease(NOISE): 1}, 1e-5))
 
 
+@pytest.mark.nightly
 def test_exchanges_of_a_round_are_one_release_of_its_sample():
     inner = LocalBSGM(0.1, NeumannSeries(terms=1, scale=0.1))
     algorithm = with_transforms(inner, ClipEach((1.0,) * 4), GaussianNoise(NOISE))
@@ -248,6 +254,7 @@ def test_a_budget_for_no_round_is_refused():
         next(run(*inputs, rounds=1))
 
 
+@pytest.mark.nightly
 def test_a_grid_of_noise_is_one_sweep():
     algorithms = [
         with_transforms(FedBiO(0.1), Clip(CLIP), GaussianNoise(noise))
@@ -283,6 +290,7 @@ def test_an_adaptive_bound_follows_the_quantile():
     assert 2.0 <= y_bound <= 4.0 * 1.2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "noise",
     [GaussianNoise(1e-6), *at_night(DeviceNoise(1e-6, devices=4))],
@@ -337,6 +345,7 @@ def test_transforms_that_do_not_fit_together_are_refused(transforms, message):
         with_transforms(FedBiO(0.1), *transforms)
 
 
+@pytest.mark.nightly
 def test_a_private_run_does_not_report_the_spread_of_updates():
     def loss(x, y, batch):
         return jnp.mean(batch) * (jnp.sum(x) + jnp.sum(y))

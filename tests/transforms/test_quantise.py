@@ -51,6 +51,7 @@ def numpy_levels(quantise, code, size):
     return np.concatenate(sections)[:size] - LEVELS[quantise.bits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", LEVELS)
 def test_the_mean_and_the_variance_are_those_of_stochastic_rounding(bits):
     rng = np.random.default_rng(bits)
@@ -71,6 +72,7 @@ def test_the_mean_and_the_variance_are_those_of_stochastic_rounding(bits):
     assert np.all(variance <= unit**2 / 4)
 
 
+@pytest.mark.slow
 def test_errors_of_entries_and_devices_are_independent():
     # Each word rounds an entry of the first half and one of the second half.
     update = jnp.full((2, 64), 0.5 / 127).at[:, 0].set(1.0)
@@ -100,6 +102,7 @@ def test_words_of_a_seed_are_those_of_jax():
     np.testing.assert_array_equal(random_words(seed, 101), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(16))
 def test_a_round_trip_errs_by_a_unit_at_most(case):
     rng = np.random.default_rng(case)
@@ -142,6 +145,7 @@ def test_huge_and_tiny_numbers_keep_their_bounds(bits, largest):
             np.testing.assert_allclose(decoded[[0, -1]], update[[0, -1]], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", LEVELS)
 def test_what_is_not_finite_stays_so(bits):
     rows = [[1.0, -2.0, value, 0.0, 0.0] for value in (np.nan, np.inf, -np.inf)]
@@ -151,6 +155,7 @@ def test_what_is_not_finite_stays_so(bits):
         assert not np.any(np.isfinite(np.asarray(leaf, np.float64)[:, :4]))
 
 
+@pytest.mark.slow
 def test_devices_are_mapped_as_one_by_one():
     updates = jax.random.normal(KEY, (3, 1000), jnp.float32)
     keys = jax.random.split(KEY, 3)
@@ -173,6 +178,7 @@ def test_bytes_are_those_of_levels_and_scales(bits, expected):
     )
 
 
+@pytest.mark.slow
 def test_a_code_passes_the_wire():
     update = (jnp.linspace(-1, 1, 7), {"y": jnp.ones((3, 2)), "z": jnp.zeros(0)})
     quantise = Quantise(4)

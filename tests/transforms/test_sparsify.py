@@ -19,6 +19,7 @@ def round_trip(compressor, update, key=KEY):
     return compressor.decode(compressor.encode(update, key), update)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(8))
 def test_the_largest_entries_are_sent(case):
     rng = np.random.default_rng(case)
@@ -34,6 +35,7 @@ def test_the_largest_entries_are_sent(case):
     assert decoded.dtype == update.dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
 def test_the_error_of_top_k_is_at_most_that_of_random_entries(share):
     for seed in range(20):
@@ -54,6 +56,7 @@ def test_positions_take_the_smallest_type_that_represents_them(size):
     np.testing.assert_array_equal(round_trip(TopK(1e-9), update), update)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [TopK(0.1), RandomK(0.1), RandomK(0.1, False)])
 def test_what_is_not_finite_stays_so(compressor):
     values = np.array([[np.nan], [-np.nan], [np.inf], [-np.inf]])
@@ -65,6 +68,7 @@ def test_what_is_not_finite_stays_so(compressor):
         assert not np.any(np.all(finite, axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [TopK(0.3), RandomK(0.3), RandomK(0.3, False)])
 def test_empty_scalar_huge_and_tiny_arrays_pass(compressor):
     update = {
@@ -83,12 +87,14 @@ def test_empty_scalar_huge_and_tiny_arrays_pass(compressor):
     assert jax.jit(compressor.decode)(compressor.encode((), KEY), ()) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [TopK(1.0), RandomK(1.0), RandomK(1.0, False)])
 def test_a_share_of_1_sends_everything(compressor):
     update = jax.random.normal(KEY, (5, 7))
     np.testing.assert_array_equal(round_trip(compressor, update), update)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), [(1, 7), (3, 7), (5, 7), (7, 7), (4, 12)])
 def test_random_positions_are_distinct_and_equally_likely(count, size):
     draws = 20_000
@@ -123,6 +129,7 @@ def test_random_entries_have_the_moments_of_the_closed_form(unbiased):
     assert abs(errors.mean() - expected) <= width * errors.std()
 
 
+@pytest.mark.slow
 def test_a_seed_replaces_the_positions():
     update = (jnp.arange(1.0, 1001.0), jnp.ones((10, 10)))
     compressor = RandomK(0.1, unbiased=False)
@@ -136,6 +143,7 @@ def test_a_seed_replaces_the_positions():
     assert not np.array_equal(code.seeds[0], code.seeds[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressor", [TopK(0.2), RandomK(0.2)])
 def test_devices_are_mapped_and_codes_pass_the_wire(compressor):
     updates = jax.random.normal(KEY, (3, 6, 5), jnp.float32)

@@ -85,6 +85,7 @@ def at_sites(algorithm: Any) -> list[np.ndarray]:
     return trajectory(algorithm, served(among), devices=enrolled(among))
 
 
+@pytest.mark.slow
 @in_tiers(quick=KINDS[1:2], check=KINDS[1:2])
 def test_a_clip_that_nothing_reaches_changes_nothing(name):
     algorithm = ALGORITHMS[name]()
@@ -104,6 +105,7 @@ def test_every_engine_gives_one_trajectory_of_clipped_and_rounded_updates(name):
     assert_same(expected, at_sites(algorithm))
 
 
+@pytest.mark.slow
 @in_tiers(quick=KINDS[1:2], check=KINDS)
 def test_no_update_goes_past_the_clip(name):
     """Check all uploads that the server averages, including those of openings."""
@@ -132,6 +134,7 @@ def test_no_update_goes_past_the_clip(name):
     assert clipped
 
 
+@pytest.mark.slow
 def test_8_bits_are_counted():
     plain, coded = FedBiO(0.1), with_transforms(FedBiO(0.1), Quantise())
     (base,) = run(PROBLEM, plain, federation.in_memory(), *federation.START, rounds=1)
@@ -142,6 +145,7 @@ def test_8_bits_are_counted():
     assert other.costs.bytes_up == numbers + 3 * 8 * federation.in_memory().device_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "dtype", "norm"),
     [
@@ -160,6 +164,7 @@ def test_a_clip_holds_for_tiny_and_huge_numbers(entry, dtype, norm):
     assert sent.dtype == dtype
 
 
+@pytest.mark.slow
 def test_what_rounding_lengthens_the_server_clips_again():
     # The smallest entries are half a unit: rounding raises half of them to a unit.
     update = (jnp.concatenate([jnp.ones(1), jnp.full(20_000, 0.5 / 127)]),)
@@ -218,6 +223,7 @@ def test_every_engine_gives_one_trajectory_of_each_combination(name):
         assert_same(expected, at_sites(algorithm))
 
 
+@pytest.mark.slow
 def test_a_server_optimiser_comes_before_transforms():
     optimised = with_server_optimiser(
         FedBiO(0.1), optax_optimiser("sgd", learning_rate=1.0)
@@ -229,6 +235,7 @@ def test_a_server_optimiser_comes_before_transforms():
         with_server_optimiser(plain, optax_optimiser("sgd", learning_rate=1.0))
 
 
+@pytest.mark.slow
 def test_feedback_resumes_to_the_same_bits(tmp_path):
     algorithm = with_transforms(FedBiO(0.1), Feedback(Chain(TopK(0.3), Quantise())))
     inputs = PROBLEM, algorithm, federation.in_memory(), *federation.START

@@ -9,6 +9,8 @@ from fedbilevel.tuning import divergence
 from fedbilevel.tuning.divergence import divergence_check
 from tests.tuning.toy import PROBLEM, devices
 
+pytestmark = pytest.mark.slow
+
 SCALED = BilevelProblem(
     upper_loss=lambda x, y, batch: jnp.mean((y - batch) ** 2),
     lower_loss=lambda x, y, batch: jnp.exp(x) * jnp.mean((y - batch) ** 2),

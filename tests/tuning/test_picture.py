@@ -8,6 +8,8 @@ from fedbilevel import FedBiO, Trial, TuningResult
 from fedbilevel.picture import svg_of
 from fedbilevel.pictures.tuning import tuning_picture
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("score", [0.5, inf])
 def test_a_given_rate_of_0_is_left_out_of_its_panel(score):

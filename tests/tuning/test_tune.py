@@ -54,6 +54,7 @@ def kill(progress):
     raise KilledError
 
 
+@pytest.mark.slow
 def test_the_best_is_better_than_the_start_and_gives_what_it_promises(search_result):
     assert search_result.start.settings["upper_rate"] == 0.01
     assert search_result.start.rounds == ROUNDS
@@ -73,6 +74,7 @@ def test_the_best_is_better_than_the_start_and_gives_what_it_promises(search_res
         assert float(last.y - 1) ** 2 == pytest.approx(promised, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_every_generation_is_halved_and_its_best_run_to_the_end(search_result):
     for generation in range(4):
         mine = [item for item in search_result.trials if item.generation == generation]
@@ -122,7 +124,7 @@ def test_the_same_search_gives_the_same_trials(search_result):
     assert searched(seed=1).trials[-1].settings != search_result.trials[-1].settings
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(
     search_result, tmp_path
 ):
@@ -143,7 +145,7 @@ def test_a_search_stopped_after_every_batch_ends_as_one_that_was_not(
     assert resumed.importances == search_result.importances
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_killed_while_it_proposed_proposes_the_same(search_result, tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):
@@ -179,6 +181,7 @@ def test_more_trials_continue_a_finished_search(counts, sizes, tmp_path):
     assert all(item.scores for item in search_result.trials)
 
 
+@pytest.mark.slow
 def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
     def kill_late(progress):
         if progress.generation == 3:
@@ -190,6 +193,7 @@ def test_a_search_killed_in_its_last_generation_continues_with_more(tmp_path):
     assert len(searched(UPPER, trials=16, seeds=[0], file=file).trials) == 16
 
 
+@pytest.mark.slow
 def test_a_file_of_another_search_is_refused(tmp_path):
     file = tmp_path / "study.log"
     with pytest.raises(KilledError):
@@ -208,6 +212,7 @@ def test_a_file_of_another_search_is_refused(tmp_path):
         searched(UPPER, file=file, score=lambda x, y: float(y))
 
 
+@pytest.mark.slow
 def test_a_file_of_another_score_is_refused_and_the_same_resumes(tmp_path):
     def distance_to(target):
         return lambda x, y: float(abs(x - target))
@@ -242,8 +247,8 @@ def test_one_seed_that_diverges_makes_a_setting_infinitely_bad():
     assert next(calls) == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("memory", [scoring.MEMORY, *at_night(0.0)])
-@pytest.mark.slow
 def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monkeypatch):
     # The steps of the last device on y overflow; it is excluded, others continue.
     problem = BilevelProblem(
@@ -267,6 +272,7 @@ def test_uploads_that_are_not_finite_make_a_setting_infinitely_bad(memory, monke
     assert isfinite(limited.best.score)
 
 
+@pytest.mark.slow
 def test_a_setting_that_diverges_cannot_win_by_a_bounded_score():
     # The sigmoid is best at y = ∞, to which lower rates above 2 diverge.
     problem = BilevelProblem(

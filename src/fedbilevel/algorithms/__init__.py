@@ -3,6 +3,8 @@
 This package exports the names for writing a custom algorithm.
 """
 
+from fedbilevel.algorithms.notices import Noticing
+from fedbilevel.algorithms.planned_rounds import PlannedRounds
 from fedbilevel.algorithms.protocol import (
     FederatedAlgorithm,
     Phase,
@@ -12,6 +14,7 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.validation import check_settings
+from fedbilevel.algorithms.wrapper import Wrapper, innermost, map_phases
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.hypergradients import Samples
@@ -41,7 +44,9 @@ __all__ = [
     "LearningRate",
     "LowerRate",
     "Mixing",
+    "Noticing",
     "Phase",
+    "PlannedRounds",
     "RandomKey",
     "Range",
     "Rate",
@@ -54,9 +59,12 @@ __all__ = [
     "Switch",
     "Upload",
     "UpperRate",
+    "Wrapper",
     "check_ranges",
     "check_settings",
     "draw_samples",
+    "innermost",
+    "map_phases",
     "rate_at",
     "register",
     "tree",

@@ -1,6 +1,7 @@
 """FedBiO with automatic rates, from the curvature measured in every exchange."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -18,6 +19,7 @@ from fedbilevel.algorithms.adjoint import (
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
 from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Scale, Upload
 from fedbilevel.algorithms.sampling import draw_samples
+from fedbilevel.algorithms.settling import Settling, new_settling, observe
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import arrays, keys, loops, schedules, tree
 from fedbilevel.mathematics.arrays import Array
@@ -57,6 +59,17 @@ MOST_BROKEN = 0.1
 HALF = 0.5
 """Weight of devices with diverging local steps above which a run always steps back."""
 
+SETBACK = (
+    "the upper loss or the local steps diverged. The run continues from its last good "
+    "state with all learning rates halved."
+)
+UNSETTLED = (
+    "the lower problem has not been solved in directions in which the curvature of the "
+    "lower loss is small: y or z still moved steadily there in the last fifth of the "
+    "rounds, so x may be wrong. Standardise the features to mean 0 and variance 1, add "
+    "a larger penalty on y to the lower loss, or raise rounds or local_steps."
+)
+
 
 class AutoState(NamedTuple):
     """The server state of `AutoFedBiO`.
@@ -71,6 +84,7 @@ class AutoState(NamedTuple):
         adjoint_velocity: last step of z, with momentum.
         curvature: L, from which rates are computed.
         guard: statistics of the loss, and the last good state.
+        settling: statistics of the moves of y and z.
 
     Example:
         >>> import jax.numpy as jnp
@@ -91,6 +105,12 @@ class AutoState(NamedTuple):
     adjoint_velocity: Lower
     curvature: Float[Array, ""]
     guard: Guard
+    settling: Settling
+
+    @property
+    def notices(self) -> Mapping[str, Any]:
+        """Number of setbacks, and of verdicts that the lower problem is not solved."""
+        return {SETBACK: self.guard.setbacks, UNSETTLED: self.settling.unsettled}
 
     @property
     def setbacks(self) -> Any:
@@ -173,8 +193,10 @@ class AutoFedBiO:
     curvature and moves nothing.
 
     Limitation: if the lower loss is so badly conditioned that y and z do not converge,
-    x follows wrong directions. Use ten times as many local steps (rounds times
-    `local_steps`) as the condition number, or add a ridge if that is too many.
+    x follows wrong directions; the log reports it at the end of a run of at least 81
+    rounds (`settling`). Standardise features, and use ten times as many local steps
+    (rounds times `local_steps`) as the condition number, or add a ridge if that is too
+    many.
 
     With several local steps, heterogeneous devices drift apart: (x, y) then converges
     to a point near the solution, at a distance that vanishes with the rates. One local
@@ -238,6 +260,11 @@ class AutoFedBiO:
                 "Lower rounds or local_steps."
             )
 
+    @property
+    def planned_rounds(self) -> int:
+        """The number of rounds over which learning rates decay."""
+        return self.rounds
+
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower
     ) -> tuple[AutoState, tuple[()]]:
@@ -254,6 +281,7 @@ class AutoFedBiO:
             adjoint_velocity=still,
             curvature=zero,
             guard=new_guard((*point, moments), zero),
+            settling=new_settling(point.y, point.adjoint),
         ), ()
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
@@ -331,8 +359,8 @@ class AutoFedBiO:
             end = work.direction, work.point.y, work.point.adjoint
             begin = tree.scale(0.0, received.x), received.y, received.adjoint
             # If examples, or the loss at the received point, are not finite, the cause
-            # is this device: the engine excludes it and names it. Otherwise the steps
-            # diverged.
+            # is this device: the engine excludes it and names it, or noise masks it.
+            # Otherwise the steps diverged.
             sound = work.sound & arrays.all_finite((work.measured.loss, work.first))
             broken = sound & ~arrays.all_finite((end, work.measured))
             # Diverging steps give no measurement; the neutral values keep L.
@@ -384,7 +412,7 @@ class AutoFedBiO:
             state: AutoState = arrays.select(
                 exploded, back, moved._replace(guard=guard)
             )
-            return state
+            return state._replace(settling=self._observe(server, state))
 
         def reference(downlink: Downlink) -> tuple[PyTree, ...]:
             point, _, _ = downlink
@@ -449,10 +477,7 @@ class AutoFedBiO:
     def _advance(self, problem: BilevelProblem, work: Work, samples: Samples) -> Work:
         point, direction, t, shared, measured = work[:5]
         along = directions(problem, point, samples)
-        decay = self.final_rate + (1.0 - self.final_rate) * self._cosine(t)
-        # Without curvature a step has no limit, so no step is made.
-        flat = shared.curvature <= 0
-        rate = shared.shrinkage * decay / arrays.where(flat, math.inf, shared.curvature)
+        rate = self._rate(t, shared.curvature, shared.shrinkage)
         rates = AdjointPoint(0.0, self.lower_rate * rate, self.adjoint_rate * rate)
         next_point = descend(point, rates, along, None)._replace(x=point.x)
         direction = tree.add_scaled(direction, 1.0 / self.local_steps, along.x)
@@ -505,6 +530,19 @@ class AutoFedBiO:
             curvature=_unit(server.curvature) * _number(ratio) ** 0.25,
         )
 
+    def _observe(self, before: AutoState, after: AutoState) -> Settling:
+        rate = self.local_steps * self._rate(
+            before.step, before.curvature, before.guard.shrinkage
+        )
+        return observe(
+            before.settling,
+            after.y,
+            after.adjoint,
+            rate=rate,
+            done=after.step // self.local_steps,
+            rounds=self.rounds - 1,  # the first round moves nothing
+        )
+
     def _accelerate(
         self, old: Lower, mean: Lower, velocity: Lower
     ) -> tuple[Lower, Lower]:
@@ -515,6 +553,18 @@ class AutoFedBiO:
         momentum = arrays.where(forward, self.momentum, 0.0)
         velocity = tree.add_scaled(step, momentum, velocity)
         return tree.add_scaled(old, 1.0, velocity), velocity
+
+    def _rate(
+        self,
+        t: schedules.Step,
+        curvature: Float[Array, ""],
+        shrinkage: Float[Array, ""],
+    ) -> Float[Array, ""]:
+        """Return the rate of steps on y and z, for a factor of 1."""
+        decay = self.final_rate + (1.0 - self.final_rate) * self._cosine(t)
+        # Without curvature a step has no limit, so no step is made.
+        flat = curvature <= 0
+        return shrinkage * decay / arrays.where(flat, math.inf, curvature)
 
     def _upper_rate(self, t: schedules.Step) -> tree.Scalar:
         progress = self._progress(t + self.local_steps)  # after the current round

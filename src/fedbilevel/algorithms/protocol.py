@@ -69,7 +69,8 @@ class Phase(NamedTuple):
     communicate; the engine loops over devices and steps.
 
     Attributes:
-        name: name of the phase; a round may repeat a phase under one name.
+        name: name of the phase. A round may repeat a phase, as one object; two objects
+            have two names.
         steps: number of local steps in this exchange.
         broadcast: function from the server's state to the downlink of every
             participant.

@@ -1,5 +1,6 @@
 """A server optimiser: update x by an optax optimiser, with any algorithm."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import jax
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import (
     Downlink,
     FederatedAlgorithm,
@@ -15,6 +17,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
     Upload,
 )
+from fedbilevel.algorithms.wrapper import innermost, layers, map_phases
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
@@ -42,6 +45,11 @@ class OptimisedState(NamedTuple):
     def y(self) -> Lower:
         """The lower variable."""
         return self.inner.y
+
+    @property
+    def notices(self) -> Mapping[str, Any]:
+        """The notices of the inner state."""
+        return notices_of(self.inner)
 
     @property
     def step(self) -> Any:
@@ -76,12 +84,12 @@ class WithServerOptimiser:
     optimiser: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.algorithm, AutoFedBiO):
+        if isinstance(innermost(self.algorithm), AutoFedBiO):
             raise ValueError(
                 "with_server_optimiser: AutoFedBiO already has a server optimiser. "
                 "Pass another algorithm, such as FedBiO."
             )
-        if hasattr(self.algorithm, "transforms"):
+        if any(hasattr(layer, "transforms") for layer in layers(self.algorithm)):
             raise ValueError(
                 "with_server_optimiser: the algorithm has transforms of uploads. Add "
                 "the optimiser first: with_transforms(with_server_optimiser(...), ...)."
@@ -100,11 +108,11 @@ class WithServerOptimiser:
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round of the inner algorithm, with the optimiser for x."""
-        return tuple(map(self._optimise, self.algorithm.opening(problem)))
+        return map_phases(self._optimise, self.algorithm.opening(problem))
 
     def phases(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the phases of the inner algorithm, with the optimiser for x."""
-        return tuple(map(self._optimise, self.algorithm.phases(problem)))
+        return map_phases(self._optimise, self.algorithm.phases(problem))
 
     def _optimise(self, phase: Phase) -> Phase:
         def broadcast(server: OptimisedState) -> Downlink:

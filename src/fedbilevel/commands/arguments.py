@@ -12,7 +12,7 @@ from fedbilevel.experiments.schema.outputs import CheckpointSettings, Evaluation
 
 COMMON = {
     "--rounds INT": f"number of rounds (default: {Experiment.rounds})",
-    "--seed INT": f"seed of every random choice (default: {Experiment.seed})",
+    "--seed INT": f"seed of random choices, without an ε (default: {Experiment.seed})",
     "--participants INT": "devices that participate in a round (default: all)",
     "--weight-by-size": "weight devices by their numbers of training examples "
     "(default: equal weights)",

@@ -4,7 +4,7 @@ import logging
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.interruption import interruption
 from fedbilevel.commands.progress import progress
 from fedbilevel.commands.run_monitor import conclude, headline
+from fedbilevel.deployment.exclusion_notices import Exclusion
 from fedbilevel.experiments.auto_rounds import with_initial_rounds
 from fedbilevel.experiments.consent import remember_problem
 from fedbilevel.experiments.differences import differences
@@ -176,13 +177,14 @@ def _follow(
     administrator: "Administrator",
     as_json: bool,
 ) -> int:
+    from fedbilevel.flare.job_monitor import STOP_SECONDS
     from fedbilevel.flare.supervision import Supervision
 
     keep(experiment, directory)
     *_, known = 0, *(record.rounds for record in read_records(directory))
     supervision = Supervision(experiment, _run_in(directory), directory, administrator)
     sites = {"sites": "connecting …"}
-    reported: set[str] = set()
+    reported: set[tuple[str, str]] = set()
     display = progress(
         headline(experiment, directory), experiment.rounds, as_json, sites
     )
@@ -196,7 +198,9 @@ def _follow(
         tracking as send,
         Journal(directory, known) as journal,
         closing(supervision.events()) as events,
-        interruption() as interrupted,
+        interruption(
+            "round", f", which is aborted after {STOP_SECONDS:.0f} seconds"
+        ) as interrupted,
         display as show,
     ):
         for event in events:
@@ -212,8 +216,8 @@ def _follow(
                     print(record.line, flush=True)
             if event.exchange is not None:
                 sites["sites"] = _participation(event.exchange)
-                for sentence in _new_exclusions(event.exchange, reported):
-                    print(sentence, file=sys.stderr, flush=True)
+            for exclusion in _new_exclusions(event.exclusions, reported):
+                print(exclusion, file=sys.stderr, flush=True)
             if event.message is not None:
                 sites["sites"] = event.message
                 print(event.message, file=sys.stderr, flush=True)
@@ -238,12 +242,15 @@ def _run_in(directory: Path) -> str:
     return file.read_text()
 
 
-def _new_exclusions(exchange: Exchange, reported: set[str]) -> Iterator[str]:
-    """Yield a sentence for each excluded site that was not reported before."""
-    for name, reason in exchange.excluded.items():
-        if name not in reported:
-            reported.add(name)
-            yield f"Round {exchange.round_number}: {name} is excluded: {reason}"
+def _new_exclusions(
+    exclusions: Iterable[Exclusion], reported: set[tuple[str, str]]
+) -> Iterator[Exclusion]:
+    """Yield the exclusions that were not reported before: jobs repeat some."""
+    for exclusion in exclusions:
+        key = exclusion.site, exclusion.reason
+        if key not in reported:
+            reported.add(key)
+            yield exclusion
 
 
 def _print_absences(directory: Path) -> None:

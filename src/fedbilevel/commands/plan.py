@@ -50,8 +50,16 @@ def main(arguments: Sequence[str]) -> int:
         _require_alone(options)
         experiment = _experiment_of(directory)
         consent(experiment, directory, options.trust)
-        print_private_plan(experiment, options.epsilon, options.delta, options.json)
+        delta = options.delta or experiment.transforms.delta
+        print_private_plan(
+            experiment, options.epsilon, delta, options.json, options.examples
+        )
         return 0
+    if options.examples is not None:
+        raise ValueError(
+            "--examples has no effect without --epsilon, for which it replaces the "
+            "data. Give --epsilon, or remove --examples."
+        )
     if directory.is_file():
         raise ValueError(
             f"{directory} is an experiment file, which has no rounds to plan from. "
@@ -213,8 +221,14 @@ def command_parser() -> argparse.ArgumentParser:
         "--delta",
         metavar="FLOAT",
         type=_share,
-        default=1e-5,
-        help="δ of differential privacy (default: %(default)s)",
+        help="δ of differential privacy (default: as in the file)",
+    )
+    parser.add_argument(
+        "--examples",
+        metavar="UPPER,LOWER",
+        type=_counts,
+        help="with --epsilon: smallest numbers of examples of a device, in place of "
+        "the data; the problem file then needs model() only",
     )
     parser.add_argument(
         "--devices", metavar="INT", type=int, help="K (default: as in the run)"
@@ -260,6 +274,19 @@ def _positive(text: str) -> float:
 
 def _share(text: str) -> float:
     return _within(text, 1.0, "a number above 0 and below 1")
+
+
+def _counts(text: str) -> tuple[int, int]:
+    try:
+        upper, lower = map(int, text.split(","))
+    except ValueError:
+        upper = lower = 0
+    if min(upper, lower) < 1:
+        raise argparse.ArgumentTypeError(
+            f"give the smallest numbers of upper and lower examples of a device, such "
+            f"as 20,40, not {text}"
+        )
+    return upper, lower
 
 
 def _within(text: str, below: float, expected: str) -> float:

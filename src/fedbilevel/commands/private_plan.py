@@ -2,14 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedbilevel.commands.formatting import format_table
+from fedbilevel.data.devices import InMemoryDevices
 from fedbilevel.data.examples import one_device
+from fedbilevel.engines.example_releases import BatchUse
 from fedbilevel.engines.participation import FullParticipation, UniformSample
 from fedbilevel.engines.preparation import canonical
 from fedbilevel.engines.protocol import RunState
@@ -21,11 +23,13 @@ from fedbilevel.engines.spending import (
     spending_of_means,
 )
 from fedbilevel.experiments.build import build_task, weights_of
+from fedbilevel.experiments.federation import model_of, sites_of
 from fedbilevel.experiments.schema import Experiment
+from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
+from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.plurals import count_noun
 from fedbilevel.privacy import Sampling
 from fedbilevel.privacy.calibration import smallest_noise
-from fedbilevel.problems.task import Task
 from fedbilevel.transforms.example_noise import ExampleNoise
 
 COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
@@ -33,7 +37,8 @@ COHORTS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 FEWEST = 10
 """The fewest participants of a round that are suggested."""
 LONGEST = 3.0
-"""Length of the noise on a mean, over the longest update, above which plan warns."""
+"""Length of the noise on a mean, over the longest update or the longest mean of clipped
+gradients, above which plan warns."""
 MARGIN = 1e-3
 """Relative amount by which a noise multiplier is raised before it is rounded."""
 
@@ -53,18 +58,67 @@ class Choice(NamedTuple):
     length: float
 
 
+class Planned(NamedTuple):
+    """The part of a task that a plan reads: no example.
+
+    Attributes:
+        problem: the two losses.
+        x: initial upper variable.
+        y: initial lower variable.
+        devices: devices, of which only numbers and forms matter.
+    """
+
+    problem: BilevelProblem
+    x: Upper
+    y: Lower
+    devices: InMemoryDevices | EnrolledDevices
+
+
 def print_private_plan(
-    experiment: Experiment, epsilon: float, delta: float, as_json: bool
+    experiment: Experiment,
+    epsilon: float,
+    delta: float,
+    as_json: bool,
+    sizes: tuple[int, int] | None = None,
 ) -> None:
-    """Print the noise for an ε: by example if the file has `example_noise`."""
-    task = build_task(experiment)
+    """Print the noise for an ε: by example if the file has `example_noise`.
+
+    Args:
+        experiment: experiment.
+        epsilon: ε.
+        delta: δ.
+        as_json: whether to print JSON.
+        sizes: smallest numbers of upper and lower examples of a device, with which the
+            data are not read; None to read the data.
+    """
+    task = _planned(experiment, sizes)
     by_example = experiment.transforms.example_noise is not None
     print_plan = _print_example_plan if by_example else _print_device_plan
     print_plan(experiment, task, epsilon, delta, as_json)
 
 
+def _planned(experiment: Experiment, sizes: tuple[int, int] | None) -> Planned:
+    if sizes is None:
+        try:
+            task = build_task(experiment)
+        except ValueError as error:
+            # The file of a federation has model() and examples(site) instead.
+            if "has no function task()" not in str(error):
+                raise
+            raise ValueError(
+                f"{error} To plan a federation without its data, give --examples "
+                "UPPER,LOWER, the smallest numbers of examples of a site."
+            ) from None
+        return Planned(task.problem, task.x, task.y, task.devices)
+    model, (upper, lower) = model_of(experiment), sizes
+    enrolment = Enrolment.of(model.form)._replace(upper_size=upper, lower_size=lower)
+    enrolled = dict.fromkeys(sites_of(experiment), enrolment)
+    devices = EnrolledDevices(enrolled, model.form)
+    return Planned(model.problem, model.x, model.y, devices)
+
+
 def _print_device_plan(
-    experiment: Experiment, task: Task, epsilon: float, delta: float, as_json: bool
+    experiment: Experiment, task: Planned, epsilon: float, delta: float, as_json: bool
 ) -> None:
     """Print the noise for an ε by device, with several numbers of participants."""
     wanted = experiment.participants or task.devices.device_count
@@ -104,7 +158,7 @@ def _print_device_plan(
 
 
 def _choices(
-    experiment: Experiment, task: Task, epsilon: float, delta: float
+    experiment: Experiment, task: Planned, epsilon: float, delta: float
 ) -> list[Choice]:
     """Return the noise for several numbers of participants, the largest first."""
     count = task.devices.device_count
@@ -141,7 +195,7 @@ def _choices(
 
 
 def _print_example_plan(
-    experiment: Experiment, task: Task, epsilon: float, delta: float, as_json: bool
+    experiment: Experiment, task: Planned, epsilon: float, delta: float, as_json: bool
 ) -> None:
     """Print the noise for an ε by example."""
     algorithm: Any = experiment.federated_algorithm
@@ -160,9 +214,11 @@ def _print_example_plan(
 
     noise = _printed_noise(spend, epsilon)
     sizes = {level.name.lower(): size for level, size in populations.items()}
+    length = _example_length(algorithm, task, uses[1], noise)
     if as_json:
         fields = {"epsilon": epsilon, "delta": delta, "rounds": experiment.rounds}
-        print(json.dumps({**fields, "example_noise": noise, "fewest_examples": sizes}))
+        result = {"example_noise": noise, "fewest_examples": sizes, "length": length}
+        print(json.dumps({**fields, **result}))
         return
     print(
         f"For ε = {epsilon:g} by example at δ = {delta:g} after "
@@ -171,6 +227,36 @@ def _print_example_plan(
         f"[transforms]\nexample_clip = {clip:g}\nexample_noise = {noise:.4g}\n"
         f"epsilon = {epsilon:g}\ndelta = {delta:g}\n"
     )
+    if length > LONGEST:
+        print(
+            f"Warning: the noise of a round is {length:.3g} times as long as the "
+            "longest mean of clipped gradients, so training is unlikely to improve. "
+            "Use more examples or devices, tune fewer variables, or give fewer rounds "
+            "or a larger --epsilon.",
+            file=sys.stderr,
+        )
+
+
+def _example_length(
+    algorithm: Any,
+    task: Planned,
+    usual: Sequence[Mapping[BatchUse, int]],
+    noise: float,
+) -> float:
+    """Return the length of the noise over the longest mean of clipped gradients.
+
+    A mean over a batch of B examples has n numbers, each with noise of multiplier ·
+    clip / B, and at most the length of the clip. Means over devices and over the local
+    steps of a round average the noise.
+    """
+    entries = max(
+        sum(np.size(leaf) for leaf in jax.tree.leaves(variable))
+        for variable in (task.x, task.y)
+    )
+    batch = min((use.batch_size for uses in usual for use in uses), default=1)
+    steps = max(phase.steps for phase in algorithm.phases(task.problem))
+    means = task.devices.device_count * steps
+    return float(noise * entries**0.5 / (batch * means**0.5))
 
 
 def choice_of(
@@ -226,7 +312,7 @@ def _printed_noise(spend: Callable[[float], float], epsilon: float) -> float:
     return float(f"{smallest_noise(spend, epsilon) * (1 + MARGIN):.4g}")
 
 
-def _entries(algorithm: Any, task: Task) -> int:
+def _entries(algorithm: Any, task: Planned) -> int:
     """Return the number of entries of the largest update of a round."""
     server, _ = canonical(algorithm.init(task.problem, task.x, task.y))
     sizes = [0]

@@ -97,7 +97,9 @@ def _refuse_noise(experiment: Experiment) -> None:
         raise ValueError(
             f"transforms.{name} is {getattr(transforms, name):g}, but each trial of a "
             "search uses the data, which the ε of one run does not count. Tune on "
-            "public data without noise, or set the algorithm to auto and run it."
+            "public data without noise"
+            # AutoFedBiO reads losses, which have no noise by example.
+            f"{'' if by_example else ', or set the algorithm to auto and run it'}."
         )
 
 

@@ -10,6 +10,13 @@ import numpy as np
 from jaxtyping import Int
 
 from fedbilevel.data.examples import StoredData, StoredExamples
+from fedbilevel.data.repeated_examples import (
+    Copies,
+    Holder,
+    find_equal_rows,
+    find_same_memory,
+    rows_in_memory,
+)
 from fedbilevel.mathematics.arrays import on_host
 from fedbilevel.mathematics.problem import Batch
 
@@ -66,6 +73,8 @@ class InMemoryDevices:
         devices = [jax.tree.map(on_host, device) for device in devices]
         self._upper = _concatenate("upper", [device.upper for device in devices])
         self._lower = _concatenate("lower", [device.lower for device in devices])
+        # The places of the arrays that were passed, which are copied above.
+        self._places = rows_in_memory([batch for device in devices for batch in device])
 
     @classmethod
     def sharing(cls, examples: LocalExamples, device_count: int) -> "InMemoryDevices":
@@ -147,6 +156,34 @@ class InMemoryDevices:
             )
 
         return LocalExamples(rows(self._upper), rows(self._lower))
+
+    def find_copies(self) -> Copies | None:
+        """Return two sets of upper or lower examples that are the same; None without.
+
+        They are the same if arrays that were passed have a row in common in memory, or
+        if nearly all rows of one are equal to rows of the other. A few common examples
+        that were copied are not found.
+
+        Example:
+            >>> import numpy as np
+            >>> rows = np.arange(12.0).reshape(6, 2)
+            >>> first = LocalExamples(upper=rows[:2], lower=rows[2:4])
+            >>> second = LocalExamples(upper=rows[3:5], lower=rows[5:])
+            >>> str(InMemoryDevices([first, second]).find_copies().second)
+            'upper examples of device 1'
+        """
+        if self.shares_examples:
+            return Copies(Holder(0, "upper"), Holder(1, "upper"))
+        pair = find_same_memory(self._places)
+        if pair is None:
+            local = map(self.local, range(self.device_count))
+            pair = find_equal_rows([batch for device in local for batch in device])
+        if pair is None:
+            return None
+        first, second = (
+            Holder(number // 2, LocalExamples._fields[number % 2]) for number in pair
+        )
+        return Copies(first, second)
 
     def cohort(self, devices: Int[np.ndarray, "cohort"]) -> StoredData:
         """Return the shared arrays, with the offset and size of each of the devices."""

@@ -15,8 +15,6 @@ BEGIN_SECONDS = 900.0
 """Timeout for a job to begin: it may be queued, and its processes must connect."""
 END_SECONDS = 30.0
 """Timeout for a job to end after its last measurement: it waits for open calls."""
-EXCHANGES_A_ROUND = 4
-"""Exchanges in the timeout of a round that a stopping job has to finish."""
 SERVER_SECONDS = 300.0
 """Timeout for the server's part of an exchange: compilation and a checkpoint."""
 
@@ -48,18 +46,16 @@ class Deadlines(NamedTuple):
     Attributes:
         enrolment: timeout for the sites to load their data and compile.
         exchange: timeout for the next exchange to end.
-        round: timeout for a stopping job to finish its round.
         measurement: timeout for one measurement.
         reachable: timeout for the server to answer.
 
     Example:
-        >>> Deadlines(600.0, 360.0, 240.0, 600.0, 3600.0).of(EXCHANGE)
+        >>> Deadlines(600.0, 360.0, 600.0, 3600.0).of(EXCHANGE)
         360.0
     """
 
     enrolment: float
     exchange: float
-    round: float
     measurement: float
     reachable: float
 
@@ -73,7 +69,6 @@ class Deadlines(NamedTuple):
             # The submitter's timer must outlast the server's.
             settings.enrolment_timeout + SERVER_SECONDS,
             waits * settings.timeout + SERVER_SECONDS,
-            EXCHANGES_A_ROUND * (requests * settings.timeout),
             settings.evaluation_timeout,
             settings.connection_timeout,
         )
@@ -98,7 +93,7 @@ class Progress:
 
     Example:
         >>> times = iter([0.0, 5.0, 900.0])
-        >>> deadlines = Deadlines(60.0, 60.0, 60.0, 60.0, 60.0)
+        >>> deadlines = Deadlines(60.0, 60.0, 60.0, 60.0)
         >>> progress = Progress(deadlines, lambda: next(times))
         >>> progress.at(Stage(1, EXCHANGE, ["site-1"]))
         >>> progress.overdue()

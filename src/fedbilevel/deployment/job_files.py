@@ -33,16 +33,16 @@ def prepare_for_job(experiment: Experiment) -> Experiment:
         _refuse_import_path("server_optimiser", experiment.server_optimiser.name)
     settings, transforms = experiment.federation, experiment.transforms
     noise = transforms.noise is not None
-    # Fixed-point numbers are for servers that see no single upload.
-    fixed_point = transforms.integer_bits is not None
+    # Under noise no device may be excluded because of its numbers. Fixed-point numbers
+    # are for servers that see no single upload.
+    unlimited = noise or transforms.integer_bits is not None
     prepared = replace(
         experiment,
         directory=None,
         tracking=Tracking(),
-        norm_limit=experiment.norm_limit or (None if fixed_point else NORM_LIMIT),
-        # Under noise, a device must not decide whether others count.
+        norm_limit=experiment.norm_limit or (None if unlimited else NORM_LIMIT),
         distance_limit=experiment.distance_limit
-        or (None if noise or fixed_point else DISTANCE_LIMIT),
+        or (None if unlimited else DISTANCE_LIMIT),
         federation=replace(
             settings, sites=sites_of(experiment), kit=None, local_code=False
         ),

@@ -16,6 +16,7 @@ from fedbilevel.experiments.measure import metrics_of
 from fedbilevel.experiments.run import PreparedRun
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange, Federation, Transport, enrol
+from fedbilevel.federation.computation import Computation
 from fedbilevel.federation.device_state import MAX_STATES
 from fedbilevel.federation.release_log import ReleaseLog
 from fedbilevel.mathematics.problem import Lower, Upper
@@ -51,17 +52,25 @@ def federated_work(
     _refuse_rare_checkpoints(experiment, model)
     sites, settings = sites_of(experiment), experiment.federation
     reports.enter(ENROLMENT)
-    devices, absent = enrol(
+    devices, absent, warnings = enrol(
         transport,
         sites,
         model.form,
         directory,
+        computation=Computation.of(
+            model.problem,
+            experiment.federated_algorithm,
+            model.form,
+            model.x,
+            model.y,
+        ),
         seconds=settings.enrolment_timeout,
         # Weights by size must be known from the first round.
         at_least=len(sites) if experiment.weight_by_size else settings.quorum,
         quorum=settings.quorum,
     )
     exclude(absent)
+    reports.warn(warnings)
     reports.enter(EXCHANGE)
     garbage = GarbageCollector()
 

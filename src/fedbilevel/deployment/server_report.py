@@ -7,6 +7,7 @@ from typing import Any
 
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.deadlines import BEGINNING, EXCHANGE, Stage
+from fedbilevel.deployment.exclusion_notices import ExclusionNotices
 from fedbilevel.experiments.run_directory.layout import EXCHANGES
 from fedbilevel.experiments.run_directory.lock import LockedError
 from fedbilevel.federation import Exchange
@@ -42,9 +43,15 @@ class ServerReport:
         self._directory = directory
         self._awaited, self._failures = awaited, failures
         self._latest: Exchange | None = None
+        self._notices = ExclusionNotices()
         self._first: int | None = None
         self._stage = Stage(0, BEGINNING, [])
+        self._warnings: Mapping[str, str] = {}
         self.is_stopping = False
+
+    def warn(self, warnings: Mapping[str, str]) -> None:
+        """Set the warnings about sites that have enrolled, by name."""
+        self._warnings = warnings
 
     def enter(self, stage: str) -> None:
         """Set the stage of the job."""
@@ -67,15 +74,17 @@ class ServerReport:
                 ]
                 unfinished.write_text("".join(f"{line}\n" for line in earlier))
         self._latest = exchange
+        self._notices.note(exchange)
         with file.open("a") as appended:
             appended.write(f"{exchange.line}\n")
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """Return new records, the latest exchange, the stage and the failed sites.
+        """Return new records and exclusions, the latest exchange and the stage.
 
         Args:
-            request: `after`, the rounds of the last known record; `stop`, whether the
-                job shall end after this round.
+            request: `after`, the rounds of the last known record; `exclusions`, the
+                number of known exclusions; `stop`, whether the job shall end after this
+                round.
         """
         request = request if isinstance(request, Mapping) else {}
         self.is_stopping = self.is_stopping or bool(request.get("stop"))
@@ -85,10 +94,12 @@ class ServerReport:
         lines = [record.line for record in records if record.rounds > after]
         return {
             "records": lines[:MAX_RECORDS],
+            "exclusions": self._notices.after(request.get("exclusions", 0)),
             "exchange": None if latest is None else latest.line,
             "first": first,
             "stage": [*self._stage[:2], sorted(self._awaited())],
             "failures": dict(self._failures()),
+            "warnings": dict(self._warnings),
         }
 
 

@@ -1,11 +1,13 @@
 """The computation of a site: the experiment's model with the site's examples."""
 
+from math import isfinite
 from pathlib import Path
 
 from fedbilevel.deployment.job_files import read_job_experiment
 from fedbilevel.deployment.local_code import UnknownCodeError
 from fedbilevel.deployment.site_files import load_identity, read_site_files
 from fedbilevel.experiments.federation import load_site, sites_of
+from fedbilevel.federation.computation import Computation, EnrolmentMessage
 from fedbilevel.federation.enrolment import Enrolment
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site import Site
@@ -46,19 +48,22 @@ def build_answer(
         return _unable(error)
     model, examples = load_site(experiment, site)
     enrolment = Enrolment.of(examples)
+    algorithm = experiment.federated_algorithm
     # The site enrols nevertheless: the server reports the shapes that do not fit.
     if enrolment[:2] != Enrolment.of(model.form)[:2]:
         misfit = RefusedError(
             "the site's examples do not have the shapes that the model expects"
         ).failure
-        return lambda message: (
-            enrolment.encode() if message == ENROL else misfit.encode()
+        computation = Computation.of(
+            model.problem, algorithm, model.form, model.x, model.y
         )
+        sent = EnrolmentMessage(enrolment, computation).encode()
+        return lambda message: sent if message == ENROL else misfit.encode()
     try:
         device = Site(
             sites_of(experiment).index(site),
             model.problem,
-            experiment.federated_algorithm,
+            algorithm,
             examples,
             model.x,
             model.y,
@@ -71,13 +76,17 @@ def build_answer(
             roster=sites_of(experiment),
         )
         device.require_exchanges(experiment.rounds)
+        device.require_timeout(experiment.federation.timeout)
+        # Without the rule a site needs no library of privacy.
+        if isfinite(rules.largest_epsilon):
+            device.require_epsilon(experiment.rounds)
     except RefusedError as error:
         return _unable(error)
     device.warm_up()
 
     def answer(message: bytes) -> bytes | str:
         if message == ENROL:
-            return enrolment.encode()
+            return device.enrol()
         try:
             return device.answer(message)
         except RefusedError as error:

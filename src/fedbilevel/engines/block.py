@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Info, Private, Server
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.chunk import rows_of, with_rows, work_of_chunk
@@ -74,7 +75,7 @@ def run_block(
         devices[row, : len(cohort.devices)] = cohort.devices
         weights[row, : len(cohort.devices)] = cohort.weights
     devices[len(participants) :] = devices[0]
-    state, outputs, counted, setbacks = _rounds(
+    state, outputs, counted, notices = _rounds(
         job.algorithm,
         state.server,
         state.private,
@@ -94,7 +95,7 @@ def run_block(
         Report(last.devices, present, (output.counted,), output.info, output.dispersion)
         for output in outputs
     )
-    return Block(state, reports, counted, setbacks)
+    return Block(state, reports, counted, notices)
 
 
 @partial(
@@ -169,13 +170,15 @@ def _rounds(
         return state, outputs
 
     def body(row: Int[Array, ""], carry: Any) -> Any:
-        state, _, counted, setbacks = carry
+        state, _, counted, notices = carry
         state, outputs = run_round(row, state)
         masks = jnp.stack([output.counted for output in outputs])
-        setbacks = jax.tree.map(
-            lambda rows, value: rows.at[row].set(value), setbacks, _setbacks(state)
+        notices = jax.tree.map(
+            lambda rows, value: rows.at[row].set(value),
+            notices,
+            notices_of(state.server),
         )
-        return state, outputs, counted.at[row].set(masks), setbacks
+        return state, outputs, counted.at[row].set(masks), notices
 
     state = RunState(server, private)
     _, forms = jax.eval_shape(run_round, jnp.asarray(0, jnp.int32), state)
@@ -185,18 +188,14 @@ def _rounds(
         jax.tree.map(lambda form: jnp.zeros(form.shape, form.dtype), forms),
         jnp.zeros((rounds, len(references), cohort), bool),
         jax.tree.map(
-            lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), _setbacks(state)
+            lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype),
+            notices_of(state.server),
         ),
     )
     result: tuple[RunState, list[_Output], Array, Any] = jax.lax.fori_loop(
         jnp.zeros_like(count), count, body, empty
     )
     return result
-
-
-def _setbacks(state: RunState) -> Any:
-    """Return the number of steps that the algorithm undid; () if it undoes none."""
-    return getattr(state.server, "setbacks", ())
 
 
 def _cohort_of(

@@ -17,8 +17,12 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
 from fedbilevel.engines.device_work import DeviceResult, Step, run_device
+from fedbilevel.engines.program_text import inner_programs
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import Batch
+
+LOCAL_STEP = "fedbilevel_local_step"
+"""Name of the program of one step within a traced phase."""
 
 
 class Costs(NamedTuple):
@@ -145,22 +149,36 @@ def device_costs(
     )
 
 
-def smallest_batch(
-    phase: Phase, downlink: Downlink, private: Private, data: DeviceData
-) -> int | None:
-    """Return the size of the smallest batch that a device draws in a phase.
+class WorkSizes(NamedTuple):
+    """The sizes of a device's work in one exchange, which a site's rules limit.
 
-    The size is read from the draws, so no algorithm has to declare it. A mean over all
-    examples is a batch of all of them.
+    Attributes:
+        smallest_batch: number of examples of the smallest batch; None without draws.
+        largest_draw: number of examples of the largest draw, all of its batches
+            together, or of the largest batch of a mean over all examples.
+        steps: largest number of times that a computation is repeated: local steps,
+            times the lengths of the loops within a step.
+    """
+
+    smallest_batch: int | None
+    largest_draw: int
+    steps: int
+
+
+def work_sizes(
+    phase: Phase, downlink: Downlink, private: Private, data: DeviceData
+) -> WorkSizes:
+    """Return the sizes of a device's work in a phase, by tracing it.
+
+    The sizes are read from the draws and loops, so no algorithm has to declare them. A
+    mean over all examples is a batch of all of them, evaluated in parts. Loops whose
+    length is only known when they run count once.
 
     Args:
         phase: phase to trace.
         downlink: shapes and dtypes of the message to the device.
         private: first private state of the device.
         data: data of the device.
-
-    Returns:
-        The number of examples, or None if the phase draws no examples.
 
     Example:
         >>> import jax.numpy as jnp
@@ -170,14 +188,33 @@ def smallest_batch(
         >>> phase = ask(
         ...     "draw",
         ...     broadcast=lambda server: server,
-        ...     answer=lambda downlink, data, key: data.lower.draw(key, 4, draws=1),
+        ...     answer=lambda downlink, data, key: data.lower.draw(key, 4, draws=2),
         ...     server=lambda server, mean, key: mean,
         ... )
-        >>> smallest_batch(phase, 1.0, (), StoredData(rows, rows))
-        4
+        >>> work_sizes(phase, 1.0, (), StoredData(rows, rows))
+        WorkSizes(smallest_batch=4, largest_draw=8, steps=1)
     """
-    upper, lower = _trace(phase, downlink, private, data, jax.random.key(0)).data
-    return min(upper.sizes | lower.sizes, default=None)
+    trace = _trace(phase, downlink, private, data, jax.random.key(0))
+    upper, lower = trace.data
+    return WorkSizes(
+        min(upper.sizes | lower.sizes, default=None),
+        max(upper.largest_draw, lower.largest_draw),
+        _longest_loop(trace.program, phase.steps),
+    )
+
+
+def _longest_loop(program: Any, steps: int) -> int:
+    """Return the largest product of the lengths of nested loops."""
+    longest = 1
+    for equation in program.eqns:
+        times = 1
+        if equation.primitive.name == "scan":
+            times = int(equation.params["length"])
+        elif equation.params.get("name") == LOCAL_STEP:
+            times = steps
+        for inner in inner_programs(equation.params):
+            longest = max(longest, times * _longest_loop(inner, steps))
+    return longest
 
 
 class CountingData(NamedTuple):
@@ -201,6 +238,7 @@ class _Trace(NamedTuple):
     data: CountingData
     upload: Upload
     working_bytes: int
+    program: Any
 
 
 def _trace(
@@ -215,7 +253,7 @@ def _trace(
         working_bytes = tree.number_of_bytes(carry)
         before = [examples.drawn for examples in counting]
         if steps:  # All steps draw alike, so one is traced.
-            carry = step(carry, 0)
+            carry = _one_step(step, carry)
         for examples, first in zip(counting, before, strict=True):
             examples.drawn = first + steps * (examples.drawn - first)
         return carry
@@ -223,8 +261,19 @@ def _trace(
     def work(downlink: Downlink, private: Private, key: RandomKey) -> DeviceResult:
         return run_device(phase, downlink, private, counting, key, repeat=repeat)
 
-    result = jax.eval_shape(work, downlink, private, key)
-    return _Trace(counting, result.upload, working_bytes)
+    program, result = jax.make_jaxpr(work, return_shape=True)(downlink, private, key)
+    return _Trace(counting, result.upload, working_bytes, program.jaxpr)
+
+
+def _one_step(step: Step, carry: Carry) -> Carry:
+    """Take a step, as a program with a name within the traced program."""
+
+    def first(carry: Carry) -> Carry:
+        return step(carry, 0)
+
+    first.__name__ = LOCAL_STEP
+    carry = jax.jit(first)(carry)
+    return carry
 
 
 @dataclass
@@ -235,12 +284,14 @@ class CountingExamples:
         examples: examples to draw from.
         drawn: number of examples drawn so far.
         batch_bytes: size of the largest batch.
+        largest_draw: number of examples of the largest draw, all batches together.
         sizes: sizes of all batches, in examples.
     """
 
     examples: Examples
     drawn: int = 0
     batch_bytes: int = 0
+    largest_draw: int = 0
     sizes: set[int] = field(default_factory=set)
 
     @property
@@ -252,6 +303,7 @@ class CountingExamples:
         """Return `draws` independent batches, and count them."""
         batches = self.examples.draw(key, batch_size, draws)
         self.drawn += batch_size * draws
+        self.largest_draw = max(self.largest_draw, batch_size * draws)
         self.sizes.add(batch_size)
         sizes = map(tree.number_of_bytes, batches)
         self.batch_bytes = max([self.batch_bytes, *sizes])
@@ -267,5 +319,6 @@ class CountingExamples:
         # Examples that cannot be averaged raise an error before their size is read.
         mean = self.examples.mean(measured, batch_size)
         self.drawn += int(self.size)
+        self.largest_draw = max(self.largest_draw, batch_size)
         self.sizes.add(int(self.size))
         return mean

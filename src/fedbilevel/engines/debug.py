@@ -47,6 +47,7 @@ class DebugSimulation:
 
     The numbers are those of `Simulation`. An error in a device's work, and any value
     that is not finite, is raised as `DeviceError` with device, round, phase and step.
+    Under noise, these errors are not covered by ε: other engines show nothing of them.
 
     Example:
         >>> from fedbilevel import DebugSimulation
@@ -54,8 +55,8 @@ class DebugSimulation:
         DebugSimulation()
     """
 
-    sample_is_public = False
-    """The seed, from which the sample follows, must be secret under noise."""
+    key_is_secret = True
+    """Only this program knows the key, from which noise and samples follow."""
     sees_uploads = False
     """No server: one program has all data."""
     noised_means = 0

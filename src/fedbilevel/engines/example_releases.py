@@ -1,7 +1,7 @@
 """The noised answers of a phase, counted in the program that devices run."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -10,6 +10,8 @@ from jaxtyping import PyTree
 from fedbilevel.algorithms.protocol import Phase, Private, Server
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.engines.device_work import DeviceResult, run_device
+from fedbilevel.engines.program_text import inner_programs
+from fedbilevel.mathematics.chacha import KEY_WORDS
 from fedbilevel.transforms.private_batches import (
     BatchName,
     Level,
@@ -105,15 +107,15 @@ def _count(phase: str, program: Any, times: int, counts: Counter[Marker]) -> Non
         marker = _marker_of(equation)
         if marker is not None:
             counts[marker] += times
-            # A draw has a seed of two words, and a call has a scalar.
-            expected = (2,) if marker.call == 0 else ()
+            # A draw has the words of a seed, and a call has a scalar.
+            expected = (KEY_WORDS,) if marker.call == 0 else ()
             if equation.invars[0].aval.shape != expected:
                 _refuse(phase, "under a vmap")
         primitive = equation.primitive.name
         repeats = times
         if primitive == "scan":
             repeats *= equation.params["length"]
-        for inner in _inner_programs(equation.params):
+        for inner in inner_programs(equation.params):
             if primitive != "scan" and primitive not in RUN_ONCE and _reads(inner):
                 _refuse(phase, f"inside {primitive}, as ConjugateGradient does")
             _count(phase, inner, repeats, counts)
@@ -131,7 +133,7 @@ def _reads(program: Any) -> bool:
     """Return whether a program draws batches or calls oracles."""
     return any(
         _marker_of(equation) is not None
-        or any(map(_reads, _inner_programs(equation.params)))
+        or any(map(_reads, inner_programs(equation.params)))
         for equation in program.eqns
     )
 
@@ -139,16 +141,3 @@ def _reads(program: Any) -> bool:
 def _marker_of(equation: Any) -> Marker | None:
     name = equation.params.get("name")
     return Marker.of(name) if isinstance(name, str) else None
-
-
-def _inner_programs(parameters: Any) -> Iterator[Any]:
-    """Yield the programs in the parameters of an equation."""
-    if isinstance(parameters, Mapping):
-        parameters = tuple(parameters.values())
-    for value in parameters:
-        if hasattr(value, "eqns"):
-            yield value
-        elif hasattr(value, "jaxpr"):
-            yield value.jaxpr
-        elif isinstance(value, tuple | list):
-            yield from _inner_programs(value)

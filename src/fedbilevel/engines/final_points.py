@@ -88,7 +88,8 @@ def final_points(spec: RunSpec, every_upload: bool = False) -> RunToEnd:
         True
     """
     refuse_budget(spec.algorithm)
-    _, job, _, enrolled, _ = prepare(spec)
+    prepared = prepare(spec)
+    job, enrolled = prepared.job, prepared.weights
     start = canonical((spec.x, spec.y))
     cohort = spec.devices.cohort(np.arange(spec.devices.device_count))
     limits = jax.tree.map(lambda limit: jnp.asarray(limit, float), spec.limits)
@@ -143,7 +144,8 @@ def bytes_of_run(spec: RunSpec) -> tuple[int, int]:
         >>> run < 4096
         True
     """
-    _, job, state, _, _ = prepare(spec)
+    prepared = prepare(spec)
+    job, state = prepared.job, prepared.state
     phases = *job.opening, *job.phases
     working = max(job.costs[phase].working_bytes for phase in phases)
     private = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.private))

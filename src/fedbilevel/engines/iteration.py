@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import Server
 from fedbilevel.engines.checkpoints.options import Progress
 from fedbilevel.engines.checkpoints.store import Store
@@ -47,7 +48,7 @@ class _Pending(NamedTuple):
     number: int
     participants: Participants
     reports: Callable[[], tuple[Report, ...]]
-    setbacks: Callable[[], int]
+    notices: Callable[[], Mapping[str, int]]
 
 
 class _CallResult(NamedTuple):
@@ -69,6 +70,9 @@ def iterate(
     half a second at most. The end of a call has no influence on numbers: the same
     program computes all rounds except an opening round.
     """
+    # A run that a script leaves unfinished is closed while Python exits. The names of
+    # modules are then None; local ones are not.
+    is_finalizing = sys.is_finalizing
     spec = prepared.spec
     engine, spending = spec.engine, prepared.spending
     repeated = repeated_means(prepared, progress.rounds)
@@ -85,7 +89,7 @@ def iterate(
     spent, history = progress.costs, progress.history
     counts = counts_of(progress, job.devices.device_count)
     pending: deque[_Pending] = deque()
-    setbacks = _setbacks(progress.state.server)
+    noticed = _notices(progress.state.server)
     capacity = 0
     if every > 1 and isinstance(engine, BlockEngine):
         capacity = engine.rounds_at_once(job)
@@ -93,14 +97,14 @@ def iterate(
     at_once = 1
 
     def inspect_pending(most: int) -> None:
-        nonlocal setbacks
+        nonlocal noticed
         while len(pending) > most:
             item = pending.popleft()
             present = item.participants.present
             reports = item.reports()
             inspect(item.number, reports, present, counts, prepared.job.limits)
             _require_noise(item.number, reports, spending)
-            setbacks = _warn_setback(item.number, setbacks, item.setbacks())
+            noticed = _warn(item.number, noticed, item.notices())
 
     def save() -> None:
         assert store is not None
@@ -149,7 +153,7 @@ def iterate(
             yield result
     except GeneratorExit:
         # JAX cannot compute while Python exits.
-        if sys.is_finalizing():
+        if is_finalizing():
             raise
         # A caller that stops early still gets the warnings of the last rounds, and a
         # checkpoint of the last round.
@@ -172,7 +176,7 @@ def iterate(
         )
         raise NoUploadsError(f"{error} {newest}") from None
     finally:
-        if store is not None and not sys.is_finalizing():
+        if store is not None and not is_finalizing():
             store.close()
 
 
@@ -248,7 +252,9 @@ def _choose(
     for number in numbers:
         try:
             devices = np.asarray(
-                spec.participation(spec.seed, number, job.devices.device_count)
+                spec.participation(
+                    prepared.participation_seed, number, job.devices.device_count
+                )
             )
             if former is None or not np.array_equal(former.devices, devices):
                 former = participants_of(number, devices, prepared.weights)
@@ -282,7 +288,7 @@ def _run_round(
         # A device whose upload is excluded has the same costs as any other.
         spent = spent.plus(job.costs[reference].times(int(report.present.sum())))
     reports, server = tuple(report_list), state.server
-    item = _Pending(number, participants, lambda: reports, lambda: _setbacks(server))
+    item = _Pending(number, participants, lambda: reports, lambda: _notices(server))
     return _CallResult(state, reports, spent, [item])
 
 
@@ -301,8 +307,8 @@ def _run_block(
             count = len(participants.present)
             spent = spent.plus(job.costs[reference].times(count))
         reports = partial(_reports, block, row, participants)
-        setbacks = partial(_setbacks_in, block, row)
-        pending.append(_Pending(first + row, participants, reports, setbacks))
+        notices = partial(_notices_in, block, row)
+        pending.append(_Pending(first + row, participants, reports, notices))
     return _CallResult(block.state, block.reports, spent, pending)
 
 
@@ -317,24 +323,21 @@ def _reports(block: Block, row: int, participants: Participants) -> tuple[Report
     )
 
 
-def _setbacks_in(block: Block, row: int) -> int:
-    return (
-        int(np.asarray(block.setbacks)[row])
-        if not isinstance(block.setbacks, tuple)
-        else 0
-    )
+def _notices_in(block: Block, row: int) -> Mapping[str, int]:
+    return {
+        message: int(np.asarray(numbers)[row])
+        for message, numbers in block.notices.items()
+    }
 
 
-def _setbacks(server: Server) -> int:
-    """Return the number of steps that the algorithm undid; 0 if it undoes none."""
-    return int(getattr(server, "setbacks", 0))
+def _notices(server: Server) -> Mapping[str, int]:
+    return {message: int(count) for message, count in notices_of(server).items()}
 
 
-def _warn_setback(number: int, before: int, after: int) -> int:
-    if after > before:
-        logger.warning(
-            "Round %d: the upper loss or the local steps diverged. The run continues "
-            "from its last good state with all learning rates halved.",
-            number,
-        )
+def _warn(
+    number: int, before: Mapping[str, int], after: Mapping[str, int]
+) -> Mapping[str, int]:
+    for message, count in after.items():
+        if count > before.get(message, 0):
+            logger.warning("Round %d: %s", number, message)
     return after

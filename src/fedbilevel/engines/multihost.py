@@ -14,6 +14,16 @@ def worst(outcome: int) -> int:
     return int(_gather(np.array([outcome])).max())
 
 
+def is_first() -> bool:
+    """Return whether this is the first process.
+
+    Example:
+        >>> is_first()
+        True
+    """
+    return jax.process_index() == 0
+
+
 def first(numbers: list[int]) -> list[int]:
     """Return the numbers of the first process.
 

@@ -54,7 +54,7 @@ class RunSpec(NamedTuple):
         x: initial upper variable.
         y: initial lower variable.
         rounds: number of rounds.
-        seed: seed of every random choice of the run.
+        seed: seed of every random choice of a run without an ε.
         participation: function that selects the devices of each round.
         weights: weights of the devices in every mean; equal by default.
         engine: engine that executes the devices' work.
@@ -82,6 +82,7 @@ class Prepared(NamedTuple):
         job: constant inputs of the engine.
         state: state before the first exchange.
         weights: weights of all devices.
+        participation_seed: seed from which the participants of all rounds follow.
         spending: privacy that the run spends; None without noise.
     """
 
@@ -89,6 +90,7 @@ class Prepared(NamedTuple):
     job: Job
     state: RunState
     weights: Float[np.ndarray, "devices"]
+    participation_seed: int
     spending: Spending | None = None
 
 
@@ -189,7 +191,7 @@ def prepare(spec: RunSpec) -> Prepared:
         RunState(server, private),
         data,
     )
-    return Prepared(spec, job, state, enrolled, spending)
+    return Prepared(spec, job, state, enrolled, spec.seed, spending)
 
 
 def configuration_of(prepared: Prepared) -> dict[str, Any]:
@@ -272,10 +274,10 @@ def participants_of(
 def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference, ...]:
     """Return references to phases: a repeated phase refers to its first position.
 
-    So a repeated phase is compiled once. Phases are identified by their names.
+    A repeated phase is one object, and is compiled once.
 
     Raises:
-        ValueError: if two phases that differ have the same name.
+        ValueError: if two phases have the same name and are not one object.
 
     Example:
         >>> from fedbilevel import BilevelProblem, WarmStart
@@ -284,23 +286,19 @@ def references(opening: bool, phases: tuple[Phase, ...]) -> tuple[PhaseReference
         >>> [reference.index for reference in references(True, phases)]
         [0, 0, 0]
     """
-    indices: dict[str, int] = {}
+    first: dict[int, int] = {}
+    names: dict[str, Phase] = {}
     for index, phase in enumerate(phases):
-        first = phases[indices.setdefault(phase.name, index)]
-        if _origin(first) != _origin(phase):
+        first.setdefault(id(phase), index)
+        # Two objects may differ in what their functions refer to, which is not visible.
+        if names.setdefault(phase.name, phase) is not phase:
             raise ValueError(
-                f"Two different phases of a round have the name {phase.name!r}. Rename "
-                "one of them: only a repeated phase may use a name twice."
+                f"Two phases of a round have the name {phase.name!r}. Rename one of "
+                "them if they differ. To repeat a phase, return one object several "
+                "times, such as (phase,) * 3; a wrapper of phases keeps repetitions "
+                "with map_phases of fedbilevel.algorithms."
             )
-    return tuple(PhaseReference(opening, indices[phase.name]) for phase in phases)
-
-
-def _origin(phase: Phase) -> tuple[Any, ...]:
-    """Return the names of a phase's functions, and its number of steps."""
-    # A wrapper of phases creates new function objects each time, with the same names.
-    functions = (getattr(part, "func", part) for part in phase if callable(part))
-    names = [(function.__module__, function.__qualname__) for function in functions]
-    return phase.steps, *names
+    return tuple(PhaseReference(opening, first[id(phase)]) for phase in phases)
 
 
 def canonical(state: PyTree) -> PyTree:

@@ -39,7 +39,7 @@ class PhaseReference:
     index: int
 
     def of(self, algorithm: FederatedAlgorithm, problem: BilevelProblem) -> Phase:
-        """Return the phase of an algorithm."""
+        """Return the phase of an algorithm, which builds its phases in each call."""
         phases = algorithm.opening if self.opening else algorithm.phases
         return phases(problem)[self.index]
 
@@ -209,14 +209,14 @@ class Block(NamedTuple):
         counted: mask of the devices whose uploads the server averaged, for each
             exchange of each round, padded with further rounds and devices. The array
             may still be being computed.
-        setbacks: number of steps that the algorithm had undone by the end of each
-            round; () if it undoes none.
+        notices: numbers of the server state's notices at the end of each round, by
+            their messages.
     """
 
     state: RunState
     reports: tuple[Report, ...]
     counted: Bool[Array, "rounds exchanges cohort"]
-    setbacks: PyTree
+    notices: Mapping[str, Int[Array, "rounds"]]
 
 
 @runtime_checkable
@@ -252,10 +252,12 @@ class PrivateEngine(Protocol):
     """
 
     @property
-    def sample_is_public(self) -> bool:
-        """True if devices or others know the participants of a round.
+    def key_is_secret(self) -> bool:
+        """True if `Job.key` stays in the processes of the run.
 
-        A sample then does not lower ε.
+        Noise and samples of participants then follow from it, the key of a run with
+        noise from a secret, and a sample lowers ε. False if devices receive the key, or
+        know the participants of a round; the engine then has another source of noise.
         """
 
     @property

@@ -5,6 +5,7 @@ from contextlib import closing
 
 from numpy.typing import ArrayLike
 
+from fedbilevel.algorithms.planned_rounds import planner_of
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import (
@@ -22,6 +23,7 @@ from fedbilevel.engines.iteration import (
     repeated_means,
 )
 from fedbilevel.engines.limits import NO_LIMITS, Limits
+from fedbilevel.engines.noise_secret import with_noise_secret
 from fedbilevel.engines.participation import FullParticipation, Participation
 from fedbilevel.engines.preparation import (
     Prepared,
@@ -63,6 +65,7 @@ def run(
         y: initial lower variable.
         rounds: number of rounds.
         seed: seed of every random choice of the run; the same seed gives the same bits.
+            A run that reports an ε draws from a secret in its place.
         participation: function that selects the devices of each round.
         weights: weights of the devices in every mean, in any unit; equal by default, as
             in the paper. A device of weight zero is absent. With sampled devices,
@@ -156,6 +159,7 @@ def rounds_of(
             "it, or choose another directory."
         )
     _warn_other_length(spec.algorithm, spec.rounds)
+    prepared = with_noise_secret(prepared, store)
     first = Progress(0, prepared.state, Costs(), ())
     return iterate(prepared, first, store, every)
 
@@ -262,6 +266,7 @@ def remaining_rounds_of(
     if progress.rounds >= affordable_rounds(prepared, repeated):
         last = _saved_round(progress, prepared)._replace(is_last=True)
         return (each for each in [last])
+    prepared = with_noise_secret(prepared, store, resumed=progress)
     return iterate(prepared, progress, store, every)
 
 
@@ -379,15 +384,15 @@ def _selected(
 
 
 def _warn_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
-    planned = getattr(algorithm, "rounds", rounds)
-    if planned != rounds:
+    planner = planner_of(algorithm)
+    if planner is not None and planner.planned_rounds != rounds:
         logger.warning(
             "%s decays its learning rates over rounds=%s, but the run has rounds=%d, "
             "so %s. Pass the same number of rounds to both.",
-            type(algorithm).__name__,
-            planned,
+            type(planner).__name__,
+            planner.planned_rounds,
             rounds,
             "the run ends while the learning rate of x is still high"
-            if planned > rounds
+            if planner.planned_rounds > rounds
             else "the learning rate of x is zero in the last rounds",
         )

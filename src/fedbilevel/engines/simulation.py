@@ -55,8 +55,8 @@ class Simulation:
 
     chunk_size: int | None = None
 
-    sample_is_public = False
-    """The seed, from which the sample follows, must be secret under noise."""
+    key_is_secret = True
+    """Only this program knows the key, from which noise and samples follow."""
     sees_uploads = False
     """No server: one program has all data."""
     noised_means = 0

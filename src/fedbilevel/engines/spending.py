@@ -233,7 +233,7 @@ def spending_of(
     state: RunState,
     data: DeviceData,
 ) -> Spending | None:
-    """Return what a run spends; None if its algorithm adds no noise.
+    """Return what a run spends; None without noise, or with noise from the seed.
 
     Args:
         job: constant inputs of the engine.
@@ -249,7 +249,7 @@ def spending_of(
     """
     algorithm, problem = job.algorithm, job.problem
     noise = noise_of(algorithm)
-    if noise is None:
+    if noise is None or noise.from_seed:
         return None
     _check_engine(engine)
     # A missing library is reported before the run, not after its first round.
@@ -263,6 +263,12 @@ def spending_of(
             f"The distance limit is {float(limits.distance):g}, but under noise one "
             "device must not decide whether others count, as it does by the median. "
             "Omit the distance limit: clipping already limits each update."
+        )
+    if limits.norm is not None:
+        raise ValueError(
+            f"The norm limit is {float(limits.norm):g}, but under noise no device may "
+            "be excluded because of its numbers: the others would see it. Omit the "
+            "norm limit: clipping already limits each update."
         )
     fewest = 1
     if isinstance(noise, DeviceNoise):
@@ -294,29 +300,27 @@ def exchange_uses(
         state: first state of the server and of one device.
         data: data of one device, of which only the form matters.
     """
-    known: dict[str, Mapping[BatchUse, int]] = {}
 
-    def uses(phase: Phase) -> Mapping[BatchUse, int]:
-        if phase.name not in known:  # A repeated phase keeps its name.
-            key = jax.random.key(0)
-            known[phase.name] = batch_uses(
-                phase, state.server, state.private, data, key
-            )
-        return known[phase.name]
+    def uses_of(phases: tuple[Phase, ...]) -> Sequence[Mapping[BatchUse, int]]:
+        known: dict[int, Mapping[BatchUse, int]] = {}
+        for phase in phases:
+            if id(phase) not in known:  # A repeated phase is one object.
+                key = jax.random.key(0)
+                known[id(phase)] = batch_uses(
+                    phase, state.server, state.private, data, key
+                )
+        return [known[id(phase)] for phase in phases]
 
-    usual = [uses(phase) for phase in algorithm.phases(problem)]
-    # Phases of the first round may have the names of later ones.
-    known.clear()
-    opening = [uses(phase) for phase in algorithm.opening(problem)]
-    return opening or usual, usual
+    usual = uses_of(algorithm.phases(problem))
+    return uses_of(algorithm.opening(problem)) or usual, usual
 
 
 def populations_of(devices: Devices) -> Mapping[Level, int]:
     """Return the smallest numbers of upper and lower examples of a device.
 
     Raises:
-        ValueError: if the numbers are not known before the run, or devices share
-            examples: each of these devices answers with separate noise.
+        ValueError: if the numbers are not known before the run, or if two devices or
+            both losses have the same examples: each of them answers with other noise.
 
     Example:
         >>> from fedbilevel import InMemoryDevices, LocalExamples
@@ -333,11 +337,14 @@ def populations_of(devices: Devices) -> Mapping[Level, int]:
             f"{type(devices).__name__} loads devices during the run. Pass "
             "InMemoryDevices."
         )
-    if isinstance(devices, InMemoryDevices) and devices.shares_examples:
+    copies = devices.find_copies() if isinstance(devices, InMemoryDevices) else None
+    if copies is not None:
         raise ValueError(
-            "ExampleNoise computes ε for devices with distinct examples, but these "
-            "devices share theirs (InMemoryDevices.sharing), so an example is in the "
-            "uploads of several. Pass InMemoryDevices with separate LocalExamples."
+            "ExampleNoise computes ε for examples that one device holds for one of the "
+            f"losses, but the {copies.first} and the {copies.second} have rows in one "
+            "array in memory, or are equal, so an example has several noised answers. "
+            "Give each example to one device, and either to the upper or to the lower "
+            "loss; pass copies of arrays that are not examples, such as weights of 1."
         )
     return {level: int(np.min(np.asarray(size))) for level, size in sizes.items()}
 
@@ -362,7 +369,7 @@ def _check_engine(engine: Any) -> None:
     if not isinstance(engine, PrivateEngine):
         raise ValueError(
             f"{type(engine).__name__} does not state what ε depends on. Give it the "
-            "properties of fedbilevel.engines.PrivateEngine: sample_is_public, "
+            "properties of fedbilevel.engines.PrivateEngine: key_is_secret, "
             "sees_uploads and noised_means. An engine around another one returns the "
             "values of that engine."
         )
@@ -415,7 +422,7 @@ def sampling_of(
         return Everyone()
     # Sampling amplifies only if nobody knows the sample. In a federation its seed is
     # in the experiment file, and devices know whether they were contacted.
-    is_hidden = isinstance(engine, PrivateEngine) and not engine.sample_is_public
+    is_hidden = isinstance(engine, PrivateEngine) and engine.key_is_secret
     # With other weights, a device in the sample changes the shares of all others.
     is_even = bool(np.all(weights == weights[0]))
     # A state shows in which rounds its device participated.

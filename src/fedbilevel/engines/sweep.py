@@ -121,7 +121,8 @@ def sweep(
     )
     for algorithm in algorithms:
         refuse_budget(algorithm)
-    _, job, _, enrolled, _ = prepare(spec)
+    prepared = prepare(spec)
+    job, enrolled = prepared.job, prepared.weights
     problem = job.problem
     settings = stack(algorithms)
     shares = np.stack(

@@ -10,11 +10,14 @@ from fedbilevel.transforms.transformed import fixed_point_of
 
 SHARE_UNITS = 2**15
 """Units of the share 1. With levels of at most 16 bits and shares of at least half a
-unit, sums are below 2³¹."""
+unit, sums are below 2³¹: each whole share is at most twice the share."""
+ROUNDING = 2.0**-18
+"""Part of a unit by which a share may be below half a unit and still count as one. The
+shares of 65,536 equal devices are half a unit each, up to rounding errors."""
 
 
 def whole_shares(library: Any, shares: Any) -> Any:
-    """Return shares as multiples of 2⁻¹⁵.
+    """Return shares as multiples of 2⁻¹⁵; half a unit is rounded up.
 
     Args:
         library: `numpy` or `jax.numpy`.
@@ -24,7 +27,7 @@ def whole_shares(library: Any, shares: Any) -> Any:
         >>> whole_shares(np, np.array([0.5, 0.125, 0.0]))
         array([16384,  4096,     0], dtype=int32)
     """
-    return library.rint(shares * SHARE_UNITS).astype(np.int32)
+    return library.floor(shares * SHARE_UNITS + (0.5 + ROUNDING)).astype(np.int32)
 
 
 def check_sums(
@@ -65,7 +68,7 @@ def check_sums(
             )
     present = np.sort(weights[weights > 0])
     smallest = float(present[0] / present[-cohort_size:].sum())
-    if smallest * SHARE_UNITS < 0.5:
+    if whole_shares(np, np.float64(smallest)) == 0:
         raise ValueError(
             f"The smallest weight is {smallest:.3g} of the weights of all "
             f"participants, but FixedPoint rounds shares to multiples of "

@@ -13,6 +13,7 @@ from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.run_directory.failures import LOSS
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.metrics.instability import find_instabilities
+from fedbilevel.metrics.untried_steps import untried_steps
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import Record
 from fedbilevel.transforms.transformed import noise_of
@@ -110,9 +111,11 @@ def cause_of(spec: RunSpec, best: Best) -> str | None:
         # A trial starts like a run, which raises an error if a loss is not finite.
         return f"At {point}, no step could be tried: {error}"
     if not instabilities:
+        untried = ", ".join(untried_steps(spec.algorithm))
+        except_for = f" of those tried; not tried: {untried}" if untried else ""
         return (
-            f"At {point}, no step was too large. A larger batch_size lowers the noise; "
-            "fedbilevel diagnose reports whether the devices are homogeneous enough "
-            "for the algorithm."
+            f"At {point}, no step was too large{except_for}. A larger batch_size "
+            "lowers the noise; fedbilevel diagnose reports whether the devices are "
+            "homogeneous enough for the algorithm."
         )
     return f"At {point}, {'; and '.join(map(str, instabilities))}."

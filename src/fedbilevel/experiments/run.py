@@ -168,13 +168,16 @@ def run_experiment(
             )
         point = prepared.x, prepared.y
         noise = noise_of(experiment.federated_algorithm)
-        if noise is not None:
+        if noise is not None and noise.from_seed:
+            logger.warning(
+                "The noise follows from the seed of the run, so it protects nobody, "
+                "and the run has no ε."
+            )
+        elif noise is not None:
             by_example = isinstance(noise, ExampleNoise)
             logger.warning(
                 "ε covers x and y of all rounds%s. It does not cover the losses and "
-                "metrics of %s, which are measured on the devices' data without noise. "
-                "Noise of a simulation, and of sites with simulated_draws as in a "
-                "rehearsal, follows from its seed, which must stay secret.",
+                "metrics of %s, which are measured on the devices' data without noise.",
                 ", and all uploads" if by_example else "",
                 directory,
             )
@@ -227,14 +230,15 @@ def _run_rounds(
         with Journal(directory, first.number) as journal:
             recorder = Recorder(journal, send, prepared.measure, start_time)
             if not first.number:
-                noised = noise_of(experiment.federated_algorithm) is not None
+                noise = noise_of(experiment.federated_algorithm)
+                has_epsilon = noise is not None and not noise.from_seed
                 record = recorder.record(
                     0,
                     Costs(),
                     *point,
                     0.0,
                     metrics=start,
-                    epsilon=0.0 if noised else None,
+                    epsilon=0.0 if has_epsilon else None,
                 )
                 best = better(best, record, 0, *point)
             try:

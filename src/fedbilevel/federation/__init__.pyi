@@ -1,4 +1,6 @@
+from .computation import Computation, EnrolmentMessage
 from .enrolment import EnrolledDevices, Enrolment
+from .epsilon_account import SiteEpsilon
 from .exchange_counter import ExchangeCounter
 from .exchange_log import Exchange
 from .in_process import InProcess
@@ -12,8 +14,10 @@ from .transport import Failure, FailureCause, RefusedError, Reply, Transport
 
 __all__ = [
     "REHEARSAL",
+    "Computation",
     "EnrolledDevices",
     "Enrolment",
+    "EnrolmentMessage",
     "EnrolmentResult",
     "Exchange",
     "ExchangeCounter",
@@ -27,6 +31,7 @@ __all__ = [
     "Reply",
     "SecureSumError",
     "Site",
+    "SiteEpsilon",
     "SiteRules",
     "Transport",
     "enrol",

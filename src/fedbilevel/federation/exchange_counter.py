@@ -1,13 +1,15 @@
-"""The number of exchanges that a site has answered, in all runs and processes."""
+"""The exchanges that a site has answered, in all runs and processes."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedbilevel.atomic_write import append
+from fedbilevel.atomic_write import append, read_appended
 
 COUNT = "exchanges.txt"
-"""File of a site with a line for each exchange of any run, in order."""
+"""File of a site with a line for each exchange of any run, in order: run, round,
+exchange and charge (`epsilon_account`)."""
 LOCK = ".answering"
 WAIT = 60.0
 """Timeout in seconds for the lock, which is held while a line is written."""
@@ -26,15 +28,23 @@ class ExchangeCounter:
     Example:
         >>> count = ExchangeCounter(None)
         >>> with count.lock() as number:
-        ...     count.add("first 0 0")
+        ...     count.add("first 0 0", "none")
         >>> with count.lock() as number:
         ...     number
         1
+        >>> count.charges
+        Counter({'none': 1})
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory
-        self._number = self._read = 0
+        self.directory = directory
+        self._read = 0
+        self._charges: Counter[str] = Counter()
+
+    @property
+    def charges(self) -> Counter[str]:
+        """The number of answered exchanges of each charge, as of the last lock."""
+        return self._charges.copy()
 
     @contextmanager
     def lock(self) -> Iterator[int]:
@@ -44,33 +54,37 @@ class ExchangeCounter:
             OSError: if the file cannot be read, or another process holds the lock for
                 60 seconds.
         """
-        if self._directory is None:
-            yield self._number
+        if self.directory is None:
+            yield self._charges.total()
             return
         # Imported here, because a site without a directory does not need the package.
         from filelock import FileLock
 
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._directory / LOCK, timeout=WAIT):
-            self._catch_up(self._directory / COUNT)
-            yield self._number
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.directory / LOCK, timeout=WAIT):
+            self._catch_up(self.directory / COUNT)
+            yield self._charges.total()
 
-    def add(self, exchange: str) -> None:
-        """Count an exchange, with the lock held; `exchange` is a text for operators."""
-        if self._directory is None:
-            self._number += 1
+    def add(self, exchange: str, charge: str) -> None:
+        """Count an exchange, with the lock held.
+
+        Args:
+            exchange: run, round and exchange, for operators.
+            charge: noised answers of the exchange.
+        """
+        if self.directory is None:
+            self._charges[charge] += 1
         else:
-            append(self._directory / COUNT, exchange.encode())
+            append(self.directory / COUNT, f"{exchange} {charge}".encode())
 
     def _catch_up(self, file: Path) -> None:
         """Read the lines that were added since the last call."""
-        size = file.stat().st_size if file.exists() else 0
-        if size < self._read:
+        lines, end = read_appended(file, self._read)
+        if end < self._read:
             # The operator has removed or shortened the file.
-            self._number = self._read = 0
-        if size > self._read:
-            with file.open("rb") as opened:
-                opened.seek(self._read)
-                added = opened.read()
-            self._number += added.count(b"\n")
-            self._read += len(added)
+            self._charges.clear()
+            lines, end = read_appended(file, 0)
+        for line in lines:
+            _, _, _, *charge = line.decode(errors="replace").split(" ", 3) + [""] * 3
+            self._charges[charge[0]] += 1
+        self._read = end

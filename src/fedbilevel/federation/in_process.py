@@ -28,7 +28,7 @@ class InProcess:
     def enrol(self, names: Sequence[str], left: Callable[[], float]) -> Iterator[Reply]:
         """Yield the enrolments of sites."""
         for name in names:
-            yield Reply(name, self._sites[name].enrolment.encode())
+            yield Reply(name, self._sites[name].enrol())
 
     def exchange(
         self, messages: Mapping[str, bytes], left: Callable[[], float]

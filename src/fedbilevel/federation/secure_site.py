@@ -11,11 +11,11 @@ from jaxtyping import UInt32
 from fedbilevel.algorithms.protocol import Upload
 from fedbilevel.federation.messages import Task
 from fedbilevel.federation.secure_messages import SecureMessage, binding_of
-from fedbilevel.federation.secure_sums.context import Context, names_joined
+from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.identity import Identity
 from fedbilevel.federation.secure_sums.site import Request, SecureSite
 from fedbilevel.federation.site_rules import RULES, SiteRules
-from fedbilevel.federation.task_record import TaskRecord
+from fedbilevel.federation.sum_record import SumRecord
 from fedbilevel.federation.transport import RefusedError, readable
 from fedbilevel.transforms.fixed_point import NOT_FINITE
 
@@ -44,9 +44,10 @@ class SecureAnswers:
 
     Args:
         terms: conditions of the site.
-        begin: function that begins the work of a task message.
+        begin: function that begins the work of a task message. The work has the field
+            `digest`, of all that the upload follows from.
         finish: function that waits for the work and returns the upload.
-        sums_of: function from a run to the record of the sums that the site confirmed.
+        sums: record of the sums that the site has signed.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class SecureAnswers:
         terms: Terms,
         begin: Callable[[bytes], Any],
         finish: Callable[[Any], Upload],
-        sums_of: Callable[[str], TaskRecord],
+        sums: SumRecord,
     ) -> None:
         self._terms, self._begin, self._finish = terms, begin, finish
-        self._sums_of = sums_of
+        self._sums = sums
         self._current: _Exchange | None = None
 
     def answer(self, message: bytes) -> bytes:
@@ -104,7 +105,11 @@ class SecureAnswers:
                 tuple(request.roster),
                 binding_of(request.attempt, request.roster, request.task),
             )
-            secure = SecureSite(self._terms.identity, context)
+            secure = SecureSite(
+                self._terms.identity,
+                context,
+                refuses_second_sums=self._terms.rules.most_second_sums == 0,
+            )
         except ValueError as error:
             raise RefusedError(str(error)) from None
         # A refused task leaves the exchange before it unchanged.
@@ -135,13 +140,16 @@ class SecureAnswers:
                     f'the roster of the exchange has "{readable(strangers[0][:64])}", '
                     "which is not a site of the job; check who operates the server"
                 )
-        # Each site adds the same noise, which its share multiplies.
-        if terms.fewest > 1 and len(set(roster.values())) > 1:
+        # The sum modulo the shares of the others has the levels of one site alone, and
+        # each site adds the same noise, which its share multiplies. Rehearsals have
+        # nothing to hide.
+        protects = terms.fewest > 1 or not terms.rules.simulated_draws
+        if protects and len(set(roster.values())) > 1:
             shares = sorted(set(roster.values()))
             raise RefusedError(
-                f"the sites have {shares[0]} to {shares[-1]} units of weight, but "
-                "DeviceNoise protects sums of equal shares only; omit weights, and "
-                "check who operates the server"
+                f"the sites have {shares[0]} to {shares[-1]} units of weight, but a "
+                "sum with unequal weights can show single uploads, and DeviceNoise "
+                "needs equal shares; omit weights and weight_by_size"
             )
         # Otherwise the sum would be little more than this site's own upload.
         if 2 * roster[own] > sum(roster.values()):
@@ -176,23 +184,20 @@ class SecureAnswers:
         return exchange.vector
 
     def _admit(self, exchange: "_Exchange") -> None:
-        """Record a sum; raise if the site's rules forbid it.
-
-        The difference of two sums of the same uploads, over other survivors, is the
-        upload of the sites that are in one of them only.
-        """
+        """Record a sum; raise if the site's rules forbid it."""
         survivors, fewest = exchange.secure.survivors, self._terms.fewest
         if len(survivors) < fewest:
             raise RefusedError(
                 f"the sum has {len(survivors)} updates, but DeviceNoise adds the noise "
                 f"of {fewest}; wait until more sites are connected"
             )
-        digest = hashlib.blake2b(exchange.digest, digest_size=32)
-        digest.update(names_joined(survivors))
-        for name in survivors:
-            digest.update(exchange.roster[name].to_bytes(4, "little"))
-        task = exchange.task
-        self._sums_of(task.run).admit(task.moment, digest.hexdigest())
+        task, shares = exchange.task, exchange.roster
+        self._sums.admit(
+            task.run,
+            task.moment,
+            exchange.work.digest,
+            {name: shares[name] for name in survivors},
+        )
 
 
 class _Exchange:

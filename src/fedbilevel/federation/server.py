@@ -151,8 +151,8 @@ class Federation:
         self._root = secure_sums
         self._forms: dict[PhaseReference, Form] = {}
 
-    sample_is_public = True
-    """Sites know whether they participate, so a sample does not amplify privacy."""
+    key_is_secret = False
+    """Sites receive the key, which noise does not use, and know if they participate."""
 
     @property
     def sees_uploads(self) -> bool:

@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.data.devices import LocalExamples
+from fedbilevel.federation.computation import (
+    Computation,
+    EnrolmentMessage,
+    compare,
+)
 from fedbilevel.federation.enrolment import EnrolledDevices, Enrolment
 from fedbilevel.federation.transport import (
     Failure,
@@ -28,10 +33,13 @@ class EnrolmentResult(NamedTuple):
         devices: all sites of the run. A site that has not enrolled yet counts as one
             with one example.
         absent: reason for each site that would not answer tasks, by name.
+        warnings: difference between a site's computation and the server's that the
+            submitter should know, by name of the site.
     """
 
     devices: EnrolledDevices
     absent: Mapping[str, str]
+    warnings: Mapping[str, str]
 
 
 def enrol(
@@ -40,6 +48,7 @@ def enrol(
     form: LocalExamples,
     directory: Path,
     *,
+    computation: Computation,
     seconds: float,
     at_least: int,
     quorum: int = 1,
@@ -51,6 +60,7 @@ def enrol(
         names: names of all sites of the run.
         form: examples with the required shapes and types.
         directory: run directory at the server.
+        computation: computation of the server, with which each site's is compared.
         seconds: timeout, in which sites load their data and compile.
         at_least: number of enrolled sites that the run needs to begin.
         quorum: number of sites that the run needs once it has begun.
@@ -58,8 +68,9 @@ def enrol(
     Raises:
         RuntimeError: if too few sites have enrolled.
         ValueError: if a site cannot participate when the run begins, because its
-            examples have the wrong shape or cannot be loaded, or because its rules
-            forbid it; later, if so many sites cannot that the quorum is impossible.
+            examples have the wrong shape or cannot be loaded, because its programs are
+            not those of the server, or because its rules forbid it; later, if so many
+            sites cannot that the quorum is impossible.
 
     Example:
         >>> import tempfile
@@ -73,20 +84,33 @@ def enrol(
         >>> transport = InProcess({"a": Site(0, *setting, rules=REHEARSAL)})
         >>> directory = Path(tempfile.mkdtemp())
         >>> result = enrol(
-        ...     transport, ["a"], held, directory, seconds=60.0, at_least=1
+        ...     transport,
+        ...     ["a"],
+        ...     held,
+        ...     directory,
+        ...     computation=Computation.of(*setting),
+        ...     seconds=60.0,
+        ...     at_least=1,
         ... )
         >>> result.devices.lower_sizes
         array([6], dtype=int32)
     """
     file = directory / "enrolment.json"
     known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    replies, reasons = _request(transport, names, seconds)
+    replies, computations, reasons = _request(transport, names, seconds)
     has_begun = file.exists()
-    for name in replies.keys() - known.keys() if has_begun else ():
-        if reason := _misfit(name, replies[name], form):
-            text = readable(f"could not begin: {reason}")
-            reasons[name] = Failure(FailureCause.UNABLE, text)
+    warnings: dict[str, str] = {}
+    for name in list(replies):
+        comparison = compare(computations[name], computation)
+        refusal = comparison.refusal
+        if refusal is None and has_begun and name not in known:
+            refusal = _misfit(name, replies[name], form)
+        if refusal is not None:
+            reasons[name] = Failure(FailureCause.UNABLE, f"could not begin: {refusal}")
             del replies[name]
+        elif comparison.warning is not None:
+            warnings[name] = comparison.warning
+            logger.warning("%s: %s", name, warnings[name])
     for name, text in replies.items():
         if known.setdefault(name, text) != text:
             logger.warning(
@@ -127,7 +151,7 @@ def enrol(
         if name not in replies
         and (name in (*missing, *failed) or reasons[name].cause is FailureCause.LATE)
     }
-    return EnrolmentResult(devices, absent)
+    return EnrolmentResult(devices, absent, warnings)
 
 
 def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
@@ -135,15 +159,16 @@ def _misfit(name: str, text: str, form: LocalExamples) -> str | None:
     try:
         EnrolledDevices({name: Enrolment.decode(text.encode())}, form)
     except ValueError as error:
-        return str(error)
+        return readable(str(error))
     return None
 
 
 def _request(
     transport: Transport, names: Sequence[str], seconds: float
-) -> tuple[dict[str, str], dict[str, Failure]]:
-    """Return the enrolments as text, and the failures of the other sites."""
+) -> tuple[dict[str, str], dict[str, Computation], dict[str, Failure]]:
+    """Return enrolments as text, computations, and the failures of the other sites."""
     replies: dict[str, str] = {}
+    computations: dict[str, Computation] = {}
     late = Failure(FailureCause.LATE, f"did not enrol in {seconds:.0f} seconds")
     reasons = dict.fromkeys(names, late)
     until = time.monotonic() + seconds
@@ -162,11 +187,12 @@ def _request(
         else:
             awaited.discard(reply.device)
             try:
-                Enrolment.decode(reply.message)
-                replies[reply.device] = reply.message.decode()
+                sent = EnrolmentMessage.decode(reply.message)
+                replies[reply.device] = sent.enrolment.encode().decode()
+                computations[reply.device] = sent.computation
             except (RefusedError, UnicodeDecodeError) as error:
                 reason = readable(f"sent an invalid enrolment: {error}")
                 reasons[reply.device] = Failure(FailureCause.FAILED, reason)
         if not awaited or time.monotonic() > until:
             break
-    return replies, reasons
+    return replies, computations, reasons

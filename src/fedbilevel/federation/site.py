@@ -22,28 +22,41 @@ from fedbilevel.algorithms.protocol import (
 )
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.data.examples import DeviceData, RandomKey, one_device
+from fedbilevel.engines.costs import work_sizes
 from fedbilevel.engines.device_work import DeviceResult, run_device
 from fedbilevel.engines.fingerprint import fingerprint
 from fedbilevel.engines.loss_checks import check_means
 from fedbilevel.engines.preparation import canonical, references
-from fedbilevel.engines.protocol import Moment, PhaseReference, device_key
+from fedbilevel.engines.protocol import (
+    Moment,
+    PhaseReference,
+    RunState,
+    device_key,
+)
+from fedbilevel.federation.computation import Computation, EnrolmentMessage
 from fedbilevel.federation.device_state import DeviceStates
 from fedbilevel.federation.enrolment import Enrolment
+from fedbilevel.federation.epsilon_account import EpsilonAccount, SiteEpsilon
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.messages import Answer, Task
+from fedbilevel.federation.run_charges import Charges
 from fedbilevel.federation.secure_messages import is_secure
+from fedbilevel.federation.separate_losses import require_separate_losses
 from fedbilevel.federation.shared_entries import require_shared_entries
 from fedbilevel.federation.site_rules import (
     PLAIN,
     SiteRules,
-    require_batches,
     require_examples,
     require_noise,
     require_secure,
+    require_timeout,
+    require_work,
 )
-from fedbilevel.federation.task_record import SUMMED, TaskRecord
+from fedbilevel.federation.sum_record import SumRecord
+from fedbilevel.federation.task_record import TaskRecord
 from fedbilevel.federation.transport import RefusedError
-from fedbilevel.federation.wire_format import unpack
+from fedbilevel.federation.wire_format import encode, pack, unpack
+from fedbilevel.mathematics.chacha import secret_key
 from fedbilevel.mathematics.keys import HostKey
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.transforms.noise import DeviceNoise
@@ -56,16 +69,30 @@ if TYPE_CHECKING:
 
 SALT_BYTES = 32
 KEY_WORDS = 2
-"""Number of 32-bit words of a random key."""
+"""Number of 32-bit words of a key of a seed, or of a problem of PyTorch."""
 LITTLE_NOISE = (
     "the server would see this site's upload, whose noise is only a part of that of "
     "DeviceNoise; set secure_sums = true in [federation]"
 )
 """The reason why a site with `DeviceNoise` refuses a plain task."""
+NOT_SECURE = (
+    "the server would see this site's upload, but the job has secure sums (secure_sums "
+    "= true in [federation]); check who operates the server"
+)
+"""The reason why a site of a job with secure sums refuses a plain task."""
 
 
 class _Work(NamedTuple):
+    """A task that has begun.
+
+    Attributes:
+        task: the task.
+        digest: digest of all that the upload follows from, but the salt.
+        result: upload, state and metrics, which JAX may still compute.
+    """
+
     task: Task
+    digest: str
     result: DeviceResult
 
 
@@ -91,7 +118,7 @@ class Site:
         answers: counter of the exchanges of all runs, for `most_exchanges`; by default
             of all runs in the directory.
         identity: certificate and private key of the site (`load_kit`), for secure
-            sums; None to answer plain tasks only.
+            sums, and then for these only; None to answer plain tasks.
         roster: names of the sites that may participate in a secure sum; None for any
             site with a certificate of the same root.
 
@@ -141,16 +168,22 @@ class Site:
         self._rules, self._run, self._directory = rules, run, directory
         self._salt = salt or secrets.token_bytes(SALT_BYTES)
         self._answers = answers or ExchangeCounter(directory)
+        self._account = EpsilonAccount(rules, self._answers)
         self._records: dict[str, TaskRecord] = {}
-        self._sums: dict[str, TaskRecord] = {}
         self._secure: SecureAnswers | None = None
+        noise = noise_of(algorithm)
+        is_noisy = noise is not None and not noise.from_seed
+        self._has_public_key = rules.simulated_draws and not is_noisy
         if identity is not None:
             self._secure = self._secure_answers(identity, roster, algorithm)
         require_secure(rules, identity is not None, algorithm)
         require_noise(rules, algorithm)
         self._number, self._algorithm = number, algorithm
-        self._data = one_device(InMemoryDevices([examples]).cohort(np.array([0])))
+        own = InMemoryDevices([examples])
+        require_separate_losses(algorithm, own)
+        self._data = one_device(own.cohort(np.array([0])))
         x, y = canonical(x), canonical(y)
+        self._setting = problem, algorithm, examples, x, y
         # All checks read the losses as functions of JAX; only the work of a task
         # calls PyTorch directly.
         self._tensors = _tensor_work(problem, algorithm, examples)
@@ -162,13 +195,21 @@ class Site:
         server, private = canonical(algorithm.init(problem, x, y))
         self._server = jax.eval_shape(lambda: server)
         self._states = DeviceStates(private, directory)
+        self._charges = Charges(
+            algorithm,
+            problem,
+            RunState(server, private),
+            self._data,
+            self.enrolment,
+            is_secret=not rules.simulated_draws,
+        )
         self._forms: dict[PhaseReference, PyTree] = {}
         require_examples(rules, self.enrolment)
         pairs = [
             (reference.of(algorithm, problem), self._form_of(reference))
             for reference in self._references()
         ]
-        require_batches(rules, pairs, private, self._data)
+        require_work(rules, [work_sizes(*pair, private, self._data) for pair in pairs])
         require_shared_entries(rules, problem, x, y, self._data)
 
     def warm_up(self) -> None:
@@ -179,7 +220,7 @@ class Site:
                 self._form_of(reference),
             )
             private = self._states.get("", None)
-            self._work(reference, downlink, private, HostKey.of(0).words)
+            self._work(reference, downlink, private, self._key_for_warm_up())
 
     def require_exchanges(self, rounds: int) -> None:
         """Raise if `most_exchanges` forbids to answer all rounds of the run.
@@ -195,6 +236,34 @@ class Site:
         phases = len(self._algorithm.phases(self._problem))
         first = len(self._algorithm.opening(self._problem)) or phases
         self._record_of(self._run).require_exchanges(first + (rounds - 1) * phases)
+
+    def enrol(self) -> bytes:
+        """Return the message with which the site enrols."""
+        computation = Computation.of(*self._setting)
+        return EnrolmentMessage(self.enrolment, computation).encode()
+
+    def require_timeout(self, timeout: float) -> None:
+        """Raise if `most_seconds` forbids the timeout of the run's exchanges.
+
+        Raises:
+            RefusedError: if it does.
+        """
+        require_timeout(self._rules, timeout)
+
+    def require_epsilon(self, rounds: int) -> SiteEpsilon | None:
+        """Return the ε by example of all rounds of the run; None without such noise.
+
+        Raises:
+            RefusedError: if `largest_epsilon` forbids it.
+            ValueError: if the site was created without `run`.
+        """
+        if self._run is None:
+            raise ValueError(
+                "The site was created without run; give Site the name of the run."
+            )
+        return self._charges.require_run(
+            self._account, rounds, self._record_of(self._run).last
+        )
 
     def answer(self, message: bytes) -> bytes:
         """Carry out a task and return the answer, which is all that leaves the device.
@@ -213,6 +282,8 @@ class Site:
             raise RefusedError(PLAIN)
         if _devices_of_noise(self._algorithm) > 1 and not self._rules.simulated_draws:
             raise RefusedError(LITTLE_NOISE)
+        if self._secure is not None:
+            raise RefusedError(NOT_SECURE)
         work = self._begin(message)
         upload, info = self._finish(work)
         return Answer.of(work.task.run, work.task.moment, upload, info).encode()
@@ -231,7 +302,7 @@ class Site:
             terms,
             self._begin,
             lambda work: self._finish(work)[0],
-            self._sums_of,
+            SumRecord(self._rules.most_second_sums, self._answers),
         )
 
     def _begin(self, message: bytes) -> "_Work":
@@ -248,10 +319,16 @@ class Site:
         private = self._states.get(task.run, self._last(task))
         # SHA-256 takes twice as long: for 50 MB, a third of the site's overhead.
         digest = hashlib.blake2b(self._computation, digest_size=32)
+        if self._states.stateful:
+            # After a rollback the same message continues from another state.
+            state = encode(pack(jax.tree.map(np.asarray, private)))
+            digest.update(hashlib.blake2b(state).digest())
         digest.update(message)
-        self._record_of(task.run).admit(task.moment, digest.hexdigest())
+        charge = self._charges.of(task.reference)
+        self._record_of(task.run).admit(task.moment, digest.hexdigest(), charge)
         key = self._key(task, digest.digest())
-        return _Work(task, self._work(task.reference, downlink, private, key))
+        result = self._work(task.reference, downlink, private, key)
+        return _Work(task, digest.hexdigest(), result)
 
     def _finish(self, work: "_Work") -> tuple[Upload, Info]:
         """Return upload and metrics of a task, once its device state is saved."""
@@ -260,36 +337,46 @@ class Site:
         self._states.put(work.task.run, work.task.moment, state)
         return upload, info
 
-    def _key(self, task: Task, digest: bytes) -> UInt32[np.ndarray, "words"]:
-        """Return the data of the random key of the device's computation.
+    def _key(self, task: Task, digest: bytes) -> Any:
+        """Return the random key of the device's computation.
 
         The key follows from the salt, the task, the settings and the data. The same
         task gets the same answer, any other task draws other samples, and the server
-        knows neither.
+        knows neither. Noise follows from the salt in rehearsals too.
         """
-        if self._rules.simulated_draws:
+        if self._has_public_key:
             if task.key.shape != (KEY_WORDS,):
                 raise RefusedError(
                     "the task's key has another shape than JAX's keys at the site"
                 )
             key: Any = device_key(_host_key(task.key), task.moment, self._number)
-            words: UInt32[np.ndarray, "words"] = key.words
-            return words
-        code = hmac.new(self._salt, digest, hashlib.sha256)
-        return np.frombuffer(code.digest(), np.uint32)[:KEY_WORDS]
+            return self._public_key(key)
+        return self._secret_key(hmac.new(self._salt, digest, hashlib.sha256).digest())
+
+    def _key_for_warm_up(self) -> Any:
+        if self._has_public_key:
+            return self._public_key(HostKey.of(0))
+        return self._secret_key(bytes(hashlib.sha256().digest_size))
+
+    def _public_key(self, key: Any) -> Any:
+        """Return a key that the server knows, for the library of the problem."""
+        if self._tensors is not None:
+            return key
+        return jax.random.wrap_key_data(jnp.asarray(key.words))
+
+    def _secret_key(self, code: bytes) -> Any:
+        """Return the key of 32 bytes; tensors have keys of 8 bytes, and no noise."""
+        if self._tensors is not None:
+            return _host_key(np.frombuffer(code, np.uint32)[:KEY_WORDS])
+        return secret_key(code)
 
     def _record_of(self, run: str) -> TaskRecord:
         if run not in self._records:
             directory = None if self._directory is None else self._directory / run
-            self._records[run] = TaskRecord(self._rules, directory, self._answers)
+            self._records[run] = TaskRecord(
+                self._rules, directory, self._answers, self._account
+            )
         return self._records[run]
-
-    def _sums_of(self, run: str) -> TaskRecord:
-        if run not in self._sums:
-            directory = None if self._directory is None else self._directory / run
-            count = ExchangeCounter(directory)
-            self._sums[run] = TaskRecord(self._rules, directory, count, SUMMED)
-        return self._sums[run]
 
     def _references(self) -> tuple[PhaseReference, ...]:
         """Return every distinct phase of the algorithm."""
@@ -302,9 +389,9 @@ class Site:
         reference: PhaseReference,
         downlink: Downlink,
         private: Private,
-        key: UInt32[np.ndarray, "words"],
+        key: Any,
     ) -> DeviceResult:
-        """Return upload, state and metrics of the device; `key` is a key's data."""
+        """Return upload, state and metrics of the device; `key` is of its library."""
         if self._tensors is not None:
             return self._tensors.compute(reference, downlink, private, key)
         result: DeviceResult = compute_on_device(
@@ -312,7 +399,7 @@ class Site:
             downlink,
             private,
             self._data,
-            jax.random.wrap_key_data(jnp.asarray(key)),
+            key,
             problem=self._problem,
             reference=reference,
         )

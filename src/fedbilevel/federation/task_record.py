@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedbilevel.atomic_write import append
 from fedbilevel.engines.protocol import Moment
+from fedbilevel.federation.epsilon_account import WITHOUT_NOISE, EpsilonAccount
 from fedbilevel.federation.exchange_counter import ExchangeCounter
 from fedbilevel.federation.site_rules import RULES, SiteRules
 from fedbilevel.federation.transport import RefusedError
@@ -12,15 +13,6 @@ from fedbilevel.plurals import count_noun
 
 ANSWERED = "answered.txt"
 """File of a run directory at a site: a line for each task, in order."""
-SUMMED = "summed.txt"
-"""File with a line for each secure sum, in order."""
-OTHER = {
-    ANSWERED: "has another downlink or other settings than the task that the site has "
-    "answered",
-    SUMMED: "was summed before, over other sites, and the difference of both sums is "
-    "the upload of single sites",
-}
-"""The reason why a digest differs from that of the same exchange before."""
 
 
 class TaskRecord:
@@ -36,7 +28,7 @@ class TaskRecord:
         directory: run directory, in which the record outlives the process; None to keep
             it in memory.
         count: counter of the exchanges that the site has answered in all runs.
-        name: name of the file: `ANSWERED`, or `SUMMED` for secure sums.
+        account: account of the ε of these exchanges; by default a new one.
 
     Example:
         >>> rules = SiteRules(most_rollbacks=0)
@@ -57,21 +49,23 @@ class TaskRecord:
         rules: SiteRules,
         directory: Path | None,
         count: ExchangeCounter,
-        name: str = ANSWERED,
+        account: EpsilonAccount | None = None,
     ) -> None:
-        self._rules, self._count, self._other = rules, count, OTHER[name]
-        self._file = None if directory is None else directory / name
+        self._rules, self._count = rules, count
+        self._account = account or EpsilonAccount(rules, count)
+        self._file = None if directory is None else directory / ANSWERED
         self._name = "" if directory is None else directory.name
         # Plain tuples instead of Moment: the garbage collector skips them.
         self._digests: dict[tuple[int, int], str] = {}
         self._rollbacks = self._read = 0
 
-    def admit(self, moment: Moment, digest: str) -> None:
+    def admit(self, moment: Moment, digest: str, charge: str = WITHOUT_NOISE) -> None:
         """Add a task that is about to be answered.
 
         Args:
             moment: round and exchange of the task.
             digest: digest of the task, the settings and the data.
+            charge: noised answers of the exchange, for the account of ε.
 
         Raises:
             RefusedError: if the rules forbid an answer, or the file cannot be written.
@@ -81,7 +75,8 @@ class TaskRecord:
                 self._catch_up()
                 if self._digests.get(_numbers(moment)) != digest:
                     self._require_allowed(moment, answered)
-                    self._note(moment, digest)
+                    self._account.require(charge)
+                    self._note(moment, digest, charge)
         except OSError as error:
             reason = f"the site cannot record the task: {error.strerror or error}"
             raise RefusedError(reason) from error
@@ -107,6 +102,13 @@ class TaskRecord:
                 "its operator to raise most_exchanges"
             )
 
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The round and the exchange of the last answered task; None before any."""
+        with self._count.lock():
+            self._catch_up()
+        return next(reversed(self._digests), None)
+
     def _require_allowed(self, moment: Moment, answered: int) -> None:
         if answered >= self._rules.most_exchanges:
             raise RefusedError(
@@ -116,7 +118,8 @@ class TaskRecord:
             )
         if self._is_rollback(moment) and self._rollbacks >= self._rules.most_rollbacks:
             raise RefusedError(
-                f"round {moment[0]}, exchange {moment[1]} {self._other}, or comes "
+                f"round {moment[0]}, exchange {moment[1]} has another downlink or "
+                "other settings than the task that the site has answered, or comes "
                 f"after later exchanges. The site allows {self._rules.most_rollbacks} "
                 f"rollbacks in a run (most_rollbacks in its local/{RULES}); its "
                 "operator can raise it"
@@ -145,9 +148,9 @@ class TaskRecord:
             self._add(moment, digest)
         self._read = self._file.stat().st_size
 
-    def _note(self, moment: Moment, digest: str) -> None:
+    def _note(self, moment: Moment, digest: str, charge: str) -> None:
         # Count first: after a crash in between, the answer must still count.
-        self._count.add(f"{self._name} {moment[0]} {moment[1]}")
+        self._count.add(f"{self._name} {moment[0]} {moment[1]}", charge)
         if self._file is not None:
             line = f"{moment[0]} {moment[1]} {digest}".encode()
             append(self._file, line)

@@ -8,6 +8,8 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedbilevel.flare.job_state import JobState
+
 Answer = TypeVar("Answer")
 
 SECONDS = 10.0
@@ -169,17 +171,17 @@ class Administrator:
         """Submit a job; return its id."""
         return self._request(lambda session: str(session.submit_job(str(directory))))
 
-    def status(self, job: str) -> str:
-        """Return NVIDIA FLARE's status of a job."""
+    def state(self, job: str) -> JobState:
+        """Return the state of a job."""
         from nvflare.fuel.flare_api.api_spec import JobNotFound
 
-        def read_status(session: Any) -> str:
+        def read_meta(session: Any) -> JobState:
             try:
-                return str(session.get_job_status(job))
+                return JobState.of(session.get_job_meta(job))
             except JobNotFound:
-                return GONE
+                return JobState(GONE)
 
-        return self._request(read_status)
+        return self._request(read_meta)
 
     def deployment(self, job: str) -> list[str]:
         """Return NVIDIA FLARE's deployment detail of a job, a line for each site."""

@@ -7,12 +7,15 @@ from nvflare.collab import collab
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from fedbilevel.deployment.gc_control import GarbageCollector
+from fedbilevel.federation.computation_timeout import computation_timeout
 from fedbilevel.federation.transport import ENROL, Failure, FailureCause, RefusedError
 from fedbilevel.federation.worker.child import Answer
 from fedbilevel.federation.worker.worker import Worker, WorkerError
 from fedbilevel.flare.message_limits import check_limit
 from fedbilevel.flare.run_directory import RUNS, run_directory_of
 
+LOCAL = "local"
+"""Directory of a kit with the files of its operator."""
 SERVER = "server"
 """Collab's name of the server."""
 
@@ -22,7 +25,8 @@ class CollabSite:
 
     Args:
         run_name: name of the run.
-        seconds: timeout after which a computation is killed.
+        seconds: timeout after which a computation is killed. It is the job's, so the
+            rule `most_seconds` of the site bounds it.
     """
 
     def __init__(self, run_name: str, seconds: float) -> None:
@@ -59,6 +63,8 @@ class CollabSite:
             return RefusedError("only the server may call a site").failure.encode()
         if self._worker is None:
             workspace, job = collab.workspace, collab.fl_ctx.get_job_id()
+            local = Path(workspace.get_root_dir()) / LOCAL
+            self.seconds = computation_timeout(local, self.seconds)
             self._worker = Worker(
                 _build_answer,
                 collab.site_name,

@@ -36,6 +36,7 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         run: name of the run, of letters and digits; a job of the same name continues
             from the last checkpoint.
         sites: sites of the job; by default all sites of the experiment.
+        required: sites without which the job does not begin.
 
     Example:
         >>> from fedbilevel import FedBiO
@@ -44,7 +45,11 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
     """
 
     def __init__(
-        self, experiment: Experiment, run: str, sites: Sequence[str] | None = None
+        self,
+        experiment: Experiment,
+        run: str,
+        sites: Sequence[str] | None = None,
+        required: Sequence[str] = (),
     ) -> None:
         names = sites_of(experiment) if sites is None else sites
         problem, settings = experiment.problem, experiment.federation
@@ -64,6 +69,8 @@ class FederationRecipe(CollabRecipe):  # type: ignore[misc]
         )
         self._job.to_server(LateSites(), id="late_sites")
         self.set_per_site_config({site: {} for site in names})
+        # The constructor of a Collab recipe has no argument for it.
+        self._job.job.mandatory_clients = list(required)
         self._job.job.set_app_packages(["fedbilevel"])
         # The caller decides when the job is exported, which reads the file.
         files = Path(mkdtemp())

@@ -1,5 +1,6 @@
 """Sites that refuse a job: their authorisation policy or their kit forbids it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedbilevel.federation.transport import LONGEST
@@ -52,6 +53,21 @@ def refusals_in(detail: Iterable[str]) -> dict[str, str]:
         for site, colon, reason in named
         if colon and site != "server" and reason != "OK"
     }
+
+
+def blocking_sites(obstacle: str, sites: Iterable[str]) -> list[str]:
+    """Return the sites that NVIDIA FLARE waits for.
+
+    Args:
+        obstacle: its reason for not starting a job.
+        sites: sites of the job.
+
+    Example:
+        >>> blocking_sites("missing required site west-2", ["east", "west", "west-2"])
+        ['west-2']
+    """
+    names = set(re.findall(r"[\w.-]+", obstacle))
+    return [site for site in sites if site in names]
 
 
 def explain_refusals(

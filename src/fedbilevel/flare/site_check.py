@@ -1,5 +1,7 @@
 """A check of a site before the first job: whether the site could participate."""
 
+from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +28,8 @@ def check_site(kit: Path, file: Path, site: str) -> str:
         site: Name of the site.
 
     Returns:
-        A sentence with the site's numbers of examples.
+        A sentence with the site's numbers of examples. If the experiment has noise by
+        example, also the ε that it spends at this site.
 
     Raises:
         ValueError: If the site would refuse to participate, or cannot load its data.
@@ -82,9 +85,22 @@ def check_site(kit: Path, file: Path, site: str) -> str:
                 roster=names,
             )
             device.require_exchanges(experiment.rounds)
+            device.require_timeout(experiment.federation.timeout)
+            epsilon = None
+            # Without the rule a site needs no library of privacy.
+            if isfinite(rules.largest_epsilon) or find_spec("dp_accounting"):
+                epsilon = device.require_epsilon(experiment.rounds)
     except RefusedError as error:
         raise ValueError(f"{site} would refuse: {error}.") from None
-    return (
+    answer = (
         f"{site} can participate with {enrolment.upper_size} upper and "
         f"{enrolment.lower_size} lower examples"
+    )
+    if epsilon is None:
+        return answer
+    return (
+        f"{answer}; the run spends ε = {epsilon.run:.4g} by example at δ = "
+        f"{epsilon.delta:g} there, earlier runs have spent {epsilon.earlier:.4g}, and "
+        f"both together {epsilon.together:.4g} (largest_epsilon = "
+        f"{rules.largest_epsilon:g})"
     )

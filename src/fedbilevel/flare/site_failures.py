@@ -23,6 +23,7 @@ from nvflare.private.defs import (
     JobFailureMsgKey,
 )
 
+from fedbilevel.flare.abort_log import record_aborts
 from fedbilevel.flare.site_events import distrust_sites, refuse_between_sites
 
 FAILURES = "site_failures.jsonl"
@@ -88,6 +89,7 @@ class SiteFailures(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.SYSTEM_START:
             engine = fl_ctx.get_engine()
             server, runner = engine.server, engine.job_runner
+            record_aborts(server)
             runner._stop_run = _marking(runner._stop_run, Path(engine.args.workspace))
             # This registration replaces the server's own.
             server.cell.register_request_cb(

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -12,25 +12,27 @@ from typing import NamedTuple
 from fedbilevel.atomic_write import atomic_replace
 from fedbilevel.deployment.connection import Connection, UnreachableError
 from fedbilevel.deployment.deadlines import Deadlines
+from fedbilevel.deployment.exclusion_notices import Exclusion, exclusions_in
 from fedbilevel.deployment.suspensions import SUSPENSIONS, Suspensions
 from fedbilevel.experiments.federation import sites_of
-from fedbilevel.experiments.run_directory.layout import SOLUTION
+from fedbilevel.experiments.run_directory.layout import EXCHANGES, SOLUTION
 from fedbilevel.experiments.schema import Experiment
 from fedbilevel.federation import Exchange
 from fedbilevel.flare.administrator import Administrator, reason_of
 from fedbilevel.flare.collab_server import FAILURE, LEFT, RESULTS
 from fedbilevel.flare.job_monitor import JobMonitor
 from fedbilevel.flare.recipe import FederationRecipe
-from fedbilevel.flare.refusals import explain_refusals, refusals_of
+from fedbilevel.flare.refusals import blocking_sites, explain_refusals, refusals_of
 from fedbilevel.flare.site_failures import FAILURES, failures_in
 from fedbilevel.plurals import count_noun
 from fedbilevel.tracking.records import RECORDS, Record, read_records
 
 POLL = 1.0
-"""Seconds between two status requests."""
+"""Seconds between two looks at Ctrl-C, and at a server that does not answer."""
 JOB = "job"
 """File of a run directory with the id of its latest job."""
 IDLE = "is connected, but does not run the job"
+NOT_TAKEN = "could not be given the job before the deadline"
 CONNECT_SECONDS = 60.0
 """Timeout in seconds for sites to connect before a job is submitted."""
 
@@ -45,6 +47,7 @@ class JobEvent(NamedTuple):
     Attributes:
         records: measurements since the last event.
         exchange: latest exchange.
+        exclusions: exclusions since the last event; a resumed run may repeat some.
         message: text about the run's jobs, to be printed.
         rewound: number of rounds after which earlier records are void, because the run
             went back to a checkpoint.
@@ -52,6 +55,7 @@ class JobEvent(NamedTuple):
 
     records: Sequence[Record] = ()
     exchange: Exchange | None = None
+    exclusions: Sequence[Exclusion] = ()
     message: str | None = None
     rewound: int | None = None
 
@@ -77,6 +81,8 @@ class Supervision:
         run: name of the run, of letters and digits.
         directory: directory of its records and results.
         administrator: connection to the server.
+        clock: function that returns the seconds of a monotonic clock.
+        sleep: function that waits for a number of seconds.
     """
 
     def __init__(
@@ -85,17 +91,21 @@ class Supervision:
         run: str,
         directory: Path,
         administrator: Administrator,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._clock, self._sleep = clock, sleep
         self._experiment, self._run, self._directory = experiment, run, directory
         self._administrator = administrator
         self._sites = sites_of(experiment)
-        self._suspensions = Suspensions(directory)
+        self._suspensions = Suspensions(directory, clock)
         self._deadlines = Deadlines.from_experiment(experiment)
-        self._connection = Connection(self._deadlines.reachable)
+        self._connection = Connection(self._deadlines.reachable, clock)
         *_, self._measured = -1, *(record.rounds for record in read_records(directory))
         self._furthest = -1
         self._begun = self._measured >= 0
         self._is_to_stop = False
+        self._warned: set[str] = set()
 
     def stop(self) -> None:
         """End the job after its round; then the events end."""
@@ -141,8 +151,10 @@ class Supervision:
             lambda: set(self._sites) - self._suspensions.names(),
             self._deadlines,
             self._connection,
+            self._clock,
         )
         first: int | None = None
+        excluded = 0
         refused: Mapping[str, str] | None = None
         try:
             yield JobEvent(message=f"A job with {', '.join(present)} starts.")
@@ -151,9 +163,8 @@ class Supervision:
                     monitor.stop()
                 if self._measured >= self._experiment.rounds:
                     monitor.await_end()
-                yield JobEvent(message=monitor.notice())
-                time.sleep(POLL)
-                report = monitor.ask({"after": self._measured})
+                yield from self._pause(monitor)
+                report = monitor.ask({"after": self._measured, "exclusions": excluded})
                 if report is None:
                     continue
                 if refused is None:
@@ -163,7 +174,11 @@ class Supervision:
                     first = report["first"]
                     yield self._rewind(first or -1)
                     continue
+                excluded += len(report["exclusions"])
+                exclusions = [Exclusion(*item) for item in report["exclusions"]]
+                yield JobEvent(exclusions=exclusions)
                 yield from self._note_progress(report["records"], report["exchange"])
+                yield from self._warn(report["warnings"])
                 yield from self._suspend(number, report["failures"])
                 yield from self._suspend(number, dict.fromkeys(monitor.idle, IDLE))
         except BaseException:
@@ -171,10 +186,19 @@ class Supervision:
             with suppress(Exception):
                 self._administrator.abort(number)
             raise
+        if monitor.obstacle is not None:
+            blocking = blocking_sites(monitor.obstacle, present)
+            yield from self._suspend(number, dict.fromkeys(blocking, NOT_TAKEN))
         yield from self._fetch(number)
         solution = self._directory / SOLUTION
         if self._measured >= self._experiment.rounds and solution.exists():
             return None
+        if monitor.abort is not None:
+            raise FederationError(
+                f"{monitor.abort.user} aborted job {number} at {monitor.abort.time}, "
+                "by the clock of the server. Ask for the reason, and give the same "
+                "command again to resume the run from its last checkpoint."
+            )
         failure = self._directory / FAILURE
         if failure.exists():
             return _JobEnd(**json.loads(failure.read_text()))
@@ -186,13 +210,30 @@ class Supervision:
             return _JobEnd(reason, mistake=True)
         return _JobEnd(monitor.reason, failed=not monitor.stopping)
 
+    def _pause(self, monitor: JobMonitor) -> Generator[JobEvent]:
+        """Wait until the next status request; Ctrl-C shortens the time."""
+        until = self._clock() + monitor.pause()
+        while True:
+            yield JobEvent(message=monitor.notice())
+            rest = until - self._clock()
+            if self._is_to_stop and not monitor.stopping:
+                monitor.stop()
+                return
+            if rest <= 0.0:
+                return
+            self._sleep(min(POLL, rest))
+
     def _submit(self) -> Generator[JobEvent, None, tuple[Sequence[str], str]]:
         """Submit a job once the server answers; return its sites and its id."""
         while True:
             try:
                 present = self._await_sites()
                 with TemporaryDirectory() as directory:
-                    job = FederationRecipe(self._experiment, self._run, present)
+                    # A job does not wait for other sites. Later it begins without them.
+                    required = () if self._begun else present
+                    job = FederationRecipe(
+                        self._experiment, self._run, present, required
+                    )
                     job.export(directory)
                     self._abort_previous()
                     number = self._administrator.submit(Path(directory) / job.job_name)
@@ -202,7 +243,7 @@ class Supervision:
                     (self._directory / name).unlink(missing_ok=True)
             except ConnectionError as error:
                 yield JobEvent(message=self._connection.note_miss(reason_of(error)))
-                time.sleep(POLL)
+                self._sleep(POLL)
             else:
                 self._connection.note_answer()
                 return present, number
@@ -222,7 +263,7 @@ class Supervision:
             FederationError: if too few sites connect.
             ConnectionError: if the server does not answer.
         """
-        until = time.monotonic() + CONNECT_SECONDS
+        until = self._clock() + CONNECT_SECONDS
         quorum = self._experiment.federation.quorum
         while True:
             connected = self._administrator.connected()
@@ -233,9 +274,9 @@ class Supervision:
             present = [site for site in wanted if site in connected]
             if present == wanted:
                 return present
-            if time.monotonic() > until:
+            if self._clock() > until:
                 break
-            time.sleep(POLL)
+            self._sleep(POLL)
         least = quorum if self._begun else len(wanted)
         if len(present) >= least:
             return present
@@ -265,6 +306,13 @@ class Supervision:
         for text in self._suspensions.note(job, failures):
             yield JobEvent(message=f"{text}, or until its entry in {file} is removed")
 
+    def _warn(self, warnings: Mapping[str, str]) -> Generator[JobEvent]:
+        """Yield a message for each new warning about a site."""
+        for name, text in warnings.items():
+            if (message := f"{name}: {text}") not in self._warned:
+                self._warned.add(message)
+                yield JobEvent(message=message)
+
     def _rewind(self, rounds: int) -> JobEvent:
         """Forget records after `rounds`: the run went back to a checkpoint."""
         known = (record.rounds for record in read_records(self._directory))
@@ -273,6 +321,8 @@ class Supervision:
 
     def _fetch(self, job: str) -> Generator[JobEvent]:
         """Download a job's results, and replace the local records by the server's."""
+        exchanges = self._directory / EXCHANGES
+        known = exchanges.read_text().splitlines() if exchanges.exists() else []
         with TemporaryDirectory() as directory:
             try:
                 results = self._administrator.results(job, Path(directory))
@@ -282,6 +332,9 @@ class Supervision:
                 for file in results.glob(f"**/{RESULTS}/{name}"):
                     with atomic_replace(self._directory / name) as unfinished:
                         unfinished.write_bytes(file.read_bytes())
+            for file in results.glob(f"**/{RESULTS}/{EXCHANGES}"):
+                # The last ones were not polled.
+                yield JobEvent(exclusions=exclusions_in(file, set(known)))
             for file in results.glob(f"**/{FAILURES}"):
                 yield from self._suspend(job, failures_in(file.parent))
             for file in results.glob(f"**/{RESULTS}/{RECORDS}"):

@@ -1,5 +1,6 @@
 """Search for the step that makes a run diverge: lower, adjoint, series or upper."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fedbilevel.algorithms.local_bsgm import LocalBSGM
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.sampling import draw_hypergradient_samples
 from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
+from fedbilevel.algorithms.wrapper import innermost, layers
 from fedbilevel.data.devices import Devices
 from fedbilevel.data.examples import RandomKey, StoredData, one_device
 from fedbilevel.engines.limits import NO_LIMITS, Limits
@@ -34,8 +36,10 @@ from fedbilevel.mathematics.schedules import rate_at
 from fedbilevel.metrics.curvature import largest_curvature
 from fedbilevel.metrics.full_data import full_data, full_data_problem
 from fedbilevel.metrics.trials import FIXED, Trials, with_settings
-from fedbilevel.transforms.transformed import Transformed, noise_of
+from fedbilevel.metrics.untried_steps import check_known_steps, untried_steps
+from fedbilevel.transforms.transformed import noise_of
 
+logger = logging.getLogger("fedbilevel")
 CURES = 8
 """The most smaller values of a setting that are tried."""
 SERIES_GROWTH = 2.0
@@ -109,8 +113,9 @@ def find_instabilities(
 
     Args:
         problem: the two losses.
-        algorithm: algorithm with the settings to test; without `upper_rate` and
-            `lower_rate` nothing is tested.
+        algorithm: algorithm with the settings to test: `learning_rate`, `upper_rate`
+            and `lower_rate`, and others of known names. The log names step sizes that
+            are not tried.
         devices: data of all devices, loaded at once.
         x: upper variable of the point; pass the best point of the run.
         y: lower variable of the point.
@@ -130,6 +135,8 @@ def find_instabilities(
 
     Raises:
         TimeoutError: if the time limit ends before a step is found.
+        ValueError: if the algorithm has no such settings, as `AutoFedBiO`, or adds
+            noise.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -153,16 +160,23 @@ def find_instabilities(
             "the data without noise. Pass the algorithm without its transforms if its "
             "result stays private."
         )
-    if isinstance(algorithm, Transformed):
-        # Steps are tried without the transforms of uploads.
-        algorithm = algorithm.algorithm
-    settings: Any = algorithm
-    optimiser = None
-    if isinstance(algorithm, WithServerOptimiser):
-        settings, optimiser = algorithm.algorithm, algorithm.optimiser
-    rates = "learning_rate", "upper_rate", "lower_rate"
-    if not all(hasattr(settings, name) for name in rates):
-        return ()  # The algorithm has no such steps, or chooses them itself.
+    check_known_steps(algorithm)
+    untried = untried_steps(algorithm)
+    if untried:
+        logger.warning(
+            "find_instabilities does not try %s, whose effect on the steps of %s it "
+            "does not know.",
+            ", ".join(untried),
+            type(innermost(algorithm)).__name__,
+        )
+    # Steps are tried without the transforms of uploads.
+    settings: Any = innermost(algorithm)
+    optimisers = [
+        layer.optimiser
+        for layer in layers(algorithm)
+        if isinstance(layer, WithServerOptimiser)
+    ]
+    optimiser = optimisers[0] if optimisers else None
     eta = float(rate_at(settings.learning_rate, step))
     base = with_settings(settings, learning_rate=eta, warm_start=None)
     x, y = jax.tree.map(on_host, (x, y))

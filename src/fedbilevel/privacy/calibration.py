@@ -29,8 +29,9 @@ def noise_for(
         SettingError: if ε, δ or the number of rounds is invalid.
 
     Example:
+        >>> import math
         >>> noise = noise_for(epsilon=2.0, delta=1e-5, rounds=100)
-        >>> round(noise, 2)
+        >>> math.ceil(100 * noise) / 100  # rounded down, it would exceed the budget
         19.94
         >>> from fedbilevel.privacy import spent
         >>> spent({GaussianRelease(noise): 100}, delta=1e-5) <= 2.0

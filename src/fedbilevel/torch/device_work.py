@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import PyTree, UInt32
+from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import Downlink, FederatedAlgorithm, Private
 from fedbilevel.data.devices import LocalExamples
@@ -34,7 +34,7 @@ class TensorWork:
         >>> work = TensorWork(bilevel_problem(loss, loss), algorithm, held)
         >>> one = np.float32(1.0)
         >>> server, private = algorithm.init(work.problem, one, one)
-        >>> reference, key = PhaseReference(False, 0), np.zeros(2, np.uint32)
+        >>> reference, key = PhaseReference(False, 0), HostKey.of(0)
         >>> downlink = reference.of(algorithm, work.problem).broadcast(server)
         >>> type(work.compute(reference, downlink, private, key).upload.update[1])
         <class 'numpy.ndarray'>
@@ -55,10 +55,10 @@ class TensorWork:
         reference: PhaseReference,
         downlink: Downlink,
         private: Private,
-        key: UInt32[np.ndarray, "words"],
+        key: HostKey,
     ) -> DeviceResult:
         """Return upload, state and metrics of the device after an exchange."""
-        host_key: Any = HostKey(key)
+        host_key: Any = key
         result = run_device(
             reference.of(self._algorithm, self.problem),
             _tensors(downlink),

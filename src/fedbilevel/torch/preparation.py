@@ -99,7 +99,8 @@ def prepare_tensors(spec: RunSpec) -> Prepared:
         costs={},
     )
     state = RunState(server, spec.engine.private_states(private, count))
-    return Prepared(spec, job, state, check_weights(spec.weights, count))
+    weights = check_weights(spec.weights, count)
+    return Prepared(spec, job, state, weights, spec.seed)
 
 
 def check_losses(

@@ -189,7 +189,7 @@ def clip_parts(rule: Any, update: tuple[PyTree, ...], bounds: Bounds) -> Any:
     Norms are exact up to the rounding of the arrays' dtypes.
 
     Example:
-        >>> clip_parts(Clip(1.0), (jnp.array([3e30, 4e30]),), jnp.ones(1))
+        >>> clip_parts(Clip(1.0), (jnp.array([3e20, 4e20]),), jnp.ones(1))
         (Array([0.6, 0.8], dtype=float32),)
     """
     _require_floats(update)
@@ -236,7 +236,7 @@ def clip_to(part: PyTree, bound: Float[Array, ""]) -> PyTree:
         return part
     lengths = _Lengths.of(part)
     longest = jnp.asarray(bound, lengths.root.dtype)
-    # NaN compares as false and is not clipped, so the engine excludes the upload.
+    # NaN is not clipped, and infinity becomes NaN: neither becomes finite.
     is_longer = lengths.root > longest / lengths.unit
     clipped = [
         jnp.where(is_longer, (unit * (longest / lengths.root)).astype(leaf.dtype), leaf)
@@ -248,7 +248,10 @@ def clip_to(part: PyTree, bound: Float[Array, ""]) -> PyTree:
 class _Lengths:
     """The norm of a tree in units of its largest entry.
 
-    Squares of tiny numbers underflow and squares of huge numbers overflow.
+    Squares of tiny numbers underflow and squares of huge numbers overflow. The unit is
+    at most 2e28 in single precision, since XLA multiplies by its reciprocal and rounds
+    that of 1e38 to zero: the norm would be 0, and an update of 1e38 would not be
+    clipped.
     """
 
     def __init__(self, parts: list[Array], unit: Array, root: Array) -> None:
@@ -261,7 +264,8 @@ class _Lengths:
         wide = [leaf.astype(widest) for leaf in leaves]
         peaks = [jnp.max(jnp.abs(leaf), initial=0) for leaf in wide]
         scale = jnp.max(jnp.stack([jnp.zeros((), widest), *peaks]))
-        unit = jnp.where(scale > 0, scale, 1)
+        largest = np.array(np.finfo(widest).max ** 0.75, widest)
+        unit = jnp.where(scale > 0, jnp.minimum(scale, largest), 1)
         parts = [leaf / unit for leaf in wide]
         squares = [jnp.zeros((), widest), *(jnp.vdot(leaf, leaf) for leaf in parts)]
         return cls(parts, unit, jnp.sqrt(jnp.sum(jnp.stack(squares))))

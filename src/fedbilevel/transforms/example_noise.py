@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedbilevel.mathematics.settings import Rate, check_ranges, register
-from fedbilevel.transforms.noise import Delta, Epsilon
+from fedbilevel.mathematics.settings import Rate, Switch, check_ranges, register
+from fedbilevel.transforms.noise import Delta, Epsilon, check_source
 
 
 @register
@@ -22,6 +22,9 @@ class ExampleNoise:
     not finite counts as zero.
 
     A clipped Hessian product is biased: examples with large products have less weight.
+    ε holds for an example that one device holds for one of the losses. Copies of whole
+    arrays are refused; a person with several examples has several times this ε.
+
     Algorithms read examples by the oracles alone, so `AutoFedBiO`, which reads losses,
     is refused, and so is `ConjugateGradient`, whose number of products is unknown.
 
@@ -31,6 +34,7 @@ class ExampleNoise:
             call of an oracle. `fedbilevel plan` gives the multiplier for an ε.
         delta: δ; choose it below 1 / number of examples.
         epsilon: budget; a run stops before its ε exceeds it. None for no budget.
+        from_seed: as for `GaussianNoise`.
 
     References:
         Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar and Zhang, Deep Learning with
@@ -41,8 +45,10 @@ class ExampleNoise:
         >>> from fedbilevel import BilevelProblem, FedBiO, InMemoryDevices
         >>> from fedbilevel import LocalExamples, run, with_transforms
         >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
-        >>> rows = np.ones(500, np.float32)
-        >>> devices = InMemoryDevices([LocalExamples(rows, rows)] * 2)
+        >>> rows = np.ones((4, 500), np.float32)
+        >>> devices = InMemoryDevices(
+        ...     [LocalExamples(rows[0], rows[1]), LocalExamples(rows[2], rows[3])]
+        ... )
         >>> algorithm = with_transforms(
         ...     FedBiO(0.1, batch_size=8), ExampleNoise(clip=1.0, multiplier=2.0)
         ... )
@@ -56,6 +62,8 @@ class ExampleNoise:
     multiplier: Rate
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
+    from_seed: Switch = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_source(self)

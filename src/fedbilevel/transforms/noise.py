@@ -14,6 +14,7 @@ from fedbilevel.mathematics.settings import (
     Count,
     Range,
     Rate,
+    Switch,
     check_ranges,
     register,
 )
@@ -55,6 +56,8 @@ class GaussianNoise:
             gives the multiplier for an ε.
         delta: δ.
         epsilon: budget; a run stops before its ε exceeds it. None for no budget.
+        from_seed: True for results that anyone can repeat: the noise follows from the
+            seed of the run, protects nobody, and the run reports no ε.
 
     References:
         McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent
@@ -68,9 +71,11 @@ class GaussianNoise:
     multiplier: Rate
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
+    from_seed: Switch = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_source(self)
 
 
 @register
@@ -87,6 +92,8 @@ class DeviceNoise:
             less noise than ε is computed for, so the run ends with an error instead.
         delta: δ.
         epsilon: budget; a run stops before its ε exceeds it. None for no budget.
+        from_seed: True for results that anyone can repeat: the noise follows from the
+            seed of the run, protects nobody, and the run reports no ε.
 
     References:
         Kairouz, Liu and Steinke, The Distributed Discrete Gaussian Mechanism for
@@ -101,9 +108,11 @@ class DeviceNoise:
     devices: Count
     delta: Delta = 1e-5
     epsilon: Epsilon | None = None
+    from_seed: Switch = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_source(self)
 
     @property
     def part_of_one(self) -> Scalar:
@@ -113,6 +122,27 @@ class DeviceNoise:
         """
         part: Scalar = self.multiplier * float(self.devices) ** -0.5
         return part
+
+
+def check_source(noise: Any) -> None:
+    """Raise if noise from the seed has a budget.
+
+    Raises:
+        ValueError: if it has.
+
+    Example:
+        >>> GaussianNoise(1.0, epsilon=2.0, from_seed=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: GaussianNoise: epsilon is 2.0, but noise from the seed has no ε,
+        since anyone who knows the seed can subtract it. Remove epsilon or from_seed.
+    """
+    if noise.from_seed and noise.epsilon is not None:
+        raise ValueError(
+            f"{type(noise).__name__}: epsilon is {noise.epsilon}, but noise from the "
+            "seed has no ε, since anyone who knows the seed can subtract it. Remove "
+            "epsilon or from_seed."
+        )
 
 
 def standard_normals(like: PyTree, key: RandomKey) -> PyTree:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt32
 
 from fedbilevel.data.examples import DeviceData, Examples, RandomKey
+from fedbilevel.mathematics.chacha import KEY_WORDS, key_of_words
 from fedbilevel.mathematics.problem import Batch
 from fedbilevel.privacy.poisson import PoissonTable, poisson_table
-from fedbilevel.transforms.random_words import random_seeds
 
 PURPOSE = 0x7A3D5C00
 """Number in all keys of private batches, since an algorithm may derive other keys."""
@@ -94,13 +94,16 @@ class Marker(NamedTuple):
 class PrivateBatch:
     """A batch without its examples, which only the oracles can look up.
 
+    It has no array, so that an algorithm cannot keep the secret of the noise for a
+    later step, where equal noise would be added to another answer.
+
     Attributes:
-        seed: secret from which the examples and all noise on them follow.
         name: position of the draw.
+        origin: identity of the start or step that has drawn it.
     """
 
-    seed: UInt32[Array, "*batch 2"]
     name: BatchName = field(metadata={"static": True})
+    origin: object = field(metadata={"static": True})
 
 
 class Sample(NamedTuple):
@@ -109,10 +112,12 @@ class Sample(NamedTuple):
     Attributes:
         rows: as many examples as the largest batch has.
         number: number of examples that belong to the batch, the first ones.
+        seed: secret from which the examples and all noise on them follow.
     """
 
     rows: Batch
     number: Int[Array, ""]
+    seed: UInt32[Array, "8"]
 
 
 class PrivateExamples:
@@ -131,9 +136,9 @@ class PrivateExamples:
         self, examples: Examples, place: Place, level: Level, secret: RandomKey
     ) -> None:
         self._examples, self._place, self._level = examples, place, level
-        self._secret = secret
-        self._samples: dict[BatchName, Sample] = {}
-        self._calls: dict[BatchName, int] = {}
+        self._secret, self._origin = secret, object()
+        self._samples: dict[PrivateBatch, Sample] = {}
+        self._calls: dict[PrivateBatch, int] = {}
 
     @property
     def size(self) -> Int[Array | np.ndarray, "*devices"]:
@@ -161,23 +166,23 @@ class PrivateExamples:
         """Return the examples of a batch, and the marker of the next call on it.
 
         Raises:
-            ValueError: if the batch is not a private one, or another function of the
-                phase has drawn it.
+            ValueError: if the batch is not a private one, or another start or step has
+                drawn it, also an earlier one.
         """
         if not isinstance(batch, PrivateBatch):
             raise ValueError(
                 f"ExampleNoise: an oracle got a batch of type {type(batch).__name__}. "
                 "Pass the batches of Examples.draw unchanged."
             )
-        if batch.name not in self._samples:
+        if batch not in self._samples:
             level = self._level.name.lower()
             raise ValueError(
                 f"ExampleNoise: an oracle of the {level} loss got a batch that is not "
                 f"of the {level} examples, or from another start or step. Pass a batch "
                 "that the same start or step draws from the examples of this loss."
             )
-        self._calls[batch.name] += 1
-        return self._samples[batch.name], Marker(batch.name, self._calls[batch.name])
+        self._calls[batch] += 1
+        return self._samples[batch], Marker(batch.name, self._calls[batch])
 
     def _draw(self, key: RandomKey, batch_size: int) -> PrivateBatch:
         serial = len(self._samples)
@@ -186,22 +191,21 @@ class PrivateExamples:
         own = jax.random.fold_in(self._secret, PURPOSE + 2 * self._place + self._level)
         own = jax.random.fold_in(own, serial)
         # The algorithm's key shows a `vmap` over it, which is refused.
-        (seed,) = random_seeds(
-            jax.random.fold_in(own, jax.random.bits(key, (), jnp.uint32)), 1
-        )
-        batch = PrivateBatch(_marked(Marker(name, 0), seed), name)
+        own = jax.random.fold_in(own, jax.random.bits(key, (), jnp.uint32))
+        seed = _marked(Marker(name, 0), jax.random.bits(own, (KEY_WORDS,), jnp.uint32))
         size = batch_size if batch_size >= LEAST_PIECE else table.capacity
         # A site's rules check the sizes of draws: this one, of no batch, shows the mean
         # number of examples.
-        self._examples.draw(key_of(batch.seed, SOURCES), batch_size, draws=0)
+        self._examples.draw(key_of(seed, SOURCES), batch_size, draws=0)
         pieces = self._examples.draw(
-            key_of(batch.seed, SOURCES), size, draws=-(-table.capacity // size)
+            key_of(seed, SOURCES), size, draws=-(-table.capacity // size)
         )
         rows = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves)[: table.capacity], *pieces
         )
-        number = poisson_number(table, key_of(batch.seed, NUMBER))
-        self._samples[name], self._calls[name] = Sample(rows, number), 0
+        number = poisson_number(table, key_of(seed, NUMBER))
+        batch = PrivateBatch(name, self._origin)
+        self._samples[batch], self._calls[batch] = Sample(rows, number, seed), 0
         return batch
 
 
@@ -219,16 +223,15 @@ class PrivateData:
         self.lower = PrivateExamples(data.lower, place, Level.LOWER, secret)
 
 
-def key_of(seed: UInt32[Array, "2"], purpose: int | UInt32[Array, ""]) -> RandomKey:
+def key_of(seed: UInt32[Array, "8"], purpose: int | UInt32[Array, ""]) -> RandomKey:
     """Return a random key that follows from a seed.
 
     Example:
-        >>> seed = jnp.array([1, 2], jnp.uint32)
+        >>> seed = jnp.arange(8, dtype=jnp.uint32)
         >>> bool(jnp.any(key_of(seed, 0) == key_of(seed, 1)))
         False
     """
-    key: RandomKey = jax.random.wrap_key_data(seed, impl="threefry2x32")
-    return jax.random.fold_in(key, purpose)
+    return jax.random.fold_in(key_of_words(seed), purpose)
 
 
 def poisson_number(table: PoissonTable, key: RandomKey) -> Int[Array, ""]:

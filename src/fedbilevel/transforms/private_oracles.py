@@ -92,11 +92,9 @@ class _PrivateOracle:
 
         # The derivative of the result would be that of the sum without its noise.
         @jax.custom_jvp
-        def answer(
-            inputs: PyTree, sample: Sample, seed: UInt32[Array, "2"], noise: PyTree
-        ) -> PyTree:
+        def answer(inputs: PyTree, sample: Sample, noise: PyTree) -> PyTree:
             total = self._sum(inputs, sample, noise[0])
-            return _release(marker, inputs, total, seed, noise)
+            return _release(marker, inputs, total, sample.seed, noise)
 
         @answer.defjvp
         def refuse(*arguments: Any) -> NoReturn:
@@ -107,7 +105,7 @@ class _PrivateOracle:
             )
 
         noise = self._noise.clip, self._noise.multiplier
-        return answer((x, y, *vectors), sample, batch.seed, noise)
+        return answer((x, y, *vectors), sample, noise)
 
     def _sum(self, inputs: PyTree, sample: Sample, clip: Scalar) -> PyTree:
         x, y, *vectors = inputs
@@ -132,7 +130,7 @@ def _release(
     marker: Marker,
     inputs: PyTree,
     total: PyTree,
-    seed: UInt32[Array, "2"],
+    seed: UInt32[Array, "8"],
     noise: tuple[Scalar, Scalar],
 ) -> PyTree:
     """Return the noised mean of a batch, by a function with the name of the marker.
@@ -146,7 +144,7 @@ def _release(
     # The first argument shows whether a `vmap` repeats the call with other inputs.
     def release(
         probe: Bool[Array, ""],
-        seed: UInt32[Array, "2"],
+        seed: UInt32[Array, "8"],
         total: PyTree,
         noise: tuple[Scalar, Scalar],
     ) -> PyTree:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import jax
+
 from fedbilevel.algorithms.protocol import (
     Carry,
     Downlink,
@@ -10,12 +12,15 @@ from fedbilevel.algorithms.protocol import (
     Private,
     Upload,
 )
+from fedbilevel.algorithms.wrapper import map_phases
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.private_batches import Place, PrivateData
 from fedbilevel.transforms.private_oracles import private_problem
 
+ALGORITHM = 0xA160
+"""Number in the keys of an algorithm, from which its noise must not follow."""
 PhasesOf = Callable[[BilevelProblem], tuple[Phase, ...]]
 """A function from a problem to the phases of a round."""
 
@@ -40,9 +45,12 @@ def private_phases(
         [3]
     """
     without_data = phases_of(private_problem(problem, noise, None))
-    return tuple(
-        _private_phase(phase, index, phases_of, problem, noise)
-        for index, phase in enumerate(without_data)
+    first = {id(phase): index for index, phase in reversed([*enumerate(without_data)])}
+    return map_phases(
+        lambda phase: _private_phase(
+            phase, first[id(phase)], phases_of, problem, noise
+        ),
+        without_data,
     )
 
 
@@ -63,11 +71,11 @@ def _private_phase(
         downlink: Downlink, private: Private, data: DeviceData, key: RandomKey
     ) -> Carry:
         inner, own = over(data, Place.START, key)
-        return inner.start(downlink, private, own, key)
+        return inner.start(downlink, private, own, jax.random.fold_in(key, ALGORITHM))
 
     def step(carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
         inner, own = over(data, Place.STEP, key)
-        return inner.step(carry, own, key)
+        return inner.step(carry, own, jax.random.fold_in(key, ALGORITHM))
 
     def finish(
         carry: Carry, downlink: Downlink, key: RandomKey

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import (
     Carry,
     Downlink,
@@ -20,6 +21,7 @@ from fedbilevel.algorithms.protocol import (
     Shares,
     Upload,
 )
+from fedbilevel.algorithms.wrapper import innermost, layers, map_phases
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -34,6 +36,7 @@ from fedbilevel.transforms.fixed_point import (
     FixedPoint,
     mark_unless_finite,
 )
+from fedbilevel.transforms.masking import Contribution, mask_unless_finite
 from fedbilevel.transforms.noise import (
     BESIDE,
     VOTES,
@@ -80,6 +83,11 @@ class TransformedState(NamedTuple):
         return self.inner.step
 
     @property
+    def notices(self) -> Mapping[str, Any]:
+        """The notices of the inner state."""
+        return notices_of(self.inner)
+
+    @property
     def setbacks(self) -> Any:
         """The number of setbacks, if the inner algorithm counts them."""
         return self.inner.setbacks
@@ -118,13 +126,14 @@ class Transformed:
     transforms: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.algorithm, Transformed):
+        if has_transforms(self.algorithm):
             raise ValueError(
                 "with_transforms: the algorithm already has transforms. Pass all "
                 "transforms in one call."
             )
         plan = plan_of(self.transforms)
-        if plan.example_noise is not None and isinstance(self.algorithm, AutoFedBiO):
+        is_automatic = isinstance(innermost(self.algorithm), AutoFedBiO)
+        if plan.example_noise is not None and is_automatic:
             raise ValueError(
                 "with_transforms: ExampleNoise does not protect AutoFedBiO, which "
                 "reads the upper loss of its examples, and whose measured curvature "
@@ -184,7 +193,7 @@ class Transformed:
             phases = private_phases(phases_of, problem, noise)
         if not plan.changes_uploads:
             return phases
-        return tuple(_Wrapper(phase, plan).phase for phase in phases)
+        return map_phases(lambda phase: _Wrapper(phase, plan).phase, phases)
 
 
 class _PrivateState(NamedTuple):
@@ -194,7 +203,8 @@ class _PrivateState(NamedTuple):
 
 class _Carry(NamedTuple):
     inner: Carry
-    memories: Any
+    private: Private
+    memories: Mapping[str, Any]
 
 
 class _Wrapper:
@@ -208,17 +218,18 @@ class _Wrapper:
         self._is_private = plan.noise is not None
         # Then the mean is of changes within bounds.
         self._is_bounded = plan.bounding is not None
+        self._has_carry = self._has_memory or self._is_private
 
     @property
     def phase(self) -> Phase:
         inner = self._inner
         has_reference = inner.reference is not None
         keeps_gauge = inner.gauge is not None and not self._is_bounded
+        starts = self._has_state or self._has_carry
         return inner._replace(
-            # Unchanged functions show the engine which phases differ.
             broadcast=self.broadcast if self._has_state else inner.broadcast,
-            start=self.start if self._has_state or self._has_memory else inner.start,
-            step=self.step if self._has_memory else inner.step,
+            start=self.start if starts else inner.start,
+            step=self.step if self._has_carry else inner.step,
             finish=self.finish,
             server=self.server,
             receive=self.receive,
@@ -254,10 +265,14 @@ class _Wrapper:
         self, downlink: Downlink, private: Any, data: DeviceData, key: RandomKey
     ) -> Carry:
         received, _ = self._split_downlink(downlink)
-        if not self._has_memory:
-            return self._inner.start(received, private, data, key)
-        carry = self._inner.start(received, private.inner, data, key)
-        return _Carry(carry, private.memories)
+        memories: Mapping[str, Any] = {}
+        if self._has_memory:
+            private, memories = private
+        carry = self._inner.start(received, private, data, key)
+        if not self._has_carry:
+            return carry
+        # Only a mask needs the state before the work.
+        return _Carry(carry, private if self._is_private else (), memories)
 
     def step(self, carry: Carry, data: DeviceData, key: RandomKey) -> Carry:
         return carry._replace(inner=self._inner.step(carry.inner, data, key))
@@ -267,21 +282,20 @@ class _Wrapper:
     ) -> tuple[Upload, Any, Info]:
         received, _ = self._split_downlink(downlink)
         inner_key, transform_key = jax.random.split(key)
-        inner_carry = carry.inner if self._has_memory else carry
-        upload, private, info = self._inner.finish(inner_carry, received, inner_key)
+        if not self._has_carry:
+            carry = _Carry(carry, (), {})
+        upload, private, info = self._inner.finish(carry.inner, received, inner_key)
         self._check(upload)
-        memories = carry.memories if self._has_memory else {}
-        memory = memories.get(self._inner.name, ())
-        code, votes, memory = self._encode(
-            upload.update, downlink, memory, transform_key
-        )
-        beside = self._bound(upload.beside, received, transform_key)
+        idle = () if self._inner.reference is None else self.reference(downlink)
+        part = self._bounded(upload, downlink, idle)
+        if self._is_private:
+            part, private = mask_unless_finite(part, private, carry.private, idle)
+        if self._plan.device_noise is not None:
+            part = self._noised(part, downlink, idle, transform_key)
+        code, memories = self._encoded(part.change, carry.memories, transform_key)
         if self._has_memory:
-            name = self._inner.name
-            if name in memories:
-                memories = {**memories, name: memory}
             private = _PrivateState(private, memories)
-        sent = Upload(code, self._beside(beside, votes))
+        sent = Upload(code, self._beside(part.beside, part.votes))
         if self._plan.fixed_point is not None:
             sent = self._round(sent, downlink, transform_key)
         # Means of reported values have no noise, and no bounds.
@@ -325,58 +339,67 @@ class _Wrapper:
         bounds: Bounds = self._plan.clip.first_bounds(len(idle)) if fixed else shared
         return bounds
 
-    def _encode(
-        self,
-        update: tuple[PyTree, ...],
-        downlink: Downlink,
-        memory: Any,
-        key: RandomKey,
-    ) -> tuple[Any, PyTree, Any]:
+    def _bounded(
+        self, upload: Upload, downlink: Downlink, idle: tuple[PyTree, ...]
+    ) -> Contribution:
+        """Return the numbers of a device, clipped: under noise, all have bounds."""
+        beside, scale = upload.beside, self._inner.scale
+        if self._is_bounded and scale is not None:
+            received, _ = self._split_downlink(downlink)
+            beside = clip_to(scale.narrow(beside, received), jnp.ones(()))
         if self._inner.reference is None:
-            return update, (), memory
-        plan = self._plan
-        idle = self.reference(downlink)
+            return Contribution(upload.update, beside, ())
         # A plain tuple, so that the code does not depend on the algorithm's types.
-        change: Any = tuple(map(tree.subtract, update, idle))
+        change: Any = tuple(map(tree.subtract, upload.update, idle))
         if self._is_bounded:
             change = tree.at_least_single(change)
-            if plan.device_noise is not None:
-                # Whether an update is finite must not show either.
-                change = tree.zero_unless_finite(change)
         votes: PyTree = ()
-        if plan.clip is not None and jax.tree.leaves(change):
+        clip = self._plan.clip
+        if clip is not None and jax.tree.leaves(change):
             bounds = self._bounds(downlink, idle)
             if self._is_adaptive:
-                votes = self._vote(norms_of(plan.clip, change), bounds, key)
-            change = clip_parts(plan.clip, change, bounds)
-            if plan.device_noise is not None:
-                change = self._noised_parts(change, bounds, key)
-        code_key = jax.random.fold_in(key, 0)
-        if isinstance(plan.code, Feedback):
-            change, memory = plan.code.encode(change, memory, code_key)
-        elif plan.code is not None:
-            change = plan.code.encode(change, code_key)
-        return change, votes, memory
+                votes = jnp.where(norms_of(clip, change) <= bounds, 0.5, -0.5)
+            change = clip_parts(clip, change, bounds)
+        return Contribution(change, beside, votes)
 
-    def _vote(self, norms: Bounds, bounds: Bounds, key: RandomKey) -> Bounds:
-        votes = jnp.where(norms <= bounds, 0.5, -0.5)
-        # The update itself reports that it is not finite.
-        noise = self._plan.device_noise
-        if noise is None:
-            return votes
-        size = 0.5 * jnp.sqrt(votes.size) * noise.part_of_one / jnp.sqrt(VOTES)
-        vote_key = jax.random.fold_in(key, 1)
-        shift = normal_numbers(vote_key, votes.shape, votes.dtype)
-        return votes + jnp.asarray(size, votes.dtype) * shift
-
-    def _noised_parts(self, change: Any, bounds: Bounds, key: RandomKey) -> Any:
+    def _noised(
+        self,
+        part: Contribution,
+        downlink: Downlink,
+        idle: tuple[PyTree, ...],
+        key: RandomKey,
+    ) -> Contribution:
+        """Return the numbers of a device with its share of the noise."""
         noise = self._plan.device_noise
         assert noise is not None, "called with DeviceNoise only"
-        scale = noise.part_of_one / jnp.sqrt(self._share_of_part(len(bounds)))
-        keys = [jax.random.fold_in(key, 3 + number) for number in range(len(bounds))]
-        return map_parts(
-            self._plan.clip, add_normals, change, list(scale * bounds), keys
-        )
+        change, beside, votes = part
+        if self._inner.reference is not None and jax.tree.leaves(change):
+            bounds = self._bounds(downlink, idle)
+            scale = noise.part_of_one / jnp.sqrt(self._share_of_part(len(bounds)))
+            keys = [jax.random.fold_in(key, 3 + row) for row in range(len(bounds))]
+            sizes = list(scale * bounds)
+            change = map_parts(self._plan.clip, add_normals, change, sizes, keys)
+        if self._inner.scale is not None:
+            size = noise.part_of_one / jnp.sqrt(self._share_of_beside())
+            beside = add_normals(beside, size, jax.random.fold_in(key, 2))
+        if jax.tree.leaves(votes):
+            size = 0.5 * jnp.sqrt(votes.size) * noise.part_of_one / jnp.sqrt(VOTES)
+            shift = normal_numbers(jax.random.fold_in(key, 1), votes.shape, votes.dtype)
+            votes = votes + jnp.asarray(size, votes.dtype) * shift
+        return Contribution(change, beside, votes)
+
+    def _encoded(
+        self, change: Any, memories: Mapping[str, Any], key: RandomKey
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Return the code of a change, and the memories of the errors of codes."""
+        code, name = self._plan.code, self._inner.name
+        if code is None or self._inner.reference is None:
+            return change, memories
+        code_key = jax.random.fold_in(key, 0)
+        if not isinstance(code, Feedback):
+            return code.encode(change, code_key), memories
+        change, memory = code.encode(change, memories[name], code_key)
+        return change, {**memories, name: memory}
 
     def _share_of_part(self, parts: int) -> float:
         """Return the share of an exchange's privacy that each part of an update has."""
@@ -387,18 +410,6 @@ class _Wrapper:
 
     def _share_of_beside(self) -> float:
         return BESIDE if self._inner.reference is not None else 1.0
-
-    def _bound(self, beside: PyTree, received: Downlink, key: RandomKey) -> PyTree:
-        """Return values beside the update with a bound: of norm 1."""
-        scale = self._inner.scale
-        if not self._is_bounded or scale is None:
-            return beside
-        bounded = clip_to(scale.narrow(beside, received), jnp.ones(()))
-        noise = self._plan.device_noise
-        if noise is None:
-            return bounded
-        size = noise.part_of_one / jnp.sqrt(self._share_of_beside())
-        return add_normals(bounded, size, jax.random.fold_in(key, 2))
 
     def _reaches(
         self, upload: Upload, downlink: Downlink
@@ -637,7 +648,7 @@ def noise_of(algorithm: Any) -> GaussianNoise | DeviceNoise | ExampleNoise | Non
     Example:
         >>> from fedbilevel import Clip, FedBiO, GaussianNoise
         >>> noise_of(with_transforms(FedBiO(0.1), Clip(1.0), GaussianNoise(2.0)))
-        GaussianNoise(multiplier=2.0, delta=1e-05, epsilon=None)
+        GaussianNoise(multiplier=2.0, delta=1e-05, epsilon=None, from_seed=False)
         >>> noise_of(FedBiO(0.1)) is None
         True
     """
@@ -664,10 +675,9 @@ def _plan_of_algorithm(algorithm: Any) -> Plan:
 
 
 def _transformed_in(algorithm: Any) -> Transformed | None:
-    while algorithm is not None:
-        if isinstance(algorithm, Transformed):
-            return algorithm
-        algorithm = getattr(algorithm, "algorithm", None)
+    for layer in layers(algorithm):
+        if isinstance(layer, Transformed):
+            return layer
     return None
 
 

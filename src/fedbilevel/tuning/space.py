@@ -10,6 +10,7 @@ import numpy as np
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import WithServerOptimiser
+from fedbilevel.algorithms.wrapper import layers
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.schedules import LearningRate, rate_at
 from fedbilevel.mathematics.settings import (
@@ -19,7 +20,6 @@ from fedbilevel.mathematics.settings import (
     declarations,
     is_number,
 )
-from fedbilevel.transforms.transformed import Transformed
 
 WIDE = 100.0
 """The factor between the initial upper rate and the edges of its first range."""
@@ -188,12 +188,11 @@ def search_space(
 def _settings(algorithm: Any, curvature: float, steps: int) -> list[Setting]:
     if isinstance(algorithm, AutoFedBiO):
         return [_around(algorithm, "upper_rate", NEAR)]
-    if isinstance(algorithm, Transformed):
-        inner = _settings(algorithm.algorithm, curvature, steps)
-        return [item._replace(name=f"algorithm.{item.name}") for item in inner]
-    if isinstance(algorithm, WithServerOptimiser):
+    if len(list(layers(algorithm))) > 1:
         inner = _settings(algorithm.algorithm, curvature, steps)
         inner = [item._replace(name=f"algorithm.{item.name}") for item in inner]
+        if not isinstance(algorithm, WithServerOptimiser):
+            return inner
         if "learning_rate" not in getattr(algorithm.optimiser, "numbers", {}):
             return inner
         rate = _around(algorithm, "optimiser.learning_rate", NEAR)

@@ -10,6 +10,7 @@ import jax
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.wrapper import innermost
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.fingerprint import describe
@@ -224,7 +225,7 @@ def tune(
 
 def space_for(spec: RunSpec) -> Space:
     """Return the search space of an algorithm, scaled by a measured curvature."""
-    inner: Any = getattr(spec.algorithm, "algorithm", spec.algorithm)
+    inner = innermost(spec.algorithm)
     curvature = batch_curvature(
         spec.problem,
         spec.devices,

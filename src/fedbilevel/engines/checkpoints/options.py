@@ -98,6 +98,7 @@ class Progress(NamedTuple):
         history: metrics of each checkpoint so far.
         exclusions: the notes of the run's `ExclusionCounts`; None if nothing was
             counted.
+        secret_digest: digest of the secret of the run's noise; None without noise.
     """
 
     rounds: int
@@ -105,3 +106,4 @@ class Progress(NamedTuple):
     costs: Costs
     history: tuple[Mapping[str, float | int], ...]
     exclusions: Mapping[str, Any] | None = None
+    secret_digest: str | None = None

@@ -52,6 +52,7 @@ class Store:
         self.options = options
         self.directory = Path(options.directory).absolute()
         self.configuration = json.loads(json.dumps(configuration))
+        self.secret_digest: str | None = None
         self._scores: dict[int, float] = {}
         self._manager: ocp.CheckpointManager | None = None
         # The run directory exists before its directory of checkpoints.
@@ -92,6 +93,7 @@ class Store:
             "costs": progress.costs._asdict(),
             "history": [dict(metrics) for metrics in progress.history],
             "exclusions": progress.exclusions,
+            "secret_digest": self.secret_digest,
         }
         leaves = list(map(on_host, jax.tree.leaves(progress.state)))
         with self._writing():
@@ -239,7 +241,8 @@ class Store:
             )
         costs, history = Costs(**notes["costs"]), tuple(notes["history"])
         exclusions = notes.get("exclusions")
-        return Progress(rounds, arrays, costs, history, exclusions), None
+        secret = notes.get("secret_digest")
+        return Progress(rounds, arrays, costs, history, exclusions, secret), None
 
     def _rename_damaged(self, directory: Path) -> Path:
         """Rename a damaged checkpoint, so that a new one can have its name."""

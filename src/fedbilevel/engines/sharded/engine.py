@@ -59,8 +59,8 @@ class Sharded:
     mesh: Mesh | None = None
     chunk_size: int | None = None
 
-    sample_is_public = False
-    """The seed, from which the sample follows, must be secret under noise."""
+    key_is_secret = True
+    """Only this program knows the key, from which noise and samples follow."""
     sees_uploads = False
     """No server: one program has all data."""
     noised_means = 0

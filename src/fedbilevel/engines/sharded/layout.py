@@ -120,7 +120,8 @@ def _to_host(leaf: Any) -> Any:
         return leaf
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(
-            jnp.asarray(np.asarray(jax.random.key_data(leaf)))
+            jnp.asarray(np.asarray(jax.random.key_data(leaf))),
+            impl=jax.random.key_impl(leaf),
         )
     return leaf.item() if leaf.weak_type else np.asarray(leaf)
 

@@ -52,14 +52,16 @@ class Experiment:
             the mean of the uploads.
         transforms: limits, privacy, codes and robust means of messages.
         rounds: number of rounds.
-        seed: seed of every random choice of the run.
+        seed: seed of every random choice of the run; a run that reports an ε draws from
+            a secret in its place.
         participants: number of devices sampled in each round; None for all devices.
         weight_by_size: whether the weight of a device is the number of its training
             examples; otherwise all weights are equal, as in the paper.
         size_limit: largest weight of a device with `weight_by_size`; None for no limit.
             A federation requires a limit, because sites report their own sizes.
         norm_limit: largest Euclidean norm of an accepted upload; None for no limit in a
-            simulation and, without fixed-point numbers, 1e6 in a federation.
+            simulation and, without noise and fixed-point numbers, 1e6 in a
+            federation.
         distance_limit: largest distance of an accepted upload from the downloaded
             point, as a multiple (above 1) of the median over devices; None for no
             limit in a simulation and, without noise and fixed-point numbers, 10 in a
@@ -104,6 +106,12 @@ class Experiment:
                 "distance_limit",
                 "remove it or transforms.noise: under noise, one device must not "
                 "decide whether others count, as it does by the median.",
+            )
+        if self.norm_limit is not None and self.transforms.noise is not None:
+            raise SettingError(
+                "norm_limit",
+                "remove it or transforms.noise: under noise no device may be excluded "
+                "because of its numbers. transforms.clip limits each update.",
             )
         fixed_point = self.transforms.integer_bits is not None
         for name in ("norm_limit", "distance_limit"):

@@ -53,6 +53,8 @@ class TransformSettings:
             None for noise of the server.
         epsilon: budget; a run ends before its ε exceeds it. None for no budget.
         delta: δ of (ε, δ); choose it below 1 / number of devices, or of examples.
+        noise_from_seed: true for results that anyone can repeat: the noise follows from
+            the seed of the run, protects nobody, and the run reports no ε.
         top_share: share of the entries of each array that are sent, the largest ones;
             None to send all.
         random_share: share of the entries that are sent, random ones; None to send all.
@@ -78,6 +80,7 @@ class TransformSettings:
     noise_devices: Count | None = None
     epsilon: Positive | None = None
     delta: Annotated[float, Range(above=0.0, below=1.0)] = 1e-5
+    noise_from_seed: bool = False
     top_share: Share | None = None
     random_share: Share | None = None
     bits: Bits | None = None
@@ -145,7 +148,12 @@ class TransformSettings:
                 "set noise or example_noise only: a run reports one ε, by device or by "
                 "example.",
             )
-        unused = {"epsilon": None, "noise_devices": None, "delta": 1e-5}
+        unused = {
+            "epsilon": None,
+            "noise_devices": None,
+            "delta": 1e-5,
+            "noise_from_seed": False,
+        }
         for name, default in unused.items():
             needs_devices = name == "noise_devices"
             used = self.noise is not None if needs_devices else self.is_private
@@ -154,6 +162,12 @@ class TransformSettings:
                 raise SettingError(
                     name, f"set {either} as well; fedbilevel plan --epsilon gives it."
                 )
+        if self.noise_from_seed and self.epsilon is not None:
+            raise SettingError(
+                "noise_from_seed",
+                "remove it or epsilon: anyone who knows the seed can subtract the "
+                "noise, so the run has no ε.",
+            )
 
     def _check_fixed_point(self) -> None:
         if self.clip is None and self.clip_quantile is None:
@@ -204,6 +218,10 @@ class TransformSettings:
         return self.noise is not None or self.example_noise is not None
 
     @property
+    def _account(self) -> tuple[float, float | None, bool]:
+        return self.delta, self.epsilon, self.noise_from_seed
+
+    @property
     def _download(self) -> Download | None:
         if self.download_bits is None:
             return None
@@ -218,9 +236,7 @@ class TransformSettings:
     def _example_noise(self) -> ExampleNoise | None:
         if self.example_noise is None or self.example_clip is None:
             return None
-        return ExampleNoise(
-            self.example_clip, self.example_noise, self.delta, self.epsilon
-        )
+        return ExampleNoise(self.example_clip, self.example_noise, *self._account)
 
     @property
     def _clip(self) -> Any:
@@ -234,13 +250,13 @@ class TransformSettings:
     def _device_noise(self) -> DeviceNoise | None:
         if self.noise is None or self.noise_devices is None:
             return None
-        return DeviceNoise(self.noise, self.noise_devices, self.delta, self.epsilon)
+        return DeviceNoise(self.noise, self.noise_devices, *self._account)
 
     @property
     def _noise(self) -> GaussianNoise | None:
         if self.noise is None or self.noise_devices is not None:
             return None
-        return GaussianNoise(self.noise, self.delta, self.epsilon)
+        return GaussianNoise(self.noise, *self._account)
 
     @property
     def code(self) -> Any:

@@ -1,4 +1,4 @@
-"""Signed public keys of a site for one exchange, and the roster of all of them."""
+"""Signed public keys and rule of a site for one exchange, and those of all sites."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,19 +19,24 @@ from fedbilevel.federation.secure_sums.secret import SIZE
 from fedbilevel.federation.transport import RefusedError, readable
 
 LABEL = b"fedbilevel secure sum: public keys"
-ENTRIES = "certificate", "encryption", "mask", "signature"
+ENTRIES = "certificate", "encryption", "mask", "second_sums", "signature"
+REFUSED, PERMITTED = b"refused", b"permitted"
+"""Values of the entry `second_sums`: see the module `second_sums`."""
 
 
 class Advertisement(NamedTuple):
-    """The verified public keys of a site.
+    """The verified public keys of a site, and its rule.
 
     Attributes:
         certificate: certificate of the site.
         keys: its public keys of this exchange.
+        refuses_second_sums: whether it has signed that it never signs two sums of one
+            exchange.
     """
 
     certificate: x509.Certificate
     keys: PublicKeys
+    refuses_second_sums: bool
 
 
 class Advertisements(NamedTuple):
@@ -39,28 +44,35 @@ class Advertisements(NamedTuple):
 
     Attributes:
         by_name: advertisements in the order of the roster.
-        transcript: digest of the exchange, the names and the keys. All later keys and
-            signatures are bound to it.
+        transcript: digest of the exchange, the names, the keys and the rules. All later
+            keys and signatures are bound to it.
     """
 
     by_name: Mapping[str, Advertisement]
     transcript: bytes
 
 
-def advertise(identity: Identity, context: Context, keys: PublicKeys) -> bytes:
-    """Return the signed message with a site's public keys.
+def advertise(
+    identity: Identity,
+    context: Context,
+    keys: PublicKeys,
+    *,
+    refuses_second_sums: bool,
+) -> bytes:
+    """Return the signed message with a site's public keys and its rule.
 
     Example:
         >>> from fedbilevel.federation.secure_sums.agreement import KeyPairs
         >>> from fedbilevel.federation.secure_sums.identity import self_signed
         >>> north, context = self_signed("north"), Context("a1", 3, 0, ("north", "s"))
         >>> keys = KeyPairs.new().public
-        >>> message = advertise(north, context, keys)
+        >>> message = advertise(north, context, keys, refuses_second_sums=True)
         >>> read_advertisement(message, "north", context, north.root).keys == keys
         True
     """
-    text = _signed_text(identity.name, context, keys)
-    contents = der(identity.certificate), *keys, identity.sign(text)
+    rule = REFUSED if refuses_second_sums else PERMITTED
+    signature = identity.sign(_signed_text(identity.name, context, keys, rule))
+    contents = der(identity.certificate), *keys, rule, signature
     entries = {name: field(part) for name, part in zip(ENTRIES, contents, strict=True)}
     return seal(PacketType.ADVERTISEMENT, context, entries)
 
@@ -68,7 +80,7 @@ def advertise(identity: Identity, context: Context, keys: PublicKeys) -> bytes:
 def read_advertisement(
     message: bytes, name: str, context: Context, root: x509.Certificate
 ) -> Advertisement:
-    """Return the public keys of a site, after all checks.
+    """Return the public keys of a site and its rule, after all checks.
 
     Raises:
         RefusedError: if the message is not one of this site in this exchange.
@@ -81,16 +93,25 @@ def read_advertisement(
                 f"the message does not have the entries {', '.join(ENTRIES)}; check "
                 "that all use the same version of fedbilevel"
             )
-        der_bytes, *pair, signature = (entries[entry].tobytes() for entry in ENTRIES)
+        der_bytes, *pair, rule, signature = (
+            entries[entry].tobytes() for entry in ENTRIES
+        )
         try:
             certificate = read_certificate(der_bytes, name, root)
         except RefusedError as error:
             raise RefusedError(f"the certificate is not valid: {error}") from None
         keys = PublicKeys(*pair)
-        if not is_signed(certificate, _signed_text(name, context, keys), signature):
+        if not is_signed(
+            certificate, _signed_text(name, context, keys, rule), signature
+        ):
             raise RefusedError(
                 "the signature is not that of these keys, this site and this exchange; "
                 "keys were replaced on the way: check who operates the server"
+            )
+        if rule not in (REFUSED, PERMITTED):
+            raise RefusedError(
+                "the message does not say whether the site refuses second sums; check "
+                "that all use the same version of fedbilevel"
             )
         if any(len(key) != SIZE or not is_usable(key) for key in keys):
             raise RefusedError(
@@ -98,7 +119,7 @@ def read_advertisement(
             )
     except RefusedError as error:
         raise RefusedError(f"{where}: {error}") from None
-    return Advertisement(certificate, keys)
+    return Advertisement(certificate, keys, rule == REFUSED)
 
 
 def bundle(context: Context, messages: Mapping[str, bytes]) -> bytes:
@@ -166,7 +187,7 @@ def read_bundle(
 
 
 def transcript(context: Context, by_name: Mapping[str, Advertisement]) -> bytes:
-    """Return the digest of an exchange and of its public keys.
+    """Return the digest of an exchange, its public keys and the sites' rules.
 
     Example:
         >>> len(transcript(Context("a1", 3, 0, ("north", "south")), {}))
@@ -176,10 +197,14 @@ def transcript(context: Context, by_name: Mapping[str, Advertisement]) -> bytes:
         part
         for name in context.roster
         if name in by_name
-        for part in (name.encode(), *by_name[name].keys)
+        for part in (
+            name.encode(),
+            *by_name[name].keys,
+            REFUSED if by_name[name].refuses_second_sums else PERMITTED,
+        )
     )
     return hashlib.sha256(joined(LABEL, context.encode(), *parts)).digest()
 
 
-def _signed_text(name: str, context: Context, keys: PublicKeys) -> bytes:
-    return joined(LABEL, context.encode(), name.encode(), *keys)
+def _signed_text(name: str, context: Context, keys: PublicKeys, rule: bytes) -> bytes:
+    return joined(LABEL, context.encode(), name.encode(), *keys, rule)

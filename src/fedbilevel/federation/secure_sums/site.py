@@ -18,6 +18,7 @@ from fedbilevel.federation.secure_sums.agreement import KeyPairs
 from fedbilevel.federation.secure_sums.context import Context
 from fedbilevel.federation.secure_sums.identity import Identity
 from fedbilevel.federation.secure_sums.packet import PacketType, field, seal, unseal
+from fedbilevel.federation.secure_sums.second_sums import require_refusals
 from fedbilevel.federation.secure_sums.secret import SEED, Secret, random_secret
 from fedbilevel.federation.secure_sums.shares import Channel, Shares, split
 from fedbilevel.federation.secure_sums.survivors import (
@@ -56,6 +57,9 @@ class SecureSite:
     Args:
         identity: certificate and private key of the site.
         context: the exchange, as the site itself knows it.
+        refuses_second_sums: whether the site never signs two sums of one exchange, and
+            participates only if enough others do neither (`second_sums`). The caller
+            keeps the promise: an object of this class knows one attempt only.
 
     Raises:
         ValueError: if the site is not in the roster.
@@ -74,7 +78,9 @@ class SecureSite:
         fedbilevel.federation.transport.RefusedError: the message was damaged in transit
     """
 
-    def __init__(self, identity: Identity, context: Context) -> None:
+    def __init__(
+        self, identity: Identity, context: Context, *, refuses_second_sums: bool = True
+    ) -> None:
         if identity.name not in context.roster:
             raise ValueError(
                 f'The roster {list(context.roster)} does not have "{identity.name}", '
@@ -82,6 +88,7 @@ class SecureSite:
             )
         self._identity = identity
         self._context = context
+        self._refuses_second_sums = refuses_second_sums
         # Two requests at once must not both count as the first of their type.
         self._lock = Lock()
         self._answers: list[tuple[bytes, bytes]] = []
@@ -112,7 +119,12 @@ class SecureSite:
         """Return this site's signed public keys."""
 
         def answer() -> bytes:
-            self._own = advertise(self._identity, self._context, self._public)
+            self._own = advertise(
+                self._identity,
+                self._context,
+                self._public,
+                refuses_second_sums=self._refuses_second_sums,
+            )
             return self._own
 
         return self._answer(Request.ADVERTISE, b"", answer)
@@ -217,6 +229,8 @@ class SecureSite:
                 f'the server did not send back the keys of this site, "{readable(name)}'
                 '", unchanged; check who operates the server, and start a new exchange'
             )
+        if self._refuses_second_sums:
+            require_refusals(context, advertisements)
         keys, seed = self._secrets
         count = len(context.roster)
         pairs = zip(

@@ -1,0 +1,72 @@
+"""Algorithms around other algorithms: their layers, and the phases that they change."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """An algorithm around another algorithm, such as `WithServerOptimiser`."""
+
+    @property
+    def algorithm(self) -> Any:
+        """The inner algorithm."""
+
+
+def layers(algorithm: Any) -> Iterator[Any]:
+    """Yield an algorithm, and each algorithm inside it, from the outside inwards.
+
+    Example:
+        >>> from fedbilevel import FedBiO, optax_optimiser, with_server_optimiser
+        >>> adam = optax_optimiser("adam", learning_rate=0.1)
+        >>> wrapped = with_server_optimiser(FedBiO(0.1), adam)
+        >>> [type(layer).__name__ for layer in layers(wrapped)]
+        ['WithServerOptimiser', 'FedBiO']
+    """
+    yield algorithm
+    # A field `algorithm` of another meaning, such as a name, is no inner algorithm.
+    while isinstance(algorithm, Wrapper) and isinstance(
+        algorithm.algorithm, FederatedAlgorithm
+    ):
+        algorithm = algorithm.algorithm
+        yield algorithm
+
+
+def innermost(algorithm: Any) -> Any:
+    """Return the algorithm inside all wrappers, which has the settings of the devices.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO, optax_optimiser, with_transforms
+        >>> from fedbilevel import with_server_optimiser
+        >>> adam = optax_optimiser("adam", learning_rate=0.1)
+        >>> wrapped = with_server_optimiser(FedBiO(0.1, batch_size=64), adam)
+        >>> innermost(with_transforms(wrapped, Clip(1.0))).batch_size
+        64
+    """
+    *_, inner = layers(algorithm)
+    return inner
+
+
+def map_phases(
+    function: Callable[[Phase], Phase], phases: tuple[Phase, ...]
+) -> tuple[Phase, ...]:
+    """Return the phases of a round, each changed by a function.
+
+    A phase that a round repeats is one object, and so is its result: engines compile it
+    once. Write the wrapper of an algorithm with this function.
+
+    Example:
+        >>> from fedbilevel import BilevelProblem, WarmStart
+        >>> loss = lambda x, y, batch: y**2
+        >>> phases = WarmStart(0.1, exchanges=2).phases(BilevelProblem(loss, loss))
+        >>> first, second = map_phases(lambda phase: phase._replace(steps=7), phases)
+        >>> first is second, first.steps
+        (True, 7)
+    """
+    results: dict[int, Phase] = {}
+    for phase in phases:
+        if id(phase) not in results:
+            results[id(phase)] = function(phase)
+    return tuple(results[id(phase)] for phase in phases)

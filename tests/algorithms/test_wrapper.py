@@ -1,0 +1,143 @@
+"""Algorithms inside several wrappers, and wrappers of plug-ins."""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from fedbilevel import (
+    AutoFedBiO,
+    Clip,
+    FedBiO,
+    optax_optimiser,
+    with_server_optimiser,
+    with_transforms,
+)
+from fedbilevel.algorithms import innermost, register
+from fedbilevel.engines.preparation import RunSpec
+from fedbilevel.engines.run import rounds_of
+from fedbilevel.metrics.untried_steps import check_known_steps, untried_steps
+from fedbilevel.tuning import tuner
+from fedbilevel.tuning.space import Space, search_space
+from tests import quadratic
+from tests.engines import federation
+
+SGD = optax_optimiser("sgd", learning_rate=1.0)
+PROBLEM = quadratic.problem()
+OTHER_LENGTH = "AutoFedBiO decays its learning rates over rounds=7, but the run has"
+
+
+@register
+@dataclass(frozen=True)
+class Passing:
+    """A plug-in's wrapper that changes nothing.
+
+    Attributes:
+        algorithm: inner algorithm.
+        rounds: a number that is no plan of the run.
+    """
+
+    algorithm: Any
+    rounds: int = field(default=99, metadata={"static": True})
+
+    def init(self, problem, x, y):
+        return self.algorithm.init(problem, x, y)
+
+    def opening(self, problem):
+        return self.algorithm.opening(problem)
+
+    def phases(self, problem):
+        return self.algorithm.phases(problem)
+
+
+@register
+@dataclass(frozen=True)
+class Named(Passing):
+    """An algorithm whose field `algorithm` is a name."""
+
+    def init(self, problem, x, y):
+        return FedBiO(0.1).init(problem, x, y)
+
+
+@register
+@dataclass(frozen=True)
+class Nudged(FedBiO):
+    """FedBiO with a number that no diagnosis knows."""
+
+    nudge: float = 0.5
+
+
+def spec(algorithm: Any, rounds: int = 3) -> RunSpec:
+    return RunSpec(
+        PROBLEM, algorithm, federation.in_memory(), *federation.START, rounds
+    )
+
+
+WRAPPERS = [
+    lambda algorithm: algorithm,
+    lambda algorithm: with_transforms(algorithm, Clip(1.0)),
+    Passing,
+    lambda algorithm: Passing(with_transforms(Passing(algorithm), Clip(1.0))),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_the_length_of_a_run_is_compared_with_the_plan_inside(wrap, caplog):
+    with caplog.at_level(logging.WARNING, "fedbilevel"):
+        rounds_of(spec(wrap(AutoFedBiO(7))))
+    assert [OTHER_LENGTH in message for message in caplog.messages] == [True]
+    caplog.clear()
+    rounds_of(spec(wrap(AutoFedBiO(3))))
+    # A field `rounds` of another meaning is no plan.
+    rounds_of(spec(wrap(Passing(FedBiO(0.1)))))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_a_search_space_has_the_batches_and_steps_inside(wrap, monkeypatch):
+    sizes, steps = [], []
+
+    def curvature(*inputs: Any, batch_size: int, **others: Any) -> float:
+        sizes.append(batch_size)
+        return 1.0
+
+    def space(algorithm: Any, **others: Any) -> Space:
+        steps.append(others["steps"])
+        return Space(algorithm, ())
+
+    monkeypatch.setattr(tuner, "batch_curvature", curvature)
+    monkeypatch.setattr(tuner, "search_space", space)
+    fedbio = FedBiO(0.1, batch_size=64, local_steps=5)
+    tuner.space_for(spec(wrap(with_server_optimiser(fedbio, SGD)), rounds=40))
+    assert (sizes, steps) == ([64], [200])
+
+
+def test_settings_inside_a_wrapper_of_a_plug_in_are_searched():
+    space = search_space(Passing(FedBiO(0.5)), curvature=1.0, steps=9)
+    assert [item.name for item in space.settings] == [
+        "algorithm.upper_rate",
+        "algorithm.lower_rate",
+        "algorithm.adjoint_rate",
+    ]
+
+
+def test_a_field_algorithm_of_another_meaning_is_no_inner_algorithm():
+    named = Named("fast")
+    assert innermost(named) is named
+
+
+def test_steps_of_unknown_names_are_reported_and_not_called_right():
+    with pytest.raises(ValueError, match=r"AutoFedBiO has no setting learning_rate"):
+        check_known_steps(with_transforms(AutoFedBiO(9), Clip(1.0)))
+    with pytest.raises(
+        ValueError, match="the effect of Passing on the steps of FedBiO"
+    ):
+        check_known_steps(Passing(FedBiO(0.1)))
+    twice = with_server_optimiser(with_server_optimiser(FedBiO(0.1), SGD), SGD)
+    with pytest.raises(ValueError, match="several server optimisers"):
+        check_known_steps(twice)
+    nudged = with_server_optimiser(replace(Nudged(0.1), adjoint_radius=2.0), SGD)
+    check_known_steps(nudged)
+    assert untried_steps(nudged) == ("nudge",)
