@@ -56,7 +56,7 @@ ALL_MARKED = re.compile(
 )
 """The line that marks all tests of a module, alone or in a list."""
 NIGHTLY_DOCTESTS = {
-    "algorithms.device_adjoint.solve_adjoint",
+    "metrics.device_adjoint.solve_adjoint",
     "engines.final_points.final_points",
     "engines.query_session.QuerySession",
     "engines.mean.merge_across",

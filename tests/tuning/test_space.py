@@ -20,7 +20,7 @@ from fedbilevel import (
     search_space,
     with_server_optimiser,
 )
-from fedbilevel.algorithms.probes import Probes
+from fedbilevel.metrics.probes import Probes
 
 SERIES = NeumannSeries(5, 0.25)
 

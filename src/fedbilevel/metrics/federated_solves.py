@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedbilevel.algorithms.device_adjoint import PROBE_RESIDUAL, PROBES
 from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.mathematics import conjugate_gradients, tree
 from fedbilevel.mathematics.problem import Lower, Upper
+from fedbilevel.metrics.device_adjoint import PROBE_RESIDUAL, PROBES
 from fedbilevel.metrics.obstacles import (
     DiagnosisProgress,
     Obstacle,

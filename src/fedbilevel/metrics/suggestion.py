@@ -7,14 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
-from fedbilevel.algorithms.probes import (
-    ROUNDING,
-    Probe,
-    Probes,
-    ProbeState,
-    largest,
-    quantile,
-)
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checks import check_rounds
 from fedbilevel.engines.costs import Costs
@@ -23,6 +15,14 @@ from fedbilevel.engines.query_session import QuerySession
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.mathematics.hypergradients import NeumannSeries
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.metrics.probes import (
+    ROUNDING,
+    Probe,
+    Probes,
+    ProbeState,
+    largest,
+    quantile,
+)
 
 HIGH = 0.9
 """The quantile of the curvatures of batches from which rates are derived."""

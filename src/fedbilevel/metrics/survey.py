@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fedbilevel.algorithms import queries
-from fedbilevel.algorithms.device_adjoint import PROBES, DeviceSolves, solve_adjoint
 from fedbilevel.algorithms.protocol import Phase
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Count, Range, check_ranges, register
+from fedbilevel.metrics.device_adjoint import PROBES, DeviceSolves, solve_adjoint
 
 
 class Question(IntEnum):
