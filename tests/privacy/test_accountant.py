@@ -21,7 +21,6 @@ from fedbilevel.privacy import (
     account,
     count_within,
     noise_for,
-    renyi_spent,
     spent,
 )
 from fedbilevel.privacy.distributions import compose, distribution, profile_of
@@ -92,30 +91,27 @@ def test_samples_lie_between_poisson_sampling_and_renyi_accounting(
     release = GaussianRelease(noise, WithoutReplacement(sample, population))
     result = account({release: rounds}, DELTA)
     assert poisson.get_epsilon(DELTA) < result.epsilon
-    assert result.epsilon < renyi_spent({release: rounds}, DELTA)
+    assert result.epsilon < renyi_of(noise, sample, population, rounds)
     assert result.epsilon < spent({GaussianRelease(noise): rounds}, DELTA)
     assert result.method is Method.SUBSAMPLED
 
 
-@pytest.mark.slow
-def test_renyi_accounting_is_dp_accountings_with_a_sensitivity_of_two_clips():
+def renyi_of(noise, sample, population, rounds):
+    """Return ε by dp-accounting's accountant of samples without replacement."""
+    # Its multiplier is relative to the change of the sum if a device of the sample is
+    # replaced, which is two clips.
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        population, sample, dp_accounting.GaussianDpEvent(noise / 2)
+    )
     accountant = dp_accounting.rdp.RdpAccountant(
         neighboring_relation=RELATION.REPLACE_ONE
     )
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        1000, 10, dp_accounting.GaussianDpEvent(3.0 / 2)
-    )
-    accountant.compose(event, 50)
-    accountant.compose(dp_accounting.GaussianDpEvent(30.0), 2)
-    release = GaussianRelease(3.0, WithoutReplacement(10, population=1000))
-    releases = {release: 50, GaussianRelease(30.0): 2}
-    expected = accountant.get_epsilon(DELTA)
-    assert renyi_spent(releases, DELTA) == pytest.approx(expected, rel=1e-12)
+    return accountant.compose(event, rounds).get_epsilon(DELTA)
 
 
 @pytest.mark.slow
 def test_dp_accountings_two_accountants_scale_a_replacement_differently():
-    # The reason for halving the noise multiplier in `renyi` alone.
+    # The reason for halving the noise multiplier in `renyi_of` alone.
     renyi = dp_accounting.rdp.RdpAccountant(neighboring_relation=RELATION.REPLACE_ONE)
     renyi.compose(dp_accounting.GaussianDpEvent(1.0))
     np.testing.assert_allclose(renyi.rdp, renyi.orders / 2)  # Distance 1.
@@ -133,8 +129,6 @@ def test_no_accountant_of_dp_accounting_has_draws_with_replacement():
         assert not dp_accounting.pld.PLDAccountant(relation).supports(event)
         renyi = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
         assert not renyi.supports(event)
-    with pytest.raises(SettingError, match="Call spent instead of renyi_spent"):
-        renyi_spent([GaussianRelease(1.0, WithReplacement(10, 100))], DELTA)
 
 
 def test_one_draw_is_a_sample_of_one():
@@ -198,7 +192,6 @@ def test_little_noise_is_accounted_without_amplification():
 
 def test_no_noise_protects_nothing_and_no_release_spends_nothing():
     assert spent([GaussianRelease(1.0), GaussianRelease(0.0)], DELTA) == math.inf
-    assert renyi_spent([GaussianRelease(0.0)], DELTA) == math.inf
     assert account([GaussianRelease(0.0)], DELTA).method is Method.NONE
     assert spent({}, DELTA) == spent({GaussianRelease(1.0): 0}, DELTA) == 0.0
 

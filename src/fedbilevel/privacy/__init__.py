@@ -4,34 +4,6 @@ All of it holds for the zero-out relation: two inputs are neighbours if they dif
 one device (or example), whose terms are zero in one of them.
 """
 
-from fedbilevel.privacy.accountant import Account, Method, account, spent
-from fedbilevel.privacy.budget import Budget
-from fedbilevel.privacy.calibration import count_within, noise_for
-from fedbilevel.privacy.releases import (
-    Everyone,
-    GaussianRelease,
-    PoissonDraws,
-    Sampling,
-    UnknownSampling,
-    WithoutReplacement,
-    WithReplacement,
-)
-from fedbilevel.privacy.renyi import renyi_spent
+import lazy_loader
 
-__all__ = [
-    "Account",
-    "Budget",
-    "Everyone",
-    "GaussianRelease",
-    "Method",
-    "PoissonDraws",
-    "Sampling",
-    "UnknownSampling",
-    "WithReplacement",
-    "WithoutReplacement",
-    "account",
-    "count_within",
-    "noise_for",
-    "renyi_spent",
-    "spent",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

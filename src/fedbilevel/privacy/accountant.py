@@ -7,12 +7,17 @@ and ε is exact. Samples of a fixed size are composed as privacy loss distributi
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from fedbilevel.mathematics.settings import SettingError
-from fedbilevel.privacy.budget import Budget
+from fedbilevel.mathematics.settings import (
+    Positive,
+    Range,
+    SettingError,
+    check_ranges,
+)
 from fedbilevel.privacy.distributions import compose, largest_loss
 from fedbilevel.privacy.library import dp_accounting
 from fedbilevel.privacy.releases import (
@@ -30,6 +35,31 @@ TOLERANCE = 1e-12
 LARGEST_LOSS = 500.0
 """Privacy loss of a release, in nats, above which amplification is not computed: the
 noise multiplier is then below 0.1, and e^ε would overflow."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The (ε, δ) that all releases of a run may spend together.
+
+    Attributes:
+        epsilon: ε, above 0.
+        delta: δ, above 0 and below 1; usually below 1 / number of devices.
+
+    Example:
+        >>> Budget(epsilon=2.0, delta=1e-5).epsilon
+        2.0
+        >>> Budget(epsilon=2.0, delta=1.0)
+        Traceback (most recent call last):
+        ...
+        fedbilevel.mathematics.settings.SettingError: Budget: delta is 1.0, expected
+        a number, above 0 and below 1.
+    """
+
+    epsilon: Positive
+    delta: Annotated[float, Range(above=0.0, below=1.0)]
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class Method(Enum):

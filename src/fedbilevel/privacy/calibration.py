@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 
 from fedbilevel.mathematics.settings import LARGEST, SettingError
-from fedbilevel.privacy.accountant import Releases, account, count
-from fedbilevel.privacy.budget import Budget
+from fedbilevel.privacy.accountant import Budget, Releases, account, count
 from fedbilevel.privacy.releases import Everyone, GaussianRelease, Sampling
 
 PRECISION = 1e-4

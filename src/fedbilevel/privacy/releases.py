@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from fedbilevel.mathematics.settings import Count, Range, SettingError, check_ranges
 from fedbilevel.privacy.poisson import poisson_table
@@ -20,10 +20,8 @@ class Everyone:
         {1: 1.0}
     """
 
-    @property
-    def largest(self) -> int:
-        """The largest number of terms of one device in the sum."""
-        return 1
+    largest: ClassVar[int] = 1
+    """The largest number of terms of one device in the sum."""
 
     def occurrences(self) -> Mapping[int, float]:
         """Return the probabilities of the numbers of terms of one device."""
@@ -43,10 +41,8 @@ class UnknownSampling:
         {1: 1.0}
     """
 
-    @property
-    def largest(self) -> int:
-        """The largest number of terms of one device in the sum."""
-        return 1
+    largest: ClassVar[int] = 1
+    """The largest number of terms of one device in the sum."""
 
     def occurrences(self) -> Mapping[int, float]:
         """Return the probabilities of the numbers of terms: the worst case."""
@@ -71,6 +67,8 @@ class WithoutReplacement:
 
     sample: Count
     population: Count
+    largest: ClassVar[int] = 1
+    """The largest number of terms of one device in the sum."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -81,11 +79,6 @@ class WithoutReplacement:
                 f"WithoutReplacement: sample is {self.sample}, expected at most the "
                 f"population, {self.population}.",
             )
-
-    @property
-    def largest(self) -> int:
-        """The largest number of terms of one device in the sum."""
-        return 1
 
     def occurrences(self) -> Mapping[int, float]:
         """Return the probabilities of the numbers of terms of one device."""
@@ -128,16 +121,7 @@ class WithReplacement:
         # SciPy is imported when noise is accounted for: every run imports this module.
         from scipy.stats import binom
 
-        share = 1.0 / self.population
-        result = {}
-        for number in range(1, self.draws + 1):
-            rest = float(binom.sf(number - 1, self.draws, share))
-            if rest < SMALLEST_SHARE:
-                # The largest number stands for all of the rest, which is pessimistic.
-                result[self.draws] = rest
-                break
-            result[number] = float(binom.pmf(number, self.draws, share))
-        return result
+        return _occurrences(binom(self.draws, 1.0 / self.population), self.largest)
 
 
 @dataclass(frozen=True)
@@ -183,17 +167,22 @@ class PoissonDraws:
 
         Numbers that are improbable are replaced by the largest number.
         """
-        # SciPy is imported when noise is accounted for: every run imports this module.
         from scipy.stats import poisson
 
-        mean, result = self.draws / self.population, {}
-        for number in range(1, self.largest + 1):
-            rest = float(poisson.sf(number - 1, mean))
-            if rest < SMALLEST_SHARE:
-                result[self.largest] = rest
-                break
-            result[number] = float(poisson.pmf(number, mean))
-        return result
+        return _occurrences(poisson(self.draws / self.population), self.largest)
+
+
+def _occurrences(distribution: Any, largest: int) -> Mapping[int, float]:
+    """Return the probabilities of the numbers from 1 to the largest."""
+    result = {}
+    for number in range(1, largest + 1):
+        rest = float(distribution.sf(number - 1))
+        if rest < SMALLEST_SHARE:
+            # The largest number stands for all of the rest, which is pessimistic.
+            result[largest] = rest
+            break
+        result[number] = float(distribution.pmf(number))
+    return result
 
 
 Sampling: TypeAlias = (

@@ -3,21 +3,6 @@
 The library of a tracker is imported only when that tracker begins.
 """
 
-from fedbilevel.tracking.delivery import track
-from fedbilevel.tracking.mlflow import MLflow
-from fedbilevel.tracking.protocol import RunStatus, Tracker
-from fedbilevel.tracking.records import Journal, Record, read_records
-from fedbilevel.tracking.tensorboard import TensorBoard
-from fedbilevel.tracking.wandb import WeightsAndBiases
+import lazy_loader
 
-__all__ = [
-    "Journal",
-    "MLflow",
-    "Record",
-    "RunStatus",
-    "TensorBoard",
-    "Tracker",
-    "WeightsAndBiases",
-    "read_records",
-    "track",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
