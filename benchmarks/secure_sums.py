@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from benchmarks.timing import print_table, ratio, wants_fast
 from fedbilevel import Upload
+from fedbilevel.algorithms import Aggregation
 from fedbilevel.engines.protocol import Moment, PhaseReference
 from fedbilevel.federation import REHEARSAL, ExchangeCounter, Reply
 from fedbilevel.federation.messages import Answer, Task
@@ -127,7 +128,7 @@ class Sites:
             Schedule(timeout=3600.0, straggler_factor=None, fewest=1),
         )
         exchange.advertise(dict.fromkeys(self.names, self._task()))
-        total = exchange.mean(exchange.sum(), 1.0, 2**15 - 1).upload.update[0]
+        total = exchange.mean(exchange.sum(), 1.0, 2**15 - 1).total.update[0]
         return Measured(
             np.asarray(total),
             time.perf_counter() - began,
@@ -140,7 +141,7 @@ class Sites:
         """Carry out an exchange in which the server reads each upload."""
         began = time.perf_counter()
         moment, task = self._moment(), self._task()
-        mean = RunningMean(self.form.received, {}, is_summed=True)
+        mean = RunningMean(self.form.received, {}, Aggregation(is_sum=True))
         up = 0
         for name in self.names:
             upload = self._worked(name, task)
@@ -148,7 +149,7 @@ class Sites:
             up += len(reply)
             received, _ = Answer.decode(reply).read((self.form.upload, {}))
             mean.add(received, {}, SHARE / 2**15)
-        total = np.asarray(mean.value.upload.update[0])
+        total = np.asarray(mean.value.total.update[0])
         seconds = time.perf_counter() - began
         return Measured(total, seconds, {}, len(task) * len(self.names), up)
 

@@ -25,7 +25,7 @@ from fedbilevel import (
     predict_costs,
     run,
 )
-from fedbilevel.algorithms import momentum
+from fedbilevel.algorithms import Aggregation, momentum
 from fedbilevel.data.examples import StoredExamples
 from fedbilevel.engines import debug
 from fedbilevel.engines.device_work import run_device
@@ -261,8 +261,10 @@ def test_uploads_are_decoded_one_by_one_before_they_are_averaged():
                     server=lambda server, mean, key: server._replace(
                         x=server.x + mean.update[0]
                     ),
-                    receive=lambda upload, downlink: Upload(
-                        (upload.update[0].astype(jnp.float64) / 16,)
+                    aggregation=Aggregation(
+                        receive=lambda upload, downlink: Upload(
+                            (upload.update[0].astype(jnp.float64) / 16,)
+                        )
                     ),
                 ),
             )

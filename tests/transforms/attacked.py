@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from fedbilevel import Phase, Upload
-from fedbilevel.algorithms import map_phases
+from fedbilevel.algorithms import Aggregation, map_phases
 from fedbilevel.transforms.transformed import Transformed
 
 
@@ -53,8 +53,8 @@ class Attacked:
             updates = jax.vmap(
                 lambda change: phase.decode_upload(Upload(change), downlink).update
             )(sent)
-            if phase.mean is not None:
-                result = phase.mean(updates, weights, downlink)
+            if phase.aggregation.mean is not None:
+                result = phase.aggregation.mean(updates, weights, downlink)
             else:
                 shares = weights / jnp.sum(weights)
                 result = jax.tree.map(
@@ -64,4 +64,4 @@ class Attacked:
             form = jax.tree.structure(changes)
             return jax.tree.unflatten(form, jax.tree.leaves(result))
 
-        return phase._replace(receive=None, reference=None, mean=mean)
+        return phase._replace(reference=None, aggregation=Aggregation(mean=mean))

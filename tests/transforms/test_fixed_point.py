@@ -14,6 +14,7 @@ from fedbilevel import (
     run,
     with_transforms,
 )
+from fedbilevel.algorithms import Aggregation
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.mean import stacked_mean
 from fedbilevel.engines.screening import acceptable, is_acceptable
@@ -21,6 +22,8 @@ from fedbilevel.engines.whole_shares import SHARE_UNITS, check_sums, whole_share
 from fedbilevel.federation.streaming_mean import RunningMean
 from fedbilevel.transforms.fixed_point import NOT_FINITE, mark_unless_finite
 from tests.federation.secure_federation import CLIP, PROBLEM, START, STATEFUL, held
+
+SUM = Aggregation(is_sum=True)
 
 
 @pytest.mark.slow
@@ -71,12 +74,12 @@ def test_sums_are_exact_in_any_order_and_cannot_wrap():
         sum(share * level for share, level in zip(shares, column, strict=True))
         for column in levels.T.tolist()
     ]
-    mean = stacked_mean(jnp.asarray(levels), {}, weights, is_summed=True)
-    assert mean.upload.tolist() == expected
-    streaming = RunningMean(jax.ShapeDtypeStruct((300,), np.int32), {}, is_summed=True)
+    mean = stacked_mean(jnp.asarray(levels), {}, weights, aggregation=SUM)
+    assert mean.total.tolist() == expected
+    streaming = RunningMean(jax.ShapeDtypeStruct((300,), np.int32), {}, SUM)
     for device in draw.permutation(np.arange(1, 40)):
         streaming.add(levels[device], {}, weights[device])
-    assert streaming.value.upload.tolist() == expected
+    assert streaming.value.total.tolist() == expected
     assert whole_shares(np, weights).tolist() == shares
 
 
@@ -92,8 +95,8 @@ def test_65536_equal_devices_have_one_unit_each():
             whole = whole_shares(library, library.asarray(shares, dtype))
             assert int(whole.sum()) == count
     levels = jnp.full((count, 1), largest)
-    mean = stacked_mean(levels, {}, shares, is_summed=True)
-    assert mean.upload.tolist() == [largest * count]  # below 2³¹
+    mean = stacked_mean(levels, {}, shares, aggregation=SUM)
+    assert mean.total.tolist() == [largest * count]  # below 2³¹
     with pytest.raises(ValueError, match=r"smallest weight is 1\.53e-05"):
         check_sums(algorithm, np.ones(count + 1), count + 1, Limits())
 

@@ -6,10 +6,12 @@ This package exports the names for writing a custom algorithm.
 from fedbilevel.algorithms.notices import Noticing
 from fedbilevel.algorithms.planned_rounds import PlannedRounds
 from fedbilevel.algorithms.protocol import (
+    Aggregation,
+    Beside,
     FederatedAlgorithm,
     Phase,
-    Scale,
     Shares,
+    Units,
     Upload,
 )
 from fedbilevel.algorithms.sampling import draw_samples
@@ -36,6 +38,8 @@ from fedbilevel.mathematics.settings import (
 )
 
 __all__ = [
+    "Aggregation",
+    "Beside",
     "Count",
     "DeviceData",
     "Examples",
@@ -51,12 +55,12 @@ __all__ = [
     "Range",
     "Rate",
     "Samples",
-    "Scale",
     "ServerRate",
     "SettingError",
     "Shares",
     "SquaredMixing",
     "Switch",
+    "Units",
     "Upload",
     "UpperRate",
     "Wrapper",

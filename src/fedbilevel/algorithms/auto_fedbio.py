@@ -17,7 +17,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
-from fedbilevel.algorithms.protocol import Downlink, Info, Phase, Scale, Upload
+from fedbilevel.algorithms.protocol import Beside, Downlink, Info, Phase, Units, Upload
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.settling import Settling, new_settling, observe
 from fedbilevel.data.examples import DeviceData, RandomKey
@@ -310,13 +310,13 @@ class AutoFedBiO:
             ),
         )
         measure = measure._replace(
-            receive=lambda upload, downlink: upload._replace(
-                beside=arrays.maximum(upload.beside, 0.0)
-            ),
-            gauge=lambda beside, downlink: (arrays.sqrt(beside),),
-            scale=Scale(
-                narrow=lambda beside, downlink: _logarithm(beside),
-                widen=lambda mean, downlink: _exponential(mean),
+            beside=Beside(
+                limit=lambda beside, downlink: arrays.maximum(beside, 0.0),
+                gauge=lambda beside, downlink: (arrays.sqrt(beside),),
+                units=Units(
+                    narrow=lambda beside, downlink: _logarithm(beside),
+                    widen=lambda mean, downlink: _exponential(mean),
+                ),
             ),
         )
         return (measure,)
@@ -376,15 +376,13 @@ class AutoFedBiO:
             upload = Upload(end, (measured, steps, _number(broken)))
             return upload, (), {"loss": work.measured.loss}
 
-        def receive(upload: Upload, downlink: Downlink) -> Upload:
-            # One device's values must not outweigh those of the others.
-            measured, steps, broken = upload.beside
+        def limit(beside: PyTree, downlink: Downlink) -> PyTree:
+            measured, steps, broken = beside
             measured = measured._replace(
                 curvature=arrays.maximum(measured.curvature, 0.0),
                 bend=arrays.sign(measured.bend),
             )
-            beside = measured, arrays.maximum(steps, 0.0), arrays.clip(broken, 0.0, 1.0)
-            return upload._replace(beside=beside)
+            return measured, arrays.maximum(steps, 0.0), arrays.clip(broken, 0.0, 1.0)
 
         def server(server: AutoState, mean: Upload, key: RandomKey) -> AutoState:
             (along, y, z), (measured, steps, broken) = mean
@@ -467,10 +465,8 @@ class AutoFedBiO:
             step=step,
             finish=finish,
             server=server,
-            receive=receive,
             reference=reference,
-            gauge=gauge,
-            scale=Scale(narrow, widen),
+            beside=Beside(limit, gauge, Units(narrow, widen)),
         )
         return (phase,)
 

@@ -46,7 +46,7 @@ class Shares(NamedTuple):
     largest: Float[Array, ""]
 
 
-class Scale(NamedTuple):
+class Units(NamedTuple):
     """Units in which the values beside an update have a norm of about 1 at most.
 
     Differential privacy needs a bound of everything that depends on a device's data.
@@ -60,6 +60,57 @@ class Scale(NamedTuple):
 
     narrow: Callable[[PyTree, Downlink], PyTree]
     widen: Callable[[PyTree, Downlink], PyTree]
+
+
+class Beside(NamedTuple):
+    """Limits of the values beside an update: no device must outweigh the others.
+
+    Attributes:
+        limit: function from a device's values and the downlink to values that honest
+            devices may send. None if any numbers may be averaged.
+        gauge: function from a device's values and the downlink to numbers by which
+            devices are compared, as by the update. None if values are not compared.
+        units: units of the values under differential privacy. None if they have no
+            bound.
+    """
+
+    limit: Callable[[PyTree, Downlink], PyTree] | None = None
+    gauge: Callable[[PyTree, Downlink], tuple[PyTree, ...]] | None = None
+    units: Units | None = None
+
+
+class Aggregation(NamedTuple):
+    """The way from the uploads of an exchange to the upload that the server reads.
+
+    Attributes:
+        receive: function from an upload and the downlink to the upload that is
+            averaged; it decodes what `finish` encoded. None if uploads are averaged
+            unchanged.
+        mean: function from the updates of all devices along a leading axis, their
+            weights and the downlink to a robust mean update. The engine then stores all
+            updates of an exchange. None for the weighted mean.
+        is_sum: True if uploads are 32-bit integers, which the engine sums, each times
+            the device's whole share, in place of a mean.
+        release: function from the server's state, the mean upload, the shares of the
+            devices and standard normal numbers of the upload's form to the upload that
+            `Phase.server` reads: it adds the noise of differential privacy. A sum comes
+            with numbers of no form. None without noise.
+    """
+
+    receive: Callable[[Upload, Downlink], Upload] | None = None
+    mean: (
+        Callable[
+            [tuple[PyTree, ...], Float[Array, "devices"], Downlink],
+            tuple[PyTree, ...],
+        ]
+        | None
+    ) = None
+    is_sum: bool = False
+    release: Callable[[Server, Upload, Shares, Upload], Upload] | None = None
+
+
+MEAN = Aggregation()
+"""The weighted mean of the uploads as they are."""
 
 
 class Phase(NamedTuple):
@@ -80,24 +131,11 @@ class Phase(NamedTuple):
         finish: function that returns the upload, the private state and the info.
         server: function from the weighted mean of the uploads to the server's next
             state; the key is for random choices of the server.
-        receive: function from an upload and the downlink to the upload that is
-            averaged; it decodes what `finish` encoded. None if uploads are averaged
-            unchanged.
         reference: function from the downlink to the update of an idle device. Devices
             are compared by their distance from it, and a device too far from it is
             excluded. None if updates have no such reference.
-        gauge: function from `Upload.beside` to further numbers by which devices are
-            compared. None if honest devices may send any numbers.
-        scale: units of `Upload.beside` under differential privacy. None if values
-            beside an update have no bound.
-        mean: function from the updates of all devices along a leading axis, their
-            weights and the downlink to a robust mean update. The engine then stores all
-            updates of an exchange. None for the weighted mean.
-        release: function from the server's state, the mean upload, the shares of the
-            devices and standard normal numbers of the upload's form to the upload that
-            `server` reads: it adds the noise of differential privacy. None without.
-        is_summed: True if uploads are 32-bit integers, which the engine sums, each
-            times the device's whole share, in place of a mean.
+        beside: limits of the values beside an update.
+        aggregation: the mean or sum of the uploads.
 
     Example:
         An exchange that averages one number from every device:
@@ -122,39 +160,39 @@ class Phase(NamedTuple):
     step: Callable[[Carry, DeviceData, RandomKey], Carry]
     finish: Callable[[Carry, Downlink, RandomKey], tuple[Upload, Private, Info]]
     server: Callable[[Server, Upload, RandomKey], Server]
-    receive: Callable[[Upload, Downlink], Upload] | None = None
     reference: Callable[[Downlink], tuple[PyTree, ...]] | None = None
-    gauge: Callable[[PyTree, Downlink], tuple[PyTree, ...]] | None = None
-    scale: Scale | None = None
-    mean: (
-        Callable[
-            [tuple[PyTree, ...], Float[Array, "devices"], Downlink],
-            tuple[PyTree, ...],
-        ]
-        | None
-    ) = None
-    release: Callable[[Server, Upload, Shares, Upload], Upload] | None = None
-    is_summed: bool = False
+    beside: Beside = Beside()
+    aggregation: Aggregation = MEAN
 
     @property
     def is_compared(self) -> bool:
         """True if the engine compares the sizes of the devices' uploads."""
-        return self.reference is not None or self.gauge is not None
+        return self.reference is not None or self.beside.gauge is not None
+
+    @property
+    def is_decoded(self) -> bool:
+        """True if the server changes uploads before it averages them."""
+        return not (self.aggregation.receive is None and self.beside.limit is None)
 
     def decode_upload(self, upload: Upload, downlink: Downlink) -> Upload:
         """Return an upload as the server averages it."""
-        return upload if self.receive is None else self.receive(upload, downlink)
+        if self.aggregation.receive is not None:
+            upload = self.aggregation.receive(upload, downlink)
+        if self.beside.limit is not None:
+            limited = self.beside.limit(upload.beside, downlink)
+            upload = upload._replace(beside=limited)
+        return upload
 
     def deviations(self, upload: Upload, downlink: Downlink) -> tuple[PyTree, ...]:
         """Return the differences between an upload and that of an idle device.
 
-        The numbers of `gauge` follow the differences.
+        The numbers of `Beside.gauge` follow the differences.
         """
         trees: tuple[PyTree, ...] = ()
         if self.reference is not None:
             trees = tuple(map(tree.subtract, upload.update, self.reference(downlink)))
-        if self.gauge is not None:
-            trees += self.gauge(upload.beside, downlink)
+        if self.beside.gauge is not None:
+            trees += self.beside.gauge(upload.beside, downlink)
         return trees
 
 

@@ -13,6 +13,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.protocol import (
+    Beside,
     Downlink,
     Info,
     Phase,
@@ -197,21 +198,23 @@ def accumulation_phase(
         step=step,
         finish=finish,
         server=server,
-        receive=partial(_bound_weight, settings) if normalised else None,
-        # The reference of directions is 0. `receive` bounds the weight beside them.
+        # The reference of directions is 0.
         reference=lambda downlink: tuple(map(tree.zeros_like, downlink[:3])),
+        beside=Beside(partial(_bound_weight, settings)) if normalised else Beside(),
     )
 
 
-def _bound_weight(settings: SimFBO, upload: Upload, downlink: Downlink) -> Upload:
-    """Return an upload with ‖a‖₁ limited to that of `local_steps` steps.
+def _bound_weight(
+    settings: SimFBO, weight: Float[Array, ""], downlink: Downlink
+) -> Float[Array, ""]:
+    """Return ‖a‖₁ of a device, limited to that of `local_steps` steps.
 
     It is a factor of the server's step, so one device could otherwise dominate.
     """
-    weight = upload.beside
     xp = arrays.namespace(weight)
     steps = xp.arange(settings.local_steps, dtype=weight.dtype)
     # The margin allows for the rounding error of devices, which sum in another order.
     most = 1.000001 * xp.sum(xp.asarray(settings.discount, dtype=weight.dtype) ** steps)
     bounded = xp.clip(weight, 0.0, most)
-    return upload._replace(beside=xp.where(xp.isfinite(weight), bounded, weight))
+    limited: Float[Array, ""] = xp.where(xp.isfinite(weight), bounded, weight)
+    return limited

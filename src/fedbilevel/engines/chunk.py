@@ -21,7 +21,7 @@ from fedbilevel.algorithms.protocol import (
 from fedbilevel.data.examples import COHORT_AXES, RandomKey, StoredData
 from fedbilevel.engines.device_work import run_device
 from fedbilevel.engines.limits import Limits, reach_of
-from fedbilevel.engines.mean import WeightedMean, robust_mean_of, stacked_mean
+from fedbilevel.engines.mean import WeightedMean, stacked_mean
 from fedbilevel.engines.protocol import Job, Moment, PhaseReference, device_key
 from fedbilevel.engines.screening import acceptable, distances
 from fedbilevel.mathematics import tree
@@ -132,8 +132,8 @@ def work_of_chunk(
         uploads.infos,
         uploads.shares,
         spread_wanted,
-        robust_mean_of(phase, server),
-        is_summed=phase.is_summed,
+        phase.aggregation,
+        phase.broadcast(server),
     )
     return mean, uploads.private, uploads.counted
 

@@ -11,17 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from fedbilevel.algorithms.protocol import Info, Private, Upload
+from fedbilevel.algorithms.protocol import Aggregation, Downlink, Info, Private, Upload
 from fedbilevel.data.examples import one_device
 from fedbilevel.engines.chunk import replicate
 from fedbilevel.engines.device_work import loop_steps, run_device
 from fedbilevel.engines.limits import reach_of
 from fedbilevel.engines.mean import (
-    RobustMean,
     WeightedMean,
     conclude,
     merge,
-    robust_mean_of,
     stacked_mean,
 )
 from fedbilevel.engines.protocol import (
@@ -135,8 +133,7 @@ class DebugSimulation:
                     private = jax.tree.map(
                         lambda leaf, new, k=device: leaf.at[k].set(new), private, after
                     )
-            robust = robust_mean_of(phase, server)
-            total = _mean(replies, shares, robust, phase.is_summed)
+            total = _mean(replies, shares, phase.aggregation, downlink)
             server, dispersion = conclude(
                 phase,
                 server,
@@ -163,23 +160,23 @@ class _Reply(NamedTuple):
 def _mean(
     replies: list[_Reply],
     shares: Float[Array, "cohort"],
-    robust: RobustMean | None,
-    is_summed: bool,
+    aggregation: Aggregation,
+    downlink: Downlink,
 ) -> WeightedMean:
     """Return the mean of the replies; a robust mean stores all uploads at once."""
-    if robust is not None:
+    if aggregation.mean is not None:
         received, infos = jax.tree.map(
             lambda *rows: jnp.concatenate(rows),
             *((reply.received, reply.infos) for reply in replies),
         )
         rows = jnp.array([reply.row for reply in replies])
-        return stacked_mean(received, infos, shares[rows], robust=robust)
+        return stacked_mean(received, infos, shares[rows], None, aggregation, downlink)
     means = [
         stacked_mean(
             reply.received,
             reply.infos,
             shares[reply.row][None],
-            is_summed=is_summed,
+            aggregation=aggregation,
         )
         for reply in replies
     ]

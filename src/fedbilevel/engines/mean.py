@@ -1,8 +1,7 @@
 """The server's weighted mean, computed in parts that can be merged."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedbilevel.algorithms.protocol import (
+    MEAN,
+    Aggregation,
+    Downlink,
     FederatedAlgorithm,
     Info,
     Phase,
@@ -25,10 +27,6 @@ from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.transforms.noise import standard_normals
 
-RobustMean: TypeAlias = Callable[
-    [tuple[PyTree, ...], Float[Array, "devices"]], tuple[PyTree, ...]
-]
-"""A function from stacked updates and their weights to the mean update."""
 TOGETHER_BYTES = 200_000
 """Leaves up to this size are summed together in one message."""
 NOISE = 1
@@ -40,17 +38,19 @@ class WeightedMean(NamedTuple):
 
     Attributes:
         weight: sum of the devices' weights.
-        upload: mean upload, in single precision or higher; or the sum of integer
-            uploads, each times the whole share of its device (`Phase.is_summed`).
+        upload: mean upload, in single precision or higher; () if uploads are summed.
         deviation: a tree like the upload, with each leaf's weighted sum of squared
             distances from the mean.
         info: mean of the values that devices reported.
+        total: sum of integer uploads, each times the whole share of its device; () if
+            uploads are averaged.
     """
 
     weight: Float[Array, ""]
     upload: PyTree
     deviation: PyTree
     info: Info
+    total: PyTree = ()
 
 
 def stacked_mean(
@@ -58,11 +58,10 @@ def stacked_mean(
     infos: Info,
     weights: Float[Array | np.ndarray, "devices"],
     spread_wanted: Bool[Array, ""] | None = None,
-    robust: RobustMean | None = None,
-    *,
-    is_summed: bool = False,
+    aggregation: Aggregation = MEAN,
+    downlink: Downlink = None,
 ) -> WeightedMean:
-    """Return the mean of uploads stacked along a leading axis.
+    """Return the mean or sum of uploads stacked along a leading axis.
 
     An upload of weight zero has no influence, even if it is not finite.
 
@@ -71,9 +70,8 @@ def stacked_mean(
         infos: values that the devices report.
         weights: weights of the devices.
         spread_wanted: False to return 0 as the deviation; by default it is computed.
-        robust: function from the updates and their weights to the mean update; by
-            default it is the weighted mean. Other values are always averaged.
-        is_summed: whether uploads are integers to sum (`Phase.is_summed`).
+        aggregation: mean or sum. Values that the devices report are always averaged.
+        downlink: downlink of the exchange, for a robust mean.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,17 +104,13 @@ def stacked_mean(
         terms = jnp.where(whole > 0, whole * leaf, 0)
         return jnp.sum(terms, axis=0, dtype=jnp.int32)
 
-    if is_summed:
-        return WeightedMean(
-            weight,
-            upload=jax.tree.map(add, uploads),
-            # A sum has no spread: a server of secure sums knows no single upload.
-            deviation=jax.tree.map(lambda leaf: jnp.zeros((), float), uploads),
-            info=jax.tree.map(average, infos),
-        )
+    info = jax.tree.map(average, infos)
+    if aggregation.is_sum:
+        return WeightedMean(weight, (), (), info, jax.tree.map(add, uploads))
     mean = jax.tree.map(average, uploads)
-    if robust is not None:
-        mean = mean._replace(update=robust(uploads.update, weights))
+    if aggregation.mean is not None:
+        robust = aggregation.mean(uploads.update, weights, downlink)
+        mean = mean._replace(update=robust)
 
     def spread() -> PyTree:
         return jax.tree.map(deviate, uploads, mean)
@@ -129,7 +123,7 @@ def stacked_mean(
         weight=weight,
         upload=mean,
         deviation=spread() if always else jax.lax.cond(spread_wanted, spread, zeros),
-        info=jax.tree.map(average, infos),
+        info=info,
     )
 
 
@@ -148,8 +142,6 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     share = second.weight / _divisor(weight)
 
     def average(a: Array, b: Array) -> Array:
-        if is_sum(a):
-            return a + b
         # In a + share · (b − a), the difference of two finite numbers may be infinite.
         part = share.astype(a.dtype)
         return (1 - part) * a + part * b
@@ -157,8 +149,6 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
     def deviate(
         a: Float[Array, ""], b: Float[Array, ""], mean_a: Array, mean_b: Array
     ) -> Float[Array, ""]:
-        if is_sum(mean_a):
-            return a
         between = jnp.sum((mean_b - mean_a) ** 2)
         return a + b + (first.weight * share).astype(a.dtype) * between
 
@@ -169,6 +159,7 @@ def merge(first: WeightedMean, second: WeightedMean) -> WeightedMean:
             deviate, first.deviation, second.deviation, first.upload, second.upload
         ),
         info=jax.tree.map(average, first.info, second.info),
+        total=jax.tree.map(jnp.add, first.total, second.total),
     )
 
 
@@ -193,20 +184,15 @@ def merge_across(
     """
 
     def weighted(leaf: Array) -> Array:
-        return leaf if is_sum(leaf) else mean.weight.astype(leaf.dtype) * leaf
+        return mean.weight.astype(leaf.dtype) * leaf
 
     sums = jax.tree.map(weighted, (mean.upload, mean.info))
-    weight, sums = sum_across((mean.weight, sums), axis)
+    weight, sums, whole = sum_across((mean.weight, sums, mean.total), axis)
     upload, info = jax.tree.map(
-        lambda leaf: (
-            leaf if is_sum(leaf) else leaf / _divisor(weight).astype(leaf.dtype)
-        ),
-        sums,
+        lambda leaf: leaf / _divisor(weight).astype(leaf.dtype), sums
     )
 
     def deviate(a: Float[Array, ""], local: Array, total: Array) -> Float[Array, ""]:
-        if is_sum(local):
-            return a
         return a + mean.weight.astype(a.dtype) * jnp.sum((local - total) ** 2)
 
     deviation = jax.tree.map(deviate, mean.deviation, mean.upload, upload)
@@ -214,7 +200,7 @@ def merge_across(
     is_local = shards == jax.lax.axis_index(axis)
     masks = is_local.reshape(-1, *[1] * counted.ndim) & counted[None]
     deviation, masks = sum_across((deviation, masks.astype(weight.dtype)), axis)
-    return WeightedMean(weight, upload, deviation, info), masks > 0
+    return WeightedMean(weight, upload, deviation, info, whole), masks > 0
 
 
 def sum_across(sums: PyTree, axis: str) -> PyTree:
@@ -259,9 +245,8 @@ def conclude(
         server: server state before the exchange.
         mean: mean of the uploads that counted.
         key: random key of the server in this exchange.
-        largest_share: largest share of a participant, for `Phase.release`.
-        normals: standard normal numbers for `Phase.release`; by default drawn from the
-            key.
+        largest_share: largest share of a participant, for `Aggregation.release`.
+        normals: standard normal numbers for it; by default drawn from the key.
 
     Example:
         >>> import jax.numpy as jnp
@@ -278,13 +263,14 @@ def conclude(
         (Array([1., 1., 1.], dtype=float32), 0.0)
     """
     some = mean.weight > 0
-    upload = mean.upload
-    if phase.release is not None:
+    aggregation = phase.aggregation
+    upload = mean.total if aggregation.is_sum else mean.upload
+    if aggregation.release is not None:
         if normals is None:
             # The key itself is for the draws of `Phase.server`.
-            normals = standard_normals(upload, jax.random.fold_in(key, NOISE))
+            normals = standard_normals(mean.upload, jax.random.fold_in(key, NOISE))
         shares = Shares(mean.weight, jnp.asarray(largest_share, mean.weight.dtype))
-        upload = phase.release(server, upload, shares, normals)
+        upload = aggregation.release(server, upload, shares, normals)
     returned = phase.server(server, upload, key)
     check_next_state(phase, returned, server)
     following = jax.tree.map(
@@ -292,7 +278,10 @@ def conclude(
         returned,
         server,
     )
-    if phase.release is not None:
+    if aggregation.is_sum:
+        # A sum has no spread: a server of secure sums knows no single upload.
+        return following, jax.tree.map(lambda leaf: jnp.zeros((), float), mean.total)
+    if aggregation.release is not None:
         # The spread of updates has no noise, so a private run does not report it.
         return following, jax.tree.map(jnp.zeros_like, mean.deviation)
     dispersion = jax.tree.map(
@@ -333,17 +322,8 @@ def jit_stacked_mean(
 ) -> WeightedMean:
     """Return the mean of a phase over stacked uploads: `stacked_mean`, compiled."""
     phase = reference.of(algorithm, problem)
-    robust = robust_mean_of(phase, server)
-    return stacked_mean(received, infos, shares, robust=robust)
-
-
-def robust_mean_of(phase: Phase, server: Server) -> RobustMean | None:
-    """Return the robust mean of a phase at a state of the server, or None."""
-    mean = phase.mean
-    if mean is None:
-        return None
     downlink = phase.broadcast(server)
-    return lambda updates, weights: mean(updates, weights, downlink)
+    return stacked_mean(received, infos, shares, None, phase.aggregation, downlink)
 
 
 def _divisor(weight: Float[Array, ""]) -> Float[Array, ""]:
@@ -361,13 +341,3 @@ def accumulator(leaf: Any) -> np.dtype:
     """
     # A mean in half precision would lose the differences of many uploads.
     return np.dtype(np.float64 if leaf.dtype == np.float64 else np.float32)
-
-
-def is_sum(leaf: Any) -> bool:
-    """Return whether an array is a sum of integers: means are floating-point numbers.
-
-    Example:
-        >>> is_sum(np.zeros(2, np.int32)), is_sum(np.zeros(2, np.float32))
-        (True, False)
-    """
-    return bool(np.issubdtype(leaf.dtype, np.integer))

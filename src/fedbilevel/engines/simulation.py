@@ -115,7 +115,7 @@ class Simulation:
             pieces = [_travel(*work(chunk), **program) for chunk in chunks]
             reach = reach_among(pieces, limit)
         stores_uploads = len(chunks) > 1 and (
-            reference.of(job.algorithm, job.problem).mean is not None
+            reference.of(job.algorithm, job.problem).aggregation.mean is not None
         )
         for chunk in chunks:
             if stores_uploads:

@@ -402,7 +402,7 @@ def _check_device_noise(
 
 
 def _noised(phases: Any) -> int:
-    return sum(phase.release is not None for phase in phases)
+    return sum(phase.aggregation.release is not None for phase in phases)
 
 
 def sampling_of(

@@ -103,9 +103,8 @@ class ReplyCollector:
         self._limits, self._form = job.limits, form
         self._run, self._moment = run, moment
         self._contacted, self._weights = dict(contacted), weights
-        self._running = RunningMean(
-            form.received, form.info, is_summed=self._phase.is_summed
-        )
+        self._aggregation = self._phase.aggregation
+        self._running = RunningMean(form.received, form.info, self._aggregation)
         # A robust mean needs all uploads at once.
         self._stored: dict[int, tuple[Upload, Info]] = {}
         self.missing = dict.fromkeys(contacted.values(), NO_ANSWER)
@@ -186,7 +185,7 @@ class ReplyCollector:
         self._uploads[device] = _Upload(received, info, distance)
 
     def _received(self, upload: Upload) -> Upload:
-        if self._phase.receive is None:
+        if not self._phase.is_decoded:
             return upload
         decoded = decode_upload(
             self._job.algorithm,
@@ -241,14 +240,14 @@ class ReplyCollector:
         self._uploads = {}
 
     def _add(self, device: int, received: Upload, info: Info) -> None:
-        if self._phase.mean is not None:
+        if self._aggregation.mean is not None:
             self._stored[device] = received, info
         else:
             self._running.add(received, info, float(self._weights[device]))
 
     def mean(self, server: Server) -> WeightedMean:
         """Return the mean of all accepted uploads, given the server's state."""
-        if self._phase.mean is None:
+        if self._aggregation.mean is None:
             return self._running.value
         # The order of arrival must not change the result.
         devices = sorted(self._stored)

@@ -6,8 +6,6 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedbilevel.engines.mean import is_sum
-
 
 def secret_normals(like: PyTree) -> PyTree:
     """Return independent standard normal numbers in the form of a tree.
@@ -20,12 +18,7 @@ def secret_normals(like: PyTree) -> PyTree:
         ((3,), False)
     """
     return jax.tree.map(
-        # Numbers for a sum of integers are floating-point numbers too.
-        lambda leaf: (
-            _normals(leaf.size)
-            .reshape(leaf.shape)
-            .astype(np.float32 if is_sum(leaf) else leaf.dtype)
-        ),
+        lambda leaf: _normals(leaf.size).reshape(leaf.shape).astype(leaf.dtype),
         like,
     )
 

@@ -220,12 +220,8 @@ class SecureExchange:
                 f"which one: sites {', '.join(total.survivors)}. Check their "
                 "versions, and run without one of them after another."
             )
-        return WeightedMean(
-            jnp.asarray(weight, float),
-            jax.tree.map(jnp.asarray, upload),
-            jax.tree.map(lambda leaf: jnp.zeros((), float), upload),
-            {},
-        )
+        total = jax.tree.map(jnp.asarray, upload)
+        return WeightedMean(jnp.asarray(weight, float), (), (), {}, total)
 
     @property
     def _label(self) -> str:

@@ -299,7 +299,7 @@ class Federation:
 
     def _conclude(self, inputs: "_Inputs", mean: WeightedMean) -> tuple[Server, PyTree]:
         """Return the next state of the server and the dispersion."""
-        is_noised = inputs.phase.release is not None
+        is_noised = inputs.phase.aggregation.release is not None
         if self._root is None:
             # A sum is counted before its masks are removed.
             self._count_release(inputs)
@@ -318,7 +318,7 @@ class Federation:
         return concluded
 
     def _count_release(self, inputs: "_Inputs") -> None:
-        if inputs.phase.release is not None:
+        if inputs.phase.aggregation.release is not None:
             self._releases.add(inputs.moment)
 
     def _secure_exchange(self, inputs: "_Inputs", form: Form) -> "SecureExchange":
@@ -455,7 +455,7 @@ def require_levels(phase: Phase) -> None:
         floating-point numbers. Wrap the algorithm: with_transforms(algorithm,
         Clip(...), FixedPoint()).
     """
-    if not phase.is_summed:
+    if not phase.aggregation.is_sum:
         raise ValueError(
             f"Secure sums are sums of integers, but phase {phase.name!r} sends "
             "floating-point numbers. Wrap the algorithm: with_transforms(algorithm, "

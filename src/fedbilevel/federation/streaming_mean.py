@@ -12,12 +12,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedbilevel.algorithms.protocol import (
+    MEAN,
+    Aggregation,
     Downlink,
     FederatedAlgorithm,
     Info,
     Upload,
 )
-from fedbilevel.engines.mean import WeightedMean, accumulator, is_sum
+from fedbilevel.engines.mean import WeightedMean, accumulator
 from fedbilevel.engines.protocol import PhaseReference
 from fedbilevel.engines.whole_shares import whole_shares
 from fedbilevel.mathematics.problem import BilevelProblem
@@ -31,7 +33,7 @@ class RunningMean:
     Args:
         received: shapes and types of an upload as the server averages it.
         info: shapes and types of a device's metrics.
-        is_summed: whether uploads are integers to sum (`Phase.is_summed`).
+        aggregation: mean or sum of the uploads.
 
     Example:
         >>> form = jax.ShapeDtypeStruct((), np.float32)
@@ -43,13 +45,14 @@ class RunningMean:
     """
 
     def __init__(
-        self, received: PyTree, info: PyTree, *, is_summed: bool = False
+        self, received: PyTree, info: PyTree, aggregation: Aggregation = MEAN
     ) -> None:
-        leaves, self._structure = jax.tree.flatten((received, info))
+        self._is_sum = aggregation.is_sum
+        summed, averaged = (received, ()) if self._is_sum else ((), received)
+        totals, self._form_of_totals = jax.tree.flatten(summed)
+        self._totals = [np.zeros(leaf.shape, np.int32) for leaf in totals]
+        leaves, self._structure = jax.tree.flatten((averaged, info))
         self._means = [np.zeros(leaf.shape, accumulator(leaf)) for leaf in leaves]
-        uploads = len(jax.tree.leaves(received)) if is_summed else 0
-        for index, leaf in enumerate(leaves[:uploads]):
-            self._means[index] = np.zeros(leaf.shape, np.int32)
         self._scratch = [np.empty_like(mean) for mean in self._means]
         self._deviations = [0.0] * len(leaves)
         self._weight = 0.0
@@ -58,12 +61,11 @@ class RunningMean:
         """Add an upload."""
         total = self._weight + weight
         share = weight / total
-        for index, leaf in enumerate(jax.tree.leaves((received, info))):
+        summed, averaged = (received, ()) if self._is_sum else ((), received)
+        for whole, leaf in zip(self._totals, jax.tree.leaves(summed), strict=True):
+            whole += leaf * whole_shares(np, np.float64(weight))
+        for index, leaf in enumerate(jax.tree.leaves((averaged, info))):
             mean, away = self._means[index], self._scratch[index]
-            if is_sum(mean):
-                np.multiply(leaf, whole_shares(np, np.float64(weight)), out=away)
-                mean += away
-                continue
             leaf = np.asarray(leaf, mean.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.subtract(leaf, mean, out=away)
@@ -82,7 +84,7 @@ class RunningMean:
         """The mean of all uploads so far."""
         upload, info = jax.tree.unflatten(self._structure, self._means)
         spread = [
-            jnp.asarray(deviation, float if is_sum(mean) else mean.dtype)
+            jnp.asarray(deviation, mean.dtype)
             for deviation, mean in zip(self._deviations, self._means, strict=True)
         ]
         deviation, _ = jax.tree.unflatten(self._structure, spread)
@@ -91,6 +93,7 @@ class RunningMean:
             jax.tree.map(jnp.asarray, upload),
             deviation,
             jax.tree.map(jnp.asarray, info),
+            jax.tree.unflatten(self._form_of_totals, map(jnp.asarray, self._totals)),
         )
 
 

@@ -94,8 +94,9 @@ class TensorSimulation:
                 0,
             )
         received = result.upload
-        if phase.receive is not None:
-            received = torch.func.vmap(phase.receive, (0, None))(received, downlink)
+        if phase.is_decoded:
+            decode = torch.func.vmap(phase.decode_upload, (0, None))
+            received = decode(received, downlink)
         counted = _finite(received) & _finite(result.info)
         counted &= _within_limits(phase, received, downlink, counted, job.limits)
         counted_here = np.isin(devices, present[counted.numpy()])

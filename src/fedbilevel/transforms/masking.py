@@ -15,7 +15,7 @@ class Contribution(NamedTuple):
 
     Attributes:
         change: difference between the update and that of an idle device.
-        beside: values beside the update, in the units of `Phase.scale`.
+        beside: values beside the update, in the units of `Beside.units`.
         votes: votes of an adaptive clip.
     """
 

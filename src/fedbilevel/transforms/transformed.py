@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.notices import notices_of
 from fedbilevel.algorithms.protocol import (
+    Aggregation,
+    Beside,
     Carry,
     Downlink,
     FederatedAlgorithm,
@@ -224,7 +226,7 @@ class _Wrapper:
     def phase(self) -> Phase:
         inner = self._inner
         has_reference = inner.reference is not None
-        keeps_gauge = inner.gauge is not None and not self._is_bounded
+        keeps_gauge = inner.beside.gauge is not None and not self._is_bounded
         starts = self._has_state or self._has_carry
         return inner._replace(
             broadcast=self.broadcast if self._has_state else inner.broadcast,
@@ -232,15 +234,17 @@ class _Wrapper:
             step=self.step if self._has_carry else inner.step,
             finish=self.finish,
             server=self.server,
-            receive=self.receive,
             # A mean of bounded changes has no reference.
             reference=self.reference
             if has_reference and not self._is_bounded
             else None,
-            gauge=self.gauge if keeps_gauge else None,
-            mean=self.mean if has_reference and self._plan.mean is not None else None,
-            release=self.release if self._is_private else None,
-            is_summed=self._plan.fixed_point is not None,
+            beside=Beside(gauge=self.gauge if keeps_gauge else None),
+            aggregation=Aggregation(
+                self.receive,
+                self.mean if has_reference and self._plan.mean is not None else None,
+                self._plan.fixed_point is not None,
+                self.release if self._is_private else None,
+            ),
         )
 
     def broadcast(self, server: Any) -> Downlink:
@@ -317,20 +321,20 @@ class _Wrapper:
             )
         inner = self._inner
         transform = type(self._plan.bounding).__name__
-        unbounded = inner.scale is None and jax.tree.leaves(upload.beside)
+        unbounded = inner.beside.units is None and jax.tree.leaves(upload.beside)
         if self._is_bounded and unbounded:
             verb = "protect" if self._is_private else "round"
             raise ValueError(
                 f"with_transforms: phase {name!r} sends values beside its update, "
                 f"which {transform} cannot {verb} because they have no bound. Pass "
-                "Phase(..., scale=...), or use an algorithm that sends updates only, "
-                "such as FedBiO."
+                "Phase(..., beside=Beside(units=...)), or use an algorithm that sends "
+                "updates only, such as FedBiO."
             )
-        if self._is_bounded and inner.receive is not None and inner.scale is None:
+        if self._is_bounded and inner.aggregation.receive is not None:
             raise ValueError(
                 f"with_transforms: phase {name!r} decodes uploads itself "
-                f"(Phase.receive), so their norms are not known to {transform}. Send "
-                "updates, and pass codes to with_transforms."
+                f"(Aggregation.receive), so their norms are not known to {transform}. "
+                "Send updates, and pass codes to with_transforms."
             )
 
     def _bounds(self, downlink: Downlink, idle: tuple[PyTree, ...]) -> Bounds:
@@ -343,10 +347,10 @@ class _Wrapper:
         self, upload: Upload, downlink: Downlink, idle: tuple[PyTree, ...]
     ) -> Contribution:
         """Return the numbers of a device, clipped: under noise, all have bounds."""
-        beside, scale = upload.beside, self._inner.scale
-        if self._is_bounded and scale is not None:
+        beside, units = upload.beside, self._inner.beside.units
+        if self._is_bounded and units is not None:
             received, _ = self._split_downlink(downlink)
-            beside = clip_to(scale.narrow(beside, received), jnp.ones(()))
+            beside = clip_to(units.narrow(beside, received), jnp.ones(()))
         if self._inner.reference is None:
             return Contribution(upload.update, beside, ())
         # A plain tuple, so that the code does not depend on the algorithm's types.
@@ -379,7 +383,7 @@ class _Wrapper:
             keys = [jax.random.fold_in(key, 3 + row) for row in range(len(bounds))]
             sizes = list(scale * bounds)
             change = map_parts(self._plan.clip, add_normals, change, sizes, keys)
-        if self._inner.scale is not None:
+        if self._inner.beside.units is not None:
             size = noise.part_of_one / jnp.sqrt(self._share_of_beside())
             beside = add_normals(beside, size, jax.random.fold_in(key, 2))
         if jax.tree.leaves(votes):
@@ -404,7 +408,7 @@ class _Wrapper:
     def _share_of_part(self, parts: int) -> float:
         """Return the share of an exchange's privacy that each part of an update has."""
         rest = 1.0
-        rest -= BESIDE if self._inner.scale is not None else 0.0
+        rest -= BESIDE if self._inner.beside.units is not None else 0.0
         rest -= VOTES if self._is_adaptive else 0.0
         return rest / parts
 
@@ -490,7 +494,7 @@ class _Wrapper:
         update = upload.update
         if self._inner.reference is not None:
             update = self._decode(update, downlink)
-        if self._is_bounded and self._inner.scale is not None:
+        if self._is_bounded and self._inner.beside.units is not None:
             # Devices clip their own values; one that does not must not matter more.
             if self._plan.device_noise is None:
                 beside = clip_to(beside, jnp.ones(()))
@@ -522,8 +526,8 @@ class _Wrapper:
     def gauge(self, beside: PyTree, downlink: Downlink) -> tuple[PyTree, ...]:
         received, _ = self._split_downlink(downlink)
         inner, _ = self._split_beside(beside)
-        assert self._inner.gauge is not None
-        return self._inner.gauge(inner, received)
+        assert self._inner.beside.gauge is not None
+        return self._inner.beside.gauge(inner, received)
 
     def mean(
         self, updates: Any, weights: Float[Array, "devices"], downlink: Downlink
@@ -546,10 +550,11 @@ class _Wrapper:
         downlink = self.broadcast(server)
         if self._plan.fixed_point is not None:
             mean = self._unround(mean, downlink)
-            normals = normals._replace(beside=normals.beside.beside)
+        noise = self._plan.server_noise
+        if noise is None:
+            normals = jax.tree.map(jnp.zeros_like, mean)
         beside, votes = self._split_beside(mean.beside)
         beside_normals, vote_normals = self._split_beside(normals.beside)
-        noise = self._plan.server_noise
         size = 0.0 if noise is None else noise.multiplier * shares.largest
         own = self._plan.device_noise
         if own is not None:
@@ -595,9 +600,9 @@ class _Wrapper:
                 idle = tree.at_least_single(self.reference(downlink))
                 mean = mean._replace(update=_shifted(idle, mean.update))
         beside, votes = self._split_beside(mean.beside)
-        if self._is_bounded and self._inner.scale is not None:
+        if self._is_bounded and self._inner.beside.units is not None:
             received, _ = self._split_downlink(downlink)
-            beside = self._inner.scale.widen(beside, received)
+            beside = self._inner.beside.units.widen(beside, received)
         update = self._from_exact_point(server, mean.update)
         following = self._inner.server(inner, Upload(update, beside), key)
         if not self._has_state:

@@ -175,7 +175,7 @@ _layouts = cache(Layout.of)
 
 
 def _require_streaming(phase: Phase, groups: int) -> None:
-    if phase.mean is not None:
+    if phase.aggregation.mean is not None:
         raise ValueError(
             f"Sharded: phase {phase.name!r} has a robust mean, which needs all uploads "
             f"of an exchange at once, but the devices are loaded in {groups} groups. "

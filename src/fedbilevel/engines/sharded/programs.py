@@ -32,7 +32,6 @@ from fedbilevel.engines.mean import (
     conclude,
     merge,
     merge_across,
-    robust_mean_of,
     stacked_mean,
 )
 from fedbilevel.engines.protocol import Moment, PhaseReference, server_key
@@ -166,7 +165,7 @@ def exchange(private: Private, work: Work, program: Program) -> ExchangeResult:
 
     def on_shard(private: Private, work: Work) -> ExchangeResult:
         phase = program.reference.of(work.algorithm, program.problem)
-        if phase.mean is None:
+        if phase.aggregation.mean is None:
             result = _group(private, work.local(), program)
             mean, counted = merge_across(result.total, result.counted, AXIS)
             private = result.private
@@ -251,8 +250,8 @@ def _gather(
         (uploads.received, uploads.infos, uploads.shares),
     )
     received, infos, shares = jax.lax.all_gather(stacked, AXIS, tiled=True)
-    robust = robust_mean_of(phase, work.server)
-    mean = stacked_mean(received, infos, shares, robust=robust)
+    downlink = phase.broadcast(work.server)
+    mean = stacked_mean(received, infos, shares, None, phase.aggregation, downlink)
     return private, mean, jax.lax.all_gather(uploads.counted, AXIS)
 
 
