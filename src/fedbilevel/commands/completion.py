@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
@@ -19,42 +20,8 @@ SUBJECTS = {"run": "FILE", "resume": "RUN_DIRECTORY", "federate": "FILE"}
 """Subcommands whose parser is made by `subject_parser`, with their first argument."""
 WITH_OPTIONS = (*SUBJECTS, "tune")
 """Subcommands that take every field of an experiment as an option."""
-PATHS_IN_BASH = """
-# shtab passes a typed word unquoted to compgen, so that a name with a space cannot be
-# completed. Names are only printed here, and never evaluated.
-_fedbilevel_typed() {
-  local typed="$1"
-  case "$typed" in
-    \\'*|\\"*) typed="${typed:1}" ;;
-    *) typed="${typed//\\\\/}" ;;
-  esac
-  printf '%s' "$typed"
-}
-_fedbilevel_files() {
-  compgen -f -- "$(_fedbilevel_typed "$1")"
-}
-_fedbilevel_dirs() {
-  compgen -d -- "$(_fedbilevel_typed "$1")"
-}
-_fedbilevel_toml_files() {
-  compgen -f -X '!*.toml' -- "$(_fedbilevel_typed "$1")"
-  _fedbilevel_dirs "$1"
-}
-# Run directories and their parents; all directories if there are none.
-_fedbilevel_run_dirs() {
-  local name file runs=()
-  while IFS= read -r name; do
-    for file in "$name"/experiment.toml "$name"/*/experiment.toml; do
-      [[ -e "$file" ]] && runs+=("$name") && break
-    done
-  done < <(_fedbilevel_dirs "$1")
-  if (( ${#runs[@]} )); then
-    printf '%s\\n' "${runs[@]}"
-  else
-    _fedbilevel_dirs "$1"
-  fi
-}
-"""
+SCRIPTS = files("fedbilevel.commands") / "templates"
+PATHS_IN_BASH = (SCRIPTS / "paths.bash").read_text("utf-8")
 """Functions whose names make shtab quote the completed names: _file, _dir."""
 TOML_FILES: dict[str, Any] = shtab.glob("*.toml")
 # zsh takes shtab's (*.toml) for qualifiers of a pattern that is empty.
@@ -73,33 +40,6 @@ BY_METAVAR = {
     "DIRECTORY": DIRECTORY,
 }
 """Completions of arguments, by their metavars."""
-TYPES_IN_BASH = """
-_fedbilevel_types() {
-  # Bash breaks words at colons, so that algorithm:Fed is three words.
-  local table="" typed="$1" name
-  if [[ "$typed" == : ]]; then
-    table="${COMP_WORDS[COMP_CWORD-1]}:" typed=""
-  elif [[ "${COMP_WORDS[COMP_CWORD-1]}" == : ]]; then
-    table="${COMP_WORDS[COMP_CWORD-2]}:"
-  fi
-  for name in NAMES; do
-    if [[ "$name" == "$table$typed"* ]]; then
-      printf '%s\\n' "${name#"$table"}"
-    fi
-  done
-}
-"""
-TYPES_IN_ZSH = """
-_fedbilevel_types() {
-  local -a names=(NAMES)
-  compadd -a names
-}
-"""
-TYPES_IN_FISH = """
-function _fedbilevel_types
-  printf '%s\\n' NAMES
-end
-"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -214,8 +154,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     action = parser.add_argument(
         "types", nargs="*", metavar="TYPE", help="such as algorithm:FedBiO"
     )
-    preamble = {"bash": TYPES_IN_BASH, "zsh": TYPES_IN_ZSH, "fish": TYPES_IN_FISH}
-    scripts = {shell: text.replace("NAMES", names) for shell, text in preamble.items()}
+    scripts = {
+        shell: (SCRIPTS / f"types.{shell}").read_text("utf-8").replace("NAMES", names)
+        for shell in SHELLS
+    }
     function = "_fedbilevel_types"
     completion = {"bash": function, "zsh": function, "fish": f"({function})"}
     _complete(action, completion | {"preamble": scripts})

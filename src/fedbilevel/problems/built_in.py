@@ -1,6 +1,7 @@
 """The protocol of a ready-made problem: a dataclass of settings that builds a task."""
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from fedbilevel.mathematics.problem import Upper
@@ -28,6 +29,16 @@ class BundledProblem(Protocol):
 BuiltInProblem: TypeAlias = DataProblem | BundledProblem
 """A dataclass whose fields are settings. It may also have a `TEMPLATE`, the experiment
 file that `fedbilevel new NAME --ready` writes, and implement `PictureProblem`."""
+
+
+def template(name: str) -> str:
+    """Return the text of a file in `problems/templates`.
+
+    Example:
+        >>> template("regularisation").splitlines()[0]
+        'rounds = 60'
+    """
+    return (files(__package__) / "templates" / f"{name}.toml").read_text("utf-8")
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedbilevel.mathematics.problem import BilevelProblem
 from fedbilevel.mathematics.settings import Count, Positive, Seed, check_ranges
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
     check_ridge,
     linear_accuracy,
@@ -197,24 +198,7 @@ class CleaningNetwork:
     ridge: Positive = 0.01
     seed: Seed = 0
 
-    TEMPLATE: ClassVar[str] = """rounds = 150
-
-[problem]               # a network that detects wrong training labels
-name = "CleaningNetwork"
-
-[data]
-name = "digits"
-label_noise = 0.4             # share of training labels redrawn at random
-
-[partition]
-devices = 8
-
-[algorithm]
-name = "auto"
-
-[evaluation]
-every = 10
-"""
+    TEMPLATE: ClassVar[str] = template("cleaning_network")
 
     def __post_init__(self) -> None:
         check_ranges(self)

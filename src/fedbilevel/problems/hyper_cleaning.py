@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fedbilevel.mathematics.problem import BilevelProblem, Upper
 from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
     check_ridge,
     linear_accuracy,
@@ -144,30 +145,7 @@ class Cleaning:
 
     ridge: Positive = 0.01
 
-    TEMPLATE: ClassVar[str] = """rounds = 150
-
-[problem]               # a weight for each training example
-name = "Cleaning"
-
-[data]
-name = "digits"
-label_noise = 0.4             # share of training labels redrawn at random
-
-[partition]
-devices = 8
-
-[algorithm]
-name = "FedBiO"
-learning_rate = 1.0
-upper_rate = 0.03
-lower_rate = 0.3
-adjoint_rate = 0.3
-local_steps = 5
-batch_size = 16
-
-[evaluation]
-every = 10
-"""
+    TEMPLATE: ClassVar[str] = template("cleaning")
 
     def __post_init__(self) -> None:
         check_ranges(self)

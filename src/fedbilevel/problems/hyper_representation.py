@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Positive, SettingError, check_ranges
 from fedbilevel.picture import Picture, blank
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
     accuracy,
     check_ridge,
@@ -181,30 +182,7 @@ class Representation:
     units: tuple[int, ...] = (64,)
     ridge: Positive = 0.01
 
-    TEMPLATE: ClassVar[str] = """rounds = 150
-
-[problem]               # the layer below a linear model
-name = "Representation"
-units = [32]
-
-[data]
-name = "digits"
-
-[partition]
-devices = 8
-
-[algorithm]
-name = "FedBiO"
-learning_rate = 1.0
-upper_rate = 0.1
-lower_rate = 0.1
-adjoint_rate = 0.1
-local_steps = 5
-batch_size = 16
-
-[evaluation]
-every = 10
-"""
+    TEMPLATE: ClassVar[str] = template("representation")
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import Picture, blank
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import (
     balanced_accuracy,
     check_ridge,
@@ -165,30 +166,7 @@ class LossTuning:
 
     ridge: Positive = 0.01
 
-    TEMPLATE: ClassVar[str] = """rounds = 150
-
-[problem]               # a training loss tuned for rare classes
-name = "LossTuning"
-
-[data]
-name = "digits"
-imbalance = 20.0             # size of the largest class over that of the smallest
-
-[partition]
-devices = 8
-
-[algorithm]
-name = "FedBiO"
-learning_rate = 1.0
-upper_rate = 0.1
-lower_rate = 0.3
-adjoint_rate = 0.3
-local_steps = 5
-batch_size = 16
-
-[evaluation]
-every = 10
-"""
+    TEMPLATE: ClassVar[str] = template("loss_tuning")
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from fedbilevel.data.devices import InMemoryDevices, LocalExamples
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
 from fedbilevel.mathematics.settings import Count, Range, Seed, check_ranges
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.quadratic import Quadratic, random_quadratic
 from fedbilevel.problems.scatter import scatter, scatter_curvature
 from fedbilevel.problems.task import Task
@@ -194,19 +195,7 @@ class QuadraticTask:
     curvature_noise: Annotated[float, Range(at_least=0.0)] = 0.0
     seed: Seed = 0
 
-    TEMPLATE: ClassVar[str] = """rounds = 100
-
-[problem]               # a quadratic with a known solution
-name = "QuadraticTask"
-devices = 8
-heterogeneity = 0.5
-
-[algorithm]
-name = "auto"
-
-[evaluation]
-every = 10
-"""
+    TEMPLATE: ClassVar[str] = template("quadratic_task")
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from fedbilevel.mathematics.problem import BilevelProblem, Upper
 from fedbilevel.mathematics.settings import Positive, check_ranges
 from fedbilevel.picture import BARS, Picture, blank
+from fedbilevel.problems.built_in import template
 from fedbilevel.problems.classification import linear_accuracy, linear_loss
 from fedbilevel.problems.split import (
     LabelledRows,
@@ -95,31 +96,7 @@ class Regularisation:
 
     penalty: Positive = 0.01
 
-    TEMPLATE: ClassVar[str] = """rounds = 60
-
-[problem]               # a penalty for each pixel, tuned on validation images
-name = "Regularisation"
-penalty = 0.01
-
-[data]
-name = "digits"
-
-[partition]
-devices = 8
-
-[algorithm]
-name = "LocalBSGVRM"
-learning_rate = 0.5
-upper_rate = 20.0
-upper_mixing = 2.0
-lower_mixing = 2.0
-local_steps = 5
-batch_size = 16
-hypergradient = {name = "NeumannSeries", terms = 10, scale = 0.3}
-
-[evaluation]
-every = 5
-"""
+    TEMPLATE: ClassVar[str] = template("regularisation")
 
     def __post_init__(self) -> None:
         check_ranges(self)

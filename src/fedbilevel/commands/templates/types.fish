@@ -1,0 +1,3 @@
+function _fedbilevel_types
+  printf '%s\n' NAMES
+end

@@ -1,0 +1,4 @@
+_fedbilevel_types() {
+  local -a names=(NAMES)
+  compadd -a names
+}
