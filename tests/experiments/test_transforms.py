@@ -136,8 +136,8 @@ def test_a_private_run_records_epsilon_and_has_no_baseline(tmp_path):
     (tmp_path / "mine.toml").write_text(
         f"{QUICK}[transforms]\nclip = 0.1\nnoise = 4.0\nepsilon = 3.0\n"
     )
-    # So much noise makes the loss worse, which the exit code reports.
-    ended = fedbilevel(tmp_path, "run mine.toml --evaluation.every 1", code=3)
+    # The noise is secret. Nearly always it makes the loss worse: exit code 3.
+    ended = fedbilevel(tmp_path, "run mine.toml --evaluation.every 1", code=(0, 3))
     records = list(read_records(tmp_path / "runs" / "mine"))
     spent = [record.metrics["epsilon"] for record in records]
     assert spent[0] == 0.0

@@ -11,8 +11,8 @@ from tests.federation.experiments import SITES, federating, written
 from tests.federation.processes import command_lines, until_gone
 from tests.waiting import HANG, until
 
-LONG = "--algorithm.local_steps", "50000000"
-"""Minutes of work at each site; the numbers of the steps alone take 400 MB there."""
+LONG = "--algorithm.local_steps", "1000000000"
+"""Hours of work at each site."""
 TIMEOUT = "rounds = 3\nfederation.timeout = 1e9"
 
 

@@ -42,3 +42,11 @@ def test_a_site_compiles_each_distinct_phase_once(name, caplog):
         engine = federation(among)
         list(run(problem, algorithm, enrolled(among), *START, rounds=2, engine=engine))
         assert compilations() == distinct
+
+
+def test_a_site_enrols_without_computing():
+    # Hours of work, if the phase were run.
+    algorithm = LocalBSGM(0.1, SERIES, local_steps=1_000_000_000)
+    among = sites_holding(quadratic.devices(1, 2, 0.1), quadratic.problem(), algorithm)
+    among["site-0"].warm_up()
+    assert among["site-0"].enrol()

@@ -213,14 +213,22 @@ class Site:
         require_shared_entries(rules, problem, x, y, self._data)
 
     def warm_up(self) -> None:
-        """Compile every distinct phase, so that no exchange waits for compilation."""
+        """Compile every distinct phase, so that no exchange waits for compilation.
+
+        Nothing is computed: a phase may take minutes. PyTorch compiles nothing.
+        """
+        if self._tensors is not None:
+            return
         for reference in self._references():
-            downlink = jax.tree.map(
-                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+            compute_on_device.lower(
+                self._algorithm,
                 self._form_of(reference),
-            )
-            private = self._states.get("", None)
-            self._work(reference, downlink, private, self._key_for_warm_up())
+                self._states.get("", None),
+                self._data,
+                self._key_for_warm_up(),
+                problem=self._problem,
+                reference=reference,
+            ).compile()
 
     def require_exchanges(self, rounds: int) -> None:
         """Raise if `most_exchanges` forbids to answer all rounds of the run.
