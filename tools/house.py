@@ -25,7 +25,11 @@ FEW_PARAMETERS = "engines", "federation", "transforms"
 """Packages whose functions should have few parameters."""
 SUBJECT = re.compile(r"(algorithm|inner|wrapper|layer|planner)(_of)?\b", re.IGNORECASE)
 """What the first argument of such a test is called if it is an algorithm."""
-DECLARED = ("algorithms/wrapper.py", "engines/phase_checks.py")
+DECLARED = (
+    "algorithms/optional.py",
+    "algorithms/wrapper.py",
+    "engines/phase_checks.py",
+)
 """Files that find what an algorithm declares, or refuse what is no algorithm."""
 NOT_CODE = {
     tokenize.COMMENT,

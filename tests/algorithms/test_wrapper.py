@@ -10,6 +10,7 @@ from fedbilevel import (
     AutoFedBiO,
     Clip,
     FedBiO,
+    FedBiOAcc,
     optax_optimiser,
     with_server_optimiser,
     with_transforms,
@@ -121,6 +122,15 @@ def test_settings_inside_a_wrapper_of_a_plug_in_are_searched():
         "algorithm.lower_rate",
         "algorithm.adjoint_rate",
     ]
+
+
+def test_an_optimiser_finds_variance_reduction_inside_a_wrapper():
+    # The estimates belong to the x before the optimiser's step.
+    optimised = with_server_optimiser(Passing(FedBiOAcc(0.1)), SGD)
+    state, _ = optimised.init(PROBLEM, 3.0, 1.0)
+    assert state.inner.origin == 3.0
+    state, _ = with_server_optimiser(Passing(optimised), SGD).init(PROBLEM, 3.0, 1.0)
+    assert state.inner.inner.origin == 3.0
 
 
 def test_a_field_algorithm_of_another_meaning_is_no_inner_algorithm():

@@ -82,11 +82,11 @@ def test_the_command_line_names_it():
             '[algorithm]\nname = "auto"\nrounds = 0',
             "number, at least 2 .*, not 0",
         ),
-        ('algorithm = "auto"\nrounds = 1', "rounds: give at least 2, not 1"),
+        ('algorithm = "auto"\nrounds = 1', "rounds: give a whole number, at least 2"),
         ('algorithm = "FedBiO"', '{ name = "FedBiO" } with the settings'),
         (
             'algorithm = "auto"\nserver_optimiser = {name = "sgd", learning_rate = 1}',
-            'server_optimiser: the algorithm "auto" has its own',
+            "server_optimiser: AutoFedBiO already has",
         ),
     ],
 )

@@ -650,7 +650,7 @@ def test_unknown_sizes_and_other_noise_are_refused():
         next(run(problem, algorithm, shared, *start, rounds=1))
     with pytest.raises(SettingError, match=r"multiplier is 0\.0"):
         ExampleNoise(1.0, 0.0)
-    with pytest.raises(ValueError, match="Pass another algorithm, such as FedBiO"):
+    with pytest.raises(ValueError, match="Select another algorithm, such as FedBiO"):
         with_transforms(AutoFedBiO(rounds=5), ExampleNoise(1.0, 1.0))
 
 

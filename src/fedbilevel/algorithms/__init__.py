@@ -4,7 +4,12 @@ This package exports the names for writing a custom algorithm.
 """
 
 from fedbilevel.algorithms.notices import Noticing
-from fedbilevel.algorithms.planned_rounds import PlannedRounds
+from fedbilevel.algorithms.optional import (
+    Conflict,
+    Conflicting,
+    MovedByServer,
+    PlannedRounds,
+)
 from fedbilevel.algorithms.protocol import (
     Aggregation,
     Beside,
@@ -40,6 +45,8 @@ from fedbilevel.mathematics.settings import (
 __all__ = [
     "Aggregation",
     "Beside",
+    "Conflict",
+    "Conflicting",
     "Count",
     "DeviceData",
     "Examples",
@@ -48,6 +55,7 @@ __all__ = [
     "LearningRate",
     "LowerRate",
     "Mixing",
+    "MovedByServer",
     "Noticing",
     "Phase",
     "PlannedRounds",

@@ -17,6 +17,7 @@ from fedbilevel.algorithms.adjoint import (
     initial_point,
 )
 from fedbilevel.algorithms.guard import Guard, judge, new_guard
+from fedbilevel.algorithms.optional import Conflict
 from fedbilevel.algorithms.protocol import Beside, Downlink, Info, Phase, Units, Upload
 from fedbilevel.algorithms.sampling import draw_samples
 from fedbilevel.algorithms.settling import Settling, new_settling, observe
@@ -264,6 +265,17 @@ class AutoFedBiO:
     def planned_rounds(self) -> int:
         """The number of rounds over which learning rates decay."""
         return self.rounds
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """Noise on examples does not protect it, and it has its own optimiser of x."""
+        return {
+            Conflict.EXAMPLE_NOISE: "ExampleNoise does not protect AutoFedBiO, which "
+            "reads the upper loss of its examples, and whose measured curvature would "
+            "be that of the noise. Select another algorithm, such as FedBiO.",
+            Conflict.SERVER_OPTIMISER: "AutoFedBiO already has a server optimiser. "
+            "Select another algorithm, such as FedBiO.",
+        }
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

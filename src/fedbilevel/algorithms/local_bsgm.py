@@ -27,6 +27,7 @@ from fedbilevel.mathematics.settings import (
     UpperRate,
     register,
 )
+from fedbilevel.theory.scaling import LOCAL_BSGM_LAW, ScalingLaw
 
 
 @register
@@ -66,6 +67,11 @@ class LocalBSGM:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def scaling_law(self) -> ScalingLaw:
+        """The powers of the corollaries for Algorithm 1."""
+        return LOCAL_BSGM_LAW
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

@@ -26,6 +26,7 @@ from fedbilevel.mathematics.settings import (
     UpperRate,
     register,
 )
+from fedbilevel.theory.scaling import LOCAL_BSGVRM_LAW, ScalingLaw
 
 
 @register
@@ -68,6 +69,11 @@ class LocalBSGVRM:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def scaling_law(self) -> ScalingLaw:
+        """The powers of the corollaries for Algorithm 2."""
+        return LOCAL_BSGVRM_LAW
 
     def init(
         self, problem: BilevelProblem, x: Upper, y: Lower

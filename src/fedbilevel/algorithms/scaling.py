@@ -6,16 +6,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax.numpy as jnp
 
-from fedbilevel.algorithms.local_bsgm import LocalBSGM
-from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.optional import Scaled
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.schedules import CubeRootDecay, Schedule, Step, rate_at
 from fedbilevel.mathematics.settings import is_number, register
 from fedbilevel.theory.plans import Plan
 from fedbilevel.theory.scaling import (
-    LOCAL_BSGM_LAW,
-    LOCAL_BSGVRM_LAW,
     ScalingLaw,
     scaled_local_steps,
     scaled_up,
@@ -159,7 +157,7 @@ def rescale(
     return rescaled
 
 
-def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
+def law_of(algorithm: Any) -> ScalingLaw:
     """Return the scaling law of an algorithm's settings, from the corollaries.
 
     Raises:
@@ -170,14 +168,13 @@ def law_of(algorithm: FederatedAlgorithm) -> ScalingLaw:
         >>> law_of(LocalBSGM(0.1, NeumannSeries(5, 0.5))).mixing_power
         1
     """
-    if isinstance(algorithm, LocalBSGM):
-        return LOCAL_BSGM_LAW
-    if isinstance(algorithm, LocalBSGVRM):
-        return LOCAL_BSGVRM_LAW
-    raise TypeError(
-        f"The algorithm is {type(algorithm).__name__}, but the corollaries cover only "
-        "LocalBSGM and LocalBSGVRM. Scale its settings by hand."
-    )
+    scaled = find_layer(algorithm, Scaled)
+    if scaled is None or scaled is not algorithm:  # the settings of a wrapper differ
+        raise TypeError(
+            f"The algorithm is {type(algorithm).__name__}, but the corollaries cover "
+            "only LocalBSGM and LocalBSGVRM. Scale its settings by hand."
+        )
+    return scaled.scaling_law
 
 
 def _ceiling(mixing: tuple[tree.Scalar, tree.Scalar], power: int) -> tree.Scalar:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import PyTree
 
-from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.notices import notices_of
+from fedbilevel.algorithms.optional import Conflict, MovedByServer, conflict_of
 from fedbilevel.algorithms.protocol import (
     Downlink,
     FederatedAlgorithm,
@@ -17,7 +17,7 @@ from fedbilevel.algorithms.protocol import (
     Server,
     Upload,
 )
-from fedbilevel.algorithms.wrapper import innermost, layers, map_phases
+from fedbilevel.algorithms.wrapper import find_layer, map_phases
 from fedbilevel.data.examples import RandomKey
 from fedbilevel.mathematics import arrays, tree
 from fedbilevel.mathematics.optax_optimiser import as_tree
@@ -84,16 +84,9 @@ class WithServerOptimiser:
     optimiser: Any
 
     def __post_init__(self) -> None:
-        if isinstance(innermost(self.algorithm), AutoFedBiO):
-            raise ValueError(
-                "with_server_optimiser: AutoFedBiO already has a server optimiser. "
-                "Pass another algorithm, such as FedBiO."
-            )
-        if any(hasattr(layer, "transforms") for layer in layers(self.algorithm)):
-            raise ValueError(
-                "with_server_optimiser: the algorithm has transforms of uploads. Add "
-                "the optimiser first: with_transforms(with_server_optimiser(...), ...)."
-            )
+        conflict = conflict_of(self.algorithm, Conflict.SERVER_OPTIMISER)
+        if conflict is not None:
+            raise ValueError(f"with_server_optimiser: {conflict}")
         object.__setattr__(self, "optimiser", as_tree(self.optimiser))
 
     def init(
@@ -103,8 +96,13 @@ class WithServerOptimiser:
         inner, private = self.algorithm.init(problem, x, y)
         # Variance reduction evaluates samples at the old and the new x, so its state
         # must have the x before the step of the optimiser.
-        inner = getattr(self.algorithm, "moved_by_server", lambda same: same)(inner)
+        moved = find_layer(self.algorithm, MovedByServer)
+        inner = inner if moved is None else moved.moved_by_server(inner)
         return OptimisedState(inner, self.optimiser.init(inner.x)), private
+
+    def moved_by_server(self, state: OptimisedState) -> OptimisedState:
+        """Return the state of an inner optimiser, which is ready for another one."""
+        return state
 
     def opening(self, problem: BilevelProblem) -> tuple[Phase, ...]:
         """Return the first round of the inner algorithm, with the optimiser for x."""

@@ -1,9 +1,11 @@
 """Algorithms around other algorithms: their layers, and the phases that they change."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fedbilevel.algorithms.protocol import FederatedAlgorithm, Phase
+
+Layer = TypeVar("Layer")
 
 
 @runtime_checkable
@@ -47,6 +49,21 @@ def innermost(algorithm: Any) -> Any:
     """
     *_, inner = layers(algorithm)
     return inner
+
+
+def find_layer(algorithm: Any, kind: type[Layer]) -> Layer | None:
+    """Return an algorithm, or the outermost inside it, of a type or protocol.
+
+    Example:
+        >>> from fedbilevel import AutoFedBiO, Clip, FedBiO, with_transforms
+        >>> from fedbilevel.algorithms import PlannedRounds
+        >>> wrapped = with_transforms(AutoFedBiO(rounds=300), Clip(1.0))
+        >>> find_layer(wrapped, PlannedRounds).planned_rounds
+        300
+        >>> find_layer(FedBiO(0.1), PlannedRounds) is None
+        True
+    """
+    return next((layer for layer in layers(algorithm) if isinstance(layer, kind)), None)
 
 
 def map_phases(

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedbilevel.algorithms.local_bsgm import LocalBSGM
-from fedbilevel.algorithms.local_bsgvrm import LocalBSGVRM
+from fedbilevel.algorithms.optional import Scaled
 from fedbilevel.algorithms.scaling import plan_from, with_plan
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.consent import add_trust, consent
 from fedbilevel.commands.formatting import JSON_HELP, format_table
 from fedbilevel.commands.private_plan import print_private_plan
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
             "Give a run directory, or --epsilon for the noise of differential privacy."
         )
     experiment, records = read_run(directory)
-    algorithm = experiment.algorithm
-    if not isinstance(algorithm, LocalBSGM | LocalBSGVRM):
+    algorithm: Any = experiment.algorithm
+    if find_layer(algorithm, Scaled) is None:
         raise ValueError(
             f"The run in {directory} used {type(algorithm).__name__}, but the paper's "
             "corollaries apply only to LocalBSGM and LocalBSGVRM. Run one of them "
@@ -168,7 +168,7 @@ def planned_experiment(
     return replace(result, partition=replace(result.partition, devices=plan.devices))
 
 
-def _warn_of_large_steps(planned: LocalBSGM | LocalBSGVRM, curvature: float) -> None:
+def _warn_of_large_steps(planned: Any, curvature: float) -> None:
     rate: Any = planned.learning_rate
     largest = float(rate(0) if callable(rate) else rate) * float(planned.lower_rate)
     if largest > 1 / curvature:

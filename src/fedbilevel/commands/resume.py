@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.algorithms.optional import PlannedRounds
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.commands.arguments import parse_arguments
 from fedbilevel.commands.consent import consent
 from fedbilevel.commands.run_monitor import conclude, follow
@@ -78,11 +79,12 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return conclude(directory, as_json=options.as_json)
-    algorithm = experiment.inner_algorithm
-    if isinstance(algorithm, AutoFedBiO) and experiment.rounds > algorithm.rounds:
+    planner = find_layer(experiment.inner_algorithm, PlannedRounds)
+    if planner is not None and experiment.rounds > planner.planned_rounds:
         print(
-            f"Warning: auto planned {algorithm.rounds} rounds. Rounds after these "
-            "train y and leave x fixed. To tune x for longer, start a new run with "
+            f"Warning: {experiment.algorithm_name} planned {planner.planned_rounds} "
+            "rounds. Rounds after these train y and leave x fixed. To tune x for "
+            "longer, start a new run with "
             f"--rounds {experiment.rounds} and another --directory.",
             file=sys.stderr,
         )

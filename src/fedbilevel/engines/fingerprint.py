@@ -162,16 +162,16 @@ def _is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _is_library_wrapper(wrapper: Any) -> bool:
-    """Return whether a wrapper belongs to a library: `jax.jit`, or a type checker.
+def _is_library_wrapper(value: Any) -> bool:
+    """Return whether a library wraps a function: `jax.jit`, or a type checker.
 
     Attributes of these wrappers do not describe the run, and following them through
     every function of a problem can take minutes.
     """
-    if not isinstance(wrapper, types.FunctionType):
-        return not isinstance(wrapper, type)
-    defined_in = str(wrapper.__globals__.get("__name__"))
-    return defined_in.partition(".")[0] != wrapper.__module__.partition(".")[0]
+    if not isinstance(value, types.FunctionType):
+        return not isinstance(value, type)
+    defined_in = str(value.__globals__.get("__name__"))
+    return defined_in.partition(".")[0] != value.__module__.partition(".")[0]
 
 
 def _attributes(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:

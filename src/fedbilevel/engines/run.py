@@ -5,8 +5,9 @@ from contextlib import closing
 
 from numpy.typing import ArrayLike
 
-from fedbilevel.algorithms.planned_rounds import planner_of
+from fedbilevel.algorithms.optional import PlannedRounds
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.data.devices import Devices
 from fedbilevel.engines.checkpoints.options import (
     CheckpointError,
@@ -384,7 +385,7 @@ def _selected(
 
 
 def _warn_other_length(algorithm: FederatedAlgorithm, rounds: int) -> None:
-    planner = planner_of(algorithm)
+    planner = find_layer(algorithm, PlannedRounds)
     if planner is not None and planner.planned_rounds != rounds:
         logger.warning(
             "%s decays its learning rates over rounds=%s, but the run has rounds=%d, "

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedbilevel.experiments.schema import Auto, Experiment
+from fedbilevel.experiments.schema import Experiment
 
 
 def with_initial_rounds(old: Experiment, new: Experiment) -> Experiment:
@@ -16,13 +16,12 @@ def with_initial_rounds(old: Experiment, new: Experiment) -> Experiment:
         new: the experiment that it is resumed with.
 
     Example:
+        >>> from fedbilevel.experiments.schema import Auto
         >>> old, new = Experiment(Auto(), rounds=3), Experiment(Auto(), rounds=5)
         >>> with_initial_rounds(old, new).federated_algorithm.rounds
         3
     """
-    if not isinstance(old.algorithm, Auto) or not isinstance(new.algorithm, Auto):
+    if old.auto is None or new.auto is None or new.auto.rounds is not None:
         return new
-    if new.algorithm.rounds is not None:
-        return new
-    rounds = old.algorithm.over(old.rounds).rounds
-    return replace(new, algorithm=replace(new.algorithm, rounds=rounds))
+    rounds = old.auto.over(old.rounds).rounds
+    return replace(new, algorithm=replace(new.auto, rounds=rounds))

@@ -16,7 +16,7 @@ from fedbilevel.experiments.files.write import text_of, write_experiment
 from fedbilevel.experiments.measure import measure_start
 from fedbilevel.experiments.run_directory.failures import LOSS, divergence
 from fedbilevel.experiments.run_directory.layout import BEST
-from fedbilevel.experiments.schema import Auto, CustomProblem, Experiment
+from fedbilevel.experiments.schema import CustomProblem, Experiment
 from fedbilevel.mathematics.problem import Lower, Upper
 from fedbilevel.nearest import nearest
 from fedbilevel.plurals import count_noun
@@ -133,8 +133,8 @@ def with_algorithm(experiment: Experiment, algorithm: Any) -> Experiment:
     """
     if experiment.transforms.all:
         algorithm = algorithm.algorithm
-    if isinstance(experiment.algorithm, Auto):
-        auto = replace(experiment.algorithm, upper_rate=algorithm.upper_rate)
+    if experiment.auto is not None:
+        auto = replace(experiment.auto, upper_rate=algorithm.upper_rate)
         return replace(experiment, algorithm=auto)
     if experiment.server_optimiser is not None:
         return replace(

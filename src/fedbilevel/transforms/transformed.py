@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
 from fedbilevel.algorithms.notices import notices_of
+from fedbilevel.algorithms.optional import Conflict, conflict_of
 from fedbilevel.algorithms.protocol import (
     Aggregation,
     Beside,
@@ -23,7 +23,7 @@ from fedbilevel.algorithms.protocol import (
     Shares,
     Upload,
 )
-from fedbilevel.algorithms.wrapper import innermost, layers, map_phases
+from fedbilevel.algorithms.wrapper import find_layer, map_phases
 from fedbilevel.data.examples import DeviceData, RandomKey
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
@@ -89,11 +89,6 @@ class TransformedState(NamedTuple):
         """The notices of the inner state."""
         return notices_of(self.inner)
 
-    @property
-    def setbacks(self) -> Any:
-        """The number of setbacks, if the inner algorithm counts them."""
-        return self.inner.setbacks
-
 
 class _Beside(NamedTuple):
     """The values beside a transformed update.
@@ -134,13 +129,17 @@ class Transformed:
                 "transforms in one call."
             )
         plan = plan_of(self.transforms)
-        is_automatic = isinstance(innermost(self.algorithm), AutoFedBiO)
-        if plan.example_noise is not None and is_automatic:
-            raise ValueError(
-                "with_transforms: ExampleNoise does not protect AutoFedBiO, which "
-                "reads the upper loss of its examples, and whose measured curvature "
-                "would be that of the noise. Pass another algorithm, such as FedBiO."
-            )
+        conflict = conflict_of(self.algorithm, Conflict.EXAMPLE_NOISE)
+        if plan.example_noise is not None and conflict is not None:
+            raise ValueError(f"with_transforms: {conflict}")
+
+    @property
+    def conflicts(self) -> Mapping[Conflict, str]:
+        """An optimiser around transforms would not see the state of x."""
+        return {
+            Conflict.SERVER_OPTIMISER: "the algorithm has transforms of uploads. Add "
+            "the optimiser first: with_transforms(with_server_optimiser(...), ...)."
+        }
 
     @property
     def plan(self) -> Plan:
@@ -671,19 +670,12 @@ def has_transforms(algorithm: Any) -> bool:
         >>> has_transforms(FedBiO(0.1))
         False
     """
-    return _transformed_in(algorithm) is not None
+    return find_layer(algorithm, Transformed) is not None
 
 
 def _plan_of_algorithm(algorithm: Any) -> Plan:
-    transformed = _transformed_in(algorithm)
+    transformed = find_layer(algorithm, Transformed)
     return Plan() if transformed is None else transformed.plan
-
-
-def _transformed_in(algorithm: Any) -> Transformed | None:
-    for layer in layers(algorithm):
-        if isinstance(layer, Transformed):
-            return layer
-    return None
 
 
 def _shifted(idle: Any, change: Any) -> Any:

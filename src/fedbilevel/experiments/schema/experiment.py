@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from fedbilevel.algorithms.auto_fedbio import AutoFedBiO
+from fedbilevel.algorithms.optional import Conflict, conflict_of
 from fedbilevel.algorithms.protocol import FederatedAlgorithm
 from fedbilevel.algorithms.server_optimiser import with_server_optimiser
+from fedbilevel.algorithms.wrapper import find_layer
 from fedbilevel.engines.limits import Limits
 from fedbilevel.engines.simulation import Simulation
 from fedbilevel.experiments.schema.auto import Auto
@@ -128,25 +129,17 @@ class Experiment:
                 "set transforms.integer_bits as well: secure sums are sums of "
                 "integers.",
             )
-        automatic = isinstance(self.algorithm, Auto | AutoFedBiO)
-        if automatic and self.transforms.example_noise is not None:
-            raise SettingError(
+        for name, value, excluded in (
+            ("server_optimiser", self.server_optimiser, Conflict.SERVER_OPTIMISER),
+            (
                 "transforms.example_noise",
-                "select another algorithm, such as FedBiO, or remove example_noise: "
-                "automatic rates are measured on losses and curvatures of examples.",
-            )
-        if isinstance(self.algorithm, Auto) and self.rounds < 2:
-            raise SettingError(
-                "rounds",
-                f"give at least 2, not {self.rounds}: the first round of the algorithm "
-                '"auto" only measures, and moves neither variable.',
-            )
-        if isinstance(self.algorithm, Auto) and self.server_optimiser is not None:
-            raise SettingError(
-                "server_optimiser",
-                'the algorithm "auto" has its own server optimiser; remove this key, '
-                "or select another algorithm.",
-            )
+                self.transforms.example_noise,
+                Conflict.EXAMPLE_NOISE,
+            ),
+        ):
+            conflict = conflict_of(self.inner_algorithm, excluded)
+            if value is not None and conflict is not None:
+                raise SettingError(name, f"{conflict} Or remove this key.")
         for name, default in (("data", Data()), ("partition", Partition())):
             if self.brings_data and getattr(self, name) != default:
                 raise SettingError(
@@ -184,11 +177,14 @@ class Experiment:
         return name if optimiser is None else f"{name} with {optimiser.name}"
 
     @property
+    def auto(self) -> Auto | None:
+        """The settings of the algorithm "auto", if it is selected."""
+        return find_layer(self.algorithm, Auto)
+
+    @property
     def inner_algorithm(self) -> Any:
         """The algorithm without its server optimiser."""
-        if isinstance(self.algorithm, Auto):
-            return self.algorithm.over(self.rounds)
-        return self.algorithm
+        return self.algorithm if self.auto is None else self.auto.over(self.rounds)
 
     @property
     def federated_algorithm(self) -> FederatedAlgorithm:
