@@ -111,7 +111,8 @@ def deviation_of(inner: Any, names: str, name: str) -> float:
     """
     phases = *inner.opening(observed.PROBLEM), *inner.phases(observed.PROBLEM)
     phase = next(phase for phase in phases if phase.name == name)
-    rest = 1.0 - 0.08 * (phase.scale is not None) - 0.02 * ("AdaptiveClip" in names)
+    has_units = phase.beside.units is not None
+    rest = 1.0 - 0.08 * has_units - 0.02 * ("AdaptiveClip" in names)
     parts = 1 if "Clip" in names.split() else variables_of(inner, phase)
     size = observed.MULTIPLIER * observed.CLIP / observed.DEVICES
     return float(size / np.sqrt(rest / parts))
