@@ -104,13 +104,13 @@ def test_the_command_line_names_transforms():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("noise = 1.0", "noise: set clip or clip_quantile as well"),
+        ("noise = 1.0", "noise: needs clip or clip_quantile"),
         ("epsilon = 1.0", "epsilon: set noise or example_noise as well"),
         ("example_noise = 1.0", "example_noise: set example_clip as well"),
         ("example_clip = 1.0", "example_clip: set example_noise as well, .* plan"),
         (
             "example_clip = 1.0\nexample_noise = 1.0\nclip = 1.0\nnoise = 1.0",
-            "noise: set noise or example_noise only",
+            "excludes noise, since a run reports one",
         ),
         ("top_share = 0.1\nrandom_share = 0.1", "set top_share or random_share only"),
         ("feedback = true", "set top_share, random_share or bits as well"),
@@ -118,7 +118,7 @@ def test_the_command_line_names_transforms():
         ("download_bits = 5", "download_bits: give 16, 8, 4 or 2, not 5"),
         (
             "trim_share = 0.1\ngeometric_median = true",
-            "set trim_share or geometric_median only",
+            "trim_share: excludes geometric_median",
         ),
         (
             "clip = 1.0\nnoise = 1.0\ntrim_share = 0.1",

@@ -311,11 +311,11 @@ def test_an_update_that_is_not_finite_is_refused_by_its_site(monkeypatch):
 
 
 def test_algorithms_and_limits_without_sums_are_refused():
-    with pytest.raises(ValueError, match=r"Wrap the algorithm: .* FixedPoint"):
+    with pytest.raises(ValueError, match=r"secure_sums: needs .* FixedPoint"):
         secure_run(STATEFUL)
-    with pytest.raises(ValueError, match="The norm limit is 5, but FixedPoint"):
+    with pytest.raises(ValueError, match=r"norm=5\): excludes FixedPoint"):
         secure_run(limits=Limits(norm=5.0))
-    with pytest.raises(ValueError, match="The distance limit is 5, but FixedPoint"):
+    with pytest.raises(ValueError, match=r"distance=5\): excludes FixedPoint"):
         secure_run(limits=Limits(distance=5.0))
 
 

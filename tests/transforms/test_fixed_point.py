@@ -89,7 +89,7 @@ def test_65536_equal_devices_have_one_unit_each():
     largest = FixedPoint(16).largest_level
     for weight in (1.0, 0.1):
         weights = np.full(count, weight)
-        check_sums(algorithm, weights, count, Limits())
+        check_sums(algorithm, weights, count)
         shares = weights / weights.sum()
         for library, dtype in ((np, np.float64), (jnp, np.float32)):
             whole = whole_shares(library, library.asarray(shares, dtype))
@@ -98,7 +98,7 @@ def test_65536_equal_devices_have_one_unit_each():
     mean = stacked_mean(levels, {}, shares, aggregation=SUM)
     assert mean.total.tolist() == [largest * count]  # below 2³¹
     with pytest.raises(ValueError, match=r"smallest weight is 1\.53e-05"):
-        check_sums(algorithm, np.ones(count + 1), count + 1, Limits())
+        check_sums(algorithm, np.ones(count + 1), count + 1)
 
 
 @pytest.mark.slow

@@ -324,17 +324,17 @@ def test_values_without_a_bound_are_refused_under_noise():
 @pytest.mark.parametrize(
     ("transforms", "message"),
     [
-        ((GaussianNoise(1.0),), "needs a bound of each device's update"),
+        ((GaussianNoise(1.0),), "GaussianNoise needs Clip, ClipEach or AdaptiveClip"),
         ((GaussianNoise(1.0), Clip(1.0)), "Clip comes after GaussianNoise"),
         ((Quantise(), Clip(1.0)), "Clip comes after Quantise"),
-        ((Clip(1.0), Clip(2.0)), "Clip and Clip exclude each other"),
+        ((Clip(1.0), Clip(2.0)), "Clip excludes Clip"),
         (
             (Clip(1.0), DeviceNoise(1.0, 4), GaussianNoise(1.0)),
-            "DeviceNoise and GaussianNoise exclude each other",
+            "DeviceNoise excludes GaussianNoise",
         ),
         (
             (Clip(1.0), DeviceNoise(1.0, 4), Quantise()),
-            "DeviceNoise and Quantise exclude each other",
+            "DeviceNoise excludes Quantise",
         ),
         ((Clip,), "Clip is a class"),
         (("clip",), "'clip' is no transform"),

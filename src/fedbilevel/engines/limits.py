@@ -64,6 +64,21 @@ class Limits:
             )
 
     @property
+    def names(self) -> list[tuple[str, str]]:
+        """The limits in use, for the rules of transforms.
+
+        Example:
+            >>> Limits(norm=8.0).names
+            [('norm_limit', 'Limits(norm=8)')]
+        """
+        limits = {"norm": self.norm, "distance": self.distance}
+        return [
+            (f"{name}_limit", f"Limits({name}={float(limit):g})")
+            for name, limit in limits.items()
+            if limit is not None
+        ]
+
+    @property
     def violation(self) -> str:
         """The reason why an upload is excluded.
 

@@ -42,6 +42,8 @@ from fedbilevel.engines.whole_shares import check_sums
 from fedbilevel.mathematics import tree
 from fedbilevel.mathematics.arrays import has_tensors, on_host
 from fedbilevel.mathematics.problem import BilevelProblem, Lower, Upper
+from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.transformed import transforms_of
 
 
 class RunSpec(NamedTuple):
@@ -182,7 +184,8 @@ def prepare(spec: RunSpec) -> Prepared:
         costs=costs,
     )
     state = RunState(server, spec.engine.private_states(private, count))
-    check_sums(algorithm, enrolled, usual, spec.limits)
+    check_rules([*spec.limits.names, *transforms_of(algorithm)])
+    check_sums(algorithm, enrolled, usual)
     spending = spending_of(
         job,
         spec.participation,

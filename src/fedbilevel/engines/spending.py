@@ -257,19 +257,6 @@ def spending_of(
     if isinstance(noise, ExampleNoise):
         opening, usual = exchange_uses(algorithm, problem, state, data)
         return spending_of_examples(noise, opening, usual, populations_of(job.devices))
-    limits = job.limits
-    if limits.distance is not None:
-        raise ValueError(
-            f"The distance limit is {float(limits.distance):g}, but under noise one "
-            "device must not decide whether others count, as it does by the median. "
-            "Omit the distance limit: clipping already limits each update."
-        )
-    if limits.norm is not None:
-        raise ValueError(
-            f"The norm limit is {float(limits.norm):g}, but under noise no device may "
-            "be excluded because of its numbers: the others would see it. Omit the "
-            "norm limit: clipping already limits each update."
-        )
     fewest = 1
     if isinstance(noise, DeviceNoise):
         fewest = noise.devices

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fedbilevel.engines.limits import Limits
 from fedbilevel.transforms.transformed import fixed_point_of
 
 SHARE_UNITS = 2**15
@@ -34,23 +33,21 @@ def check_sums(
     algorithm: Any,
     weights: Float[np.ndarray, "devices"],
     cohort_size: int,
-    limits: Limits,
 ) -> None:
-    """Check limits and weights if the devices of an algorithm send fixed-point numbers.
+    """Check weights if the devices of an algorithm send fixed-point numbers.
 
     Args:
         algorithm: algorithm with its transforms.
         weights: weights of all devices.
         cohort_size: usual number of participants.
-        limits: limits of uploads.
 
     Raises:
-        ValueError: if limits apply to single uploads, or a weight is too small.
+        ValueError: if a weight is too small.
 
     Example:
         >>> from fedbilevel import Clip, FedBiO, FixedPoint, with_transforms
         >>> algorithm = with_transforms(FedBiO(0.1), Clip(1.0), FixedPoint())
-        >>> check_sums(algorithm, np.array([1.0, 1e-6]), 2, Limits())
+        >>> check_sums(algorithm, np.array([1.0, 1e-6]), 2)
         Traceback (most recent call last):
         ...
         ValueError: The smallest weight is 1e-06 of the weights of all participants, but
@@ -59,13 +56,6 @@ def check_sums(
     """
     if fixed_point_of(algorithm) is None:
         return
-    for name in ("norm", "distance"):
-        if getattr(limits, name) is not None:
-            raise ValueError(
-                f"The {name} limit is {float(getattr(limits, name)):g}, but FixedPoint "
-                "is for servers that see the sum of the updates only. Omit the limit: "
-                "the clip limits each update, and levels beyond it are not accepted."
-            )
     present = np.sort(weights[weights > 0])
     smallest = float(present[0] / present[-cohort_size:].sum())
     if whole_shares(np, np.float64(smallest)) == 0:

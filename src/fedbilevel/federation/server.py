@@ -49,7 +49,12 @@ from fedbilevel.federation.wire_format import pack
 from fedbilevel.plurals import there_are
 from fedbilevel.transforms.example_noise import ExampleNoise
 from fedbilevel.transforms.noise import DeviceNoise
-from fedbilevel.transforms.transformed import fixed_point_of, noise_of
+from fedbilevel.transforms.rules import check_rules
+from fedbilevel.transforms.transformed import (
+    fixed_point_of,
+    noise_of,
+    transforms_of,
+)
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -232,7 +237,8 @@ class Federation:
             self._releases.add(moment)
         candidates = self._candidates(inputs.chosen)
         if self._root is not None:
-            require_levels(inputs.phase)
+            names = [("secure_sums", "secure_sums"), *transforms_of(job.algorithm)]
+            check_rules(names)
             return collect_sum(
                 self._secure_exchange(inputs, form),
                 candidates,
@@ -436,31 +442,6 @@ class _Inputs(NamedTuple):
     def chosen(self) -> list[int]:
         """The devices that may contribute: those with a weight."""
         return [device for device, weight in self.weights.items() if weight > 0]
-
-
-def require_levels(phase: Phase) -> None:
-    """Raise unless the uploads of a phase can be summed.
-
-    Raises:
-        ValueError: if they cannot.
-
-    Example:
-        >>> from fedbilevel import BilevelProblem, FedBiO
-        >>> loss = lambda x, y, batch: jnp.mean((y - x * batch) ** 2)
-        >>> (phase,) = FedBiO(0.1).phases(BilevelProblem(loss, loss))
-        >>> require_levels(phase)
-        Traceback (most recent call last):
-        ...
-        ValueError: Secure sums are sums of integers, but phase 'local steps' sends
-        floating-point numbers. Wrap the algorithm: with_transforms(algorithm,
-        Clip(...), FixedPoint()).
-    """
-    if not phase.aggregation.is_sum:
-        raise ValueError(
-            f"Secure sums are sums of integers, but phase {phase.name!r} sends "
-            "floating-point numbers. Wrap the algorithm: with_transforms(algorithm, "
-            "Clip(...), FixedPoint())."
-        )
 
 
 def largest_level_of(algorithm: FederatedAlgorithm) -> int:

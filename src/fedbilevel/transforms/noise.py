@@ -19,6 +19,7 @@ from fedbilevel.mathematics.settings import (
     register,
 )
 from fedbilevel.mathematics.tree import Scalar
+from fedbilevel.transforms.rules import check_rules
 
 VOTES = 0.02
 """Share of the privacy of an exchange that is spent on the votes of `AdaptiveClip`."""
@@ -134,15 +135,15 @@ def check_source(noise: Any) -> None:
         >>> GaussianNoise(1.0, epsilon=2.0, from_seed=True)
         Traceback (most recent call last):
         ...
-        ValueError: GaussianNoise: epsilon is 2.0, but noise from the seed has no ε,
-        since anyone who knows the seed can subtract it. Remove epsilon or from_seed.
+        fedbilevel.mathematics.settings.SettingError: GaussianNoise: from_seed excludes
+        epsilon, since anyone who knows the seed can subtract the noise, so it has no ε.
+        Remove one of them.
     """
-    if noise.from_seed and noise.epsilon is not None:
-        raise ValueError(
-            f"{type(noise).__name__}: epsilon is {noise.epsilon}, but noise from the "
-            "seed has no ε, since anyone who knows the seed can subtract it. Remove "
-            "epsilon or from_seed."
-        )
+    names = {"from_seed": noise.from_seed, "epsilon": noise.epsilon is not None}
+    check_rules(
+        [(name, name) for name, is_used in names.items() if is_used],
+        f"{type(noise).__name__}: ",
+    )
 
 
 def standard_normals(like: PyTree, key: RandomKey) -> PyTree:

@@ -1,6 +1,6 @@
 """The transforms of an algorithm in the order in which they are applied."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from fedbilevel.transforms.feedback import Feedback
 from fedbilevel.transforms.fixed_point import FixedPoint
 from fedbilevel.transforms.noise import DeviceNoise, GaussianNoise
 from fedbilevel.transforms.protocol import AnyTransform, ClipRule, RobustMean
+from fedbilevel.transforms.rules import check_rules
 
 ORDER = (
     "Download, ExampleNoise, a clip, DeviceNoise, FixedPoint or codes such as "
@@ -87,36 +88,24 @@ def plan_of(transforms: Sequence[AnyTransform]) -> Plan:
         )
         for field in fields
     }
-    _check_exclusions(by_field)
+    check_rules(names_of(transforms), "with_transforms: ")
     _check_order(transforms, fields)
     values: dict[str, Any] = {
         field: _chain(same) if field == "code" else same[0]
         for field, same in by_field.items()
     }
-    plan = Plan(**values)
-    if plan.noise is not None and plan.clip is None:
-        raise ValueError(
-            f"with_transforms: {_name(plan.noise)} needs a bound of each device's "
-            "update. Pass Clip, ClipEach or AdaptiveClip before it."
-        )
-    if plan.fixed_point is not None and plan.clip is None:
-        raise ValueError(
-            "with_transforms: FixedPoint needs a bound of each device's update, from "
-            "which its unit follows. Pass Clip, ClipEach or AdaptiveClip before it."
-        )
-    return plan
+    return Plan(**values)
 
 
-_ONCE = {
-    "download": "a downlink has one code",
-    "example_noise": "ε is computed for one noise",
-    "clip": "an update has one set of bounds",
-    "device_noise": "ε is computed for one noise",
-    "fixed_point": "a number is rounded once",
-    "mean": "an exchange has one mean",
-    "server_noise": "ε is computed for one noise",
-}
-"""The reason why transforms of a field exclude each other; codes are a chain."""
+def names_of(transforms: Sequence[AnyTransform]) -> list[tuple[str, str]]:
+    """Return the places of transforms and the names of their types, for rules.
+
+    Example:
+        >>> names_of((Download(), GaussianNoise(1.0)))
+        [('download', 'Download'), ('server_noise', 'GaussianNoise')]
+    """
+    return [(_field(transform), _name(transform)) for transform in transforms]
+
 
 _BEFORE = {
     "download": "Devices decode what they receive before they work",
@@ -127,60 +116,6 @@ _BEFORE = {
     "device_noise": "Devices add noise before they round",
 }
 """The reason why a transform comes before those of later fields."""
-
-
-_NOT_SUMMED = {
-    "code": "the sum of such codes is not the code of the sum. FixedPoint itself sends "
-    "32 bits for each number. Pass one of them",
-    "mean": "a robust mean compares single updates, but FixedPoint is for sums. Pass "
-    "one of them; the clip also limits each device",
-    "server_noise": "rounding makes a clipped update longer, and a server that sees "
-    "only the sum cannot clip again, so ε would be wrong. Pass DeviceNoise before "
-    "FixedPoint",
-}
-"""The reason why FixedPoint excludes transforms of a field, and the remedy."""
-
-
-def _check_exclusions(by_field: Mapping[str, tuple[AnyTransform, ...]]) -> None:
-    for field, same in by_field.items():
-        if field in _ONCE and len(same) > 1:
-            raise ValueError(
-                f"with_transforms: {_name(same[0])} and {_name(same[1])} exclude each "
-                f"other, since {_ONCE[field]}. Pass one of them."
-            )
-    for field, reason in _NOT_SUMMED.items():
-        if "fixed_point" in by_field and field in by_field:
-            raise ValueError(
-                f"with_transforms: FixedPoint and {_name(by_field[field][0])} exclude "
-                f"each other: {reason}."
-            )
-    if "device_noise" in by_field and "code" in by_field:
-        raise ValueError(
-            f"with_transforms: DeviceNoise and {_name(by_field['code'][0])} exclude "
-            "each other: ε is that of the sum of the noised updates, and a code of "
-            "each update shows more than the sum. Pass GaussianNoise, whose server "
-            "reads the codes."
-        )
-    if "device_noise" in by_field and "server_noise" in by_field:
-        raise ValueError(
-            "with_transforms: DeviceNoise and GaussianNoise exclude each other, since "
-            f"{_ONCE['server_noise']}. Pass one of them."
-        )
-    for field in ("device_noise", "server_noise"):
-        if "example_noise" in by_field and field in by_field:
-            raise ValueError(
-                f"with_transforms: ExampleNoise and {_name(by_field[field][0])} "
-                "exclude each other, since a run reports one ε: by example or by "
-                "device. Pass one of them."
-            )
-    noises = *by_field.get("device_noise", ()), *by_field.get("server_noise", ())
-    if noises and "mean" in by_field:
-        raise ValueError(
-            f"with_transforms: {_name(by_field['mean'][0])} and {_name(noises[0])} "
-            "exclude each other: the influence of one device on a robust mean is not "
-            "known, so ε would be wrong. Pass one of them; Clip also limits each "
-            "device."
-        )
 
 
 def _check_order(transforms: Sequence[AnyTransform], fields: Sequence[str]) -> None:

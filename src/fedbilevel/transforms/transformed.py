@@ -47,10 +47,11 @@ from fedbilevel.transforms.noise import (
     add_normals,
     normal_numbers,
 )
-from fedbilevel.transforms.plan import Plan, plan_of
+from fedbilevel.transforms.plan import Plan, names_of, plan_of
 from fedbilevel.transforms.private_phases import PhasesOf, private_phases
 from fedbilevel.transforms.protocol import AnyTransform, Bounds
 from fedbilevel.transforms.random_words import random_seeds
+from fedbilevel.transforms.rules import Names
 
 NEXT_SEED = 0x5EED
 """A number folded into the server's key for the seed of the next download."""
@@ -671,6 +672,18 @@ def has_transforms(algorithm: Any) -> bool:
         False
     """
     return find_layer(algorithm, Transformed) is not None
+
+
+def transforms_of(algorithm: Any) -> Names:
+    """Return the places and names of an algorithm's transforms, for rules.
+
+    Example:
+        >>> from fedbilevel import Clip, FedBiO
+        >>> transforms_of(with_transforms(FedBiO(0.1), Clip(1.0)))
+        [('clip', 'Clip')]
+    """
+    transformed = find_layer(algorithm, Transformed)
+    return [] if transformed is None else names_of(transformed.transforms)
 
 
 def _plan_of_algorithm(algorithm: Any) -> Plan:

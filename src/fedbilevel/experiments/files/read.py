@@ -169,7 +169,7 @@ def _mistakes(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[_Mis
         cure = nearest(error.name, error.known)
         yield _Mistake(key, f"{_dotted(key)}: unknown name {error.name!r}; {cure}")
     elif isinstance(error, SettingError):
-        key = (*path, error.field)
+        key = (*path, *error.field.split("."))
         yield _Mistake(key, f"{_dotted(key)}: {error.cure}")
     elif isinstance(error, ListOfTablesError):
         key_text = _dotted(path)

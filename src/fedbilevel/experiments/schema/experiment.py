@@ -20,7 +20,7 @@ from fedbilevel.experiments.schema.outputs import (
     Tracking,
 )
 from fedbilevel.experiments.schema.problems import CustomProblem, ProblemChoice
-from fedbilevel.experiments.schema.transforms import TransformSettings
+from fedbilevel.experiments.schema.transforms import KEYS, TransformSettings
 from fedbilevel.mathematics.optax_optimiser import OptaxOptimiser
 from fedbilevel.mathematics.settings import (
     Count,
@@ -32,6 +32,7 @@ from fedbilevel.mathematics.settings import (
 from fedbilevel.problems.built_in import BundledProblem
 from fedbilevel.problems.regularisation import Regularisation
 from fedbilevel.terminal import one_line
+from fedbilevel.transforms.rules import check_rules
 from fedbilevel.transforms.transformed import with_transforms
 
 AlgorithmChoice: TypeAlias = Auto | FederatedAlgorithm
@@ -102,33 +103,7 @@ class Experiment:
                 f"give a number above 1, not {self.distance_limit}: it is a multiple "
                 "of the median distance over devices.",
             )
-        if self.distance_limit is not None and self.transforms.noise is not None:
-            raise SettingError(
-                "distance_limit",
-                "remove it or transforms.noise: under noise, one device must not "
-                "decide whether others count, as it does by the median.",
-            )
-        if self.norm_limit is not None and self.transforms.noise is not None:
-            raise SettingError(
-                "norm_limit",
-                "remove it or transforms.noise: under noise no device may be excluded "
-                "because of its numbers. transforms.clip limits each update.",
-            )
-        fixed_point = self.transforms.integer_bits is not None
-        for name in ("norm_limit", "distance_limit"):
-            if fixed_point and getattr(self, name) is not None:
-                raise SettingError(
-                    name,
-                    "remove it or transforms.integer_bits: fixed-point numbers are "
-                    "for servers that see no single upload. transforms.clip limits "
-                    "each update.",
-                )
-        if self.federation.secure_sums and not fixed_point:
-            raise SettingError(
-                "federation.secure_sums",
-                "set transforms.integer_bits as well: secure sums are sums of "
-                "integers.",
-            )
+        check_rules(self._names, cures=KEYS)
         for name, value, excluded in (
             ("server_optimiser", self.server_optimiser, Conflict.SERVER_OPTIMISER),
             (
@@ -147,6 +122,18 @@ class Experiment:
                     f"the problem {type(self.problem).__name__} has its own data and "
                     "devices; remove this table.",
                 )
+
+    @property
+    def _names(self) -> list[tuple[str, str]]:
+        used = {
+            "norm_limit": self.norm_limit is not None,
+            "distance_limit": self.distance_limit is not None,
+            "federation.secure_sums": self.federation.secure_sums,
+        }
+        own = [(key.rpartition(".")[2], key) for key in used if used[key]]
+        return own + [
+            (place, f"transforms.{key}") for place, key in self.transforms.names
+        ]
 
     @property
     def brings_data(self) -> bool:

@@ -23,12 +23,21 @@ from fedbilevel.transforms.robust_means import (
     GeometricMedian,
     TrimmedMean,
 )
+from fedbilevel.transforms.rules import check_rules
 from fedbilevel.transforms.sparsify import RandomK, TopK
 
 Share = Annotated[float, Range(above=0.0, at_most=1.0)]
 """A share that is never traced."""
 Bits = Annotated[int, Range(at_least=2.0, at_most=16.0, whole=True)]
 """A number of bits that is never traced."""
+
+KEYS = {
+    "clip": "clip or clip_quantile",
+    "device_noise": "noise_devices",
+    "server_noise": "noise without noise_devices",
+    "fixed_point": "transforms.integer_bits",
+}
+"""Keys for the cures of rules."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ class TransformSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_rules(self.names, cures=KEYS)
         self._check_noise()
         for name in ("download_bits", "bits"):
             if getattr(self, name) not in (None, *BITS):
@@ -99,38 +109,14 @@ class TransformSettings:
                 raise SettingError(name, f"give 16, 8, 4 or 2, not {bits}.")
         if self.top_share is not None and self.random_share is not None:
             raise SettingError("random_share", "set top_share or random_share only.")
-        if self.noise_devices is not None and self.code is not None:
-            raise SettingError(
-                "noise_devices",
-                "remove it, or top_share, random_share, bits and feedback: a code of "
-                "each noised update shows more than the sum that ε protects.",
-            )
-        if self.integer_bits is not None:
-            self._check_fixed_point()
         if self.feedback and self.code is None:
             raise SettingError(
                 "feedback",
                 "set top_share, random_share or bits as well: without a code there is "
                 "no error.",
             )
-        means = ("trim_share", "geometric_median", "clipping_radius")
-        chosen = [name for name in means if getattr(self, name)]
-        if len(chosen) > 1:
-            raise SettingError(chosen[1], f"set {chosen[0]} or {chosen[1]} only.")
-        if chosen and self.noise is not None:
-            raise SettingError(
-                chosen[0],
-                "set it or noise only: the influence of one device on a robust mean "
-                "is not known, so ε would be wrong.",
-            )
 
     def _check_noise(self) -> None:
-        if self.noise is not None and self.clip is None and self.clip_quantile is None:
-            raise SettingError(
-                "noise",
-                "set clip or clip_quantile as well: noise protects only updates of "
-                "limited norm.",
-            )
         if self.example_noise is not None and self.example_clip is None:
             raise SettingError(
                 "example_noise",
@@ -141,12 +127,6 @@ class TransformSettings:
                 "example_clip",
                 "set example_noise as well, first to any number such as 1.0: "
                 "fedbilevel plan FILE --epsilon then computes the number for an ε.",
-            )
-        if self.example_noise is not None and self.noise is not None:
-            raise SettingError(
-                "noise",
-                "set noise or example_noise only: a run reports one ε, by device or by "
-                "example.",
             )
         unused = {
             "epsilon": None,
@@ -162,35 +142,28 @@ class TransformSettings:
                 raise SettingError(
                     name, f"set {either} as well; fedbilevel plan --epsilon gives it."
                 )
-        if self.noise_from_seed and self.epsilon is not None:
-            raise SettingError(
-                "noise_from_seed",
-                "remove it or epsilon: anyone who knows the seed can subtract the "
-                "noise, so the run has no ε.",
-            )
 
-    def _check_fixed_point(self) -> None:
-        if self.clip is None and self.clip_quantile is None:
-            raise SettingError(
-                "integer_bits",
-                "set clip or clip_quantile as well: the unit of the integers follows "
-                "from the bound.",
-            )
-        others = "top_share", "random_share", "bits", "feedback"
-        means = "trim_share", "geometric_median", "clipping_radius"
-        for name in (*others, *means):
-            if getattr(self, name):
-                raise SettingError(
-                    "integer_bits",
-                    f"remove it or {name}: fixed-point numbers are for sums, and "
-                    f"{name} needs single updates.",
-                )
-        if self.noise is not None and self.noise_devices is None:
-            raise SettingError(
-                "integer_bits",
-                "set noise_devices as well: a server that sees only the sum cannot "
-                "clip again, which its own noise would need.",
-            )
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The settings in use: their places in the rules, and their keys."""
+        noise = "server_noise" if self.noise_devices is None else "device_noise"
+        places = {
+            "download_bits": "download",
+            "clip" if self.clip_quantile is None else "clip_quantile": "clip",
+            "example_noise": "example_noise",
+            "noise": noise,
+            "epsilon": "epsilon",
+            "noise_from_seed": "from_seed",
+            "top_share": "code",
+            "random_share": "code",
+            "bits": "code",
+            "feedback": "code",
+            "integer_bits": "fixed_point",
+            "trim_share": "mean",
+            "geometric_median": "mean",
+            "clipping_radius": "mean",
+        }
+        return [(place, key) for key, place in places.items() if getattr(self, key)]
 
     @property
     def all(self) -> tuple[Any, ...]:
